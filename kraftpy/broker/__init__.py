@@ -1,0 +1,1 @@
+"""The shell: the only package, with the client, that has tasks, sockets and files."""

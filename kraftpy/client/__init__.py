@@ -1,0 +1,1 @@
+"""The asyncio client: producer, consumer, admin, and a small blocking facade. Works against any Kafka broker."""

@@ -1,0 +1,1 @@
+"""Consumer groups and committed offsets, as a state machine without I/O."""

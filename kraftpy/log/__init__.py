@@ -1,0 +1,1 @@
+"""One partition on disk: segments, indexes, epochs, producer state, recovery, retention."""

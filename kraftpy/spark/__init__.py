@@ -1,0 +1,1 @@
+"""Reading and writing from PySpark. Imports the client only."""

@@ -1,0 +1,1 @@
+"""For users: an embedded broker, a pytest plugin, and files in memory."""
