@@ -14,7 +14,6 @@ from typing import Protocol
 
 from kraftpy.types import Millis
 
-
 Buffer = bytes | bytearray | memoryview
 """Anything the wire or the disk hands us as bytes."""
 
