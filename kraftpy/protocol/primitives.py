@@ -1,0 +1,285 @@
+"""The wire's smallest pieces: lengths, strings, byte strings, counts and tagged fields, read and written.
+
+A reader takes `(buffer, position)` and returns `(value, next position)`. Every length is compared with what is left
+of the buffer before anything of that length is made, and every count with what is left divided by the smallest
+possible element, so that a frame can never make us allocate more than a small multiple of itself (the fault behind
+CVE-2026-111108 and CVE-2026-111115 elsewhere). `budget` is a list of one integer, the number of elements this message
+may still have: many small nested arrays count against it together.
+
+A reader may also run past the end with `IndexError` or `struct.error`; `schema.decode` turns these into
+`ProtocolError`, as it does with `UnicodeDecodeError`. Writers return `bytes`.
+
+"Compact" forms hold a length as an unsigned varint, plus one so that zero means null (KIP-482); the older ones hold a
+big-endian int16 or int32, -1 meaning null.
+
+Left out: unknown tagged fields are skipped, not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from struct import Struct, pack, unpack_from
+from typing import Any
+
+from kraftpy.ports import Buffer
+from kraftpy.protocol.errors import ProtocolError
+
+MAX_STRING_BYTES = 0x7FFF
+"""The longest string either form may carry; Kafka refuses longer ones in the compact form too."""
+
+MAX_TAGGED_FIELDS = 1000
+"""In one section. Kafka itself has never defined more than four."""
+
+MAX_ELEMENTS = 1_000_000
+"""Array elements and tagged fields in one message, all levels together."""
+
+Budget = list[int]
+TagReader = Callable[[Buffer, int, Budget], tuple[Any, int]]
+
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_ONE_BYTE = tuple(bytes((n,)) for n in range(0x80))
+
+
+def uvarint(value: int) -> bytes:
+    """`value` (not negative) in groups of seven bits, lowest first."""
+    if value < 0x80:
+        return _ONE_BYTE[value]
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """An unsigned varint of at most 32 bits."""
+    byte = buffer[position]
+    position += 1
+    if byte < 0x80:
+        return byte, position
+    value = byte & 0x7F
+    for shift in (7, 14, 21, 28):
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0xFFFFFFFF:
+                break
+            return value, position
+    raise ProtocolError("a varint of more than 32 bits")
+
+
+# --- lengths -------------------------------------------------------------------------------------------------------
+
+
+def _checked(buffer: Buffer, position: int, length: int, what: str) -> int:
+    """Where `length` bytes from `position` end, which is inside the buffer."""
+    end = position + length
+    if length < 0 or end > len(buffer):
+        raise ProtocolError(f"{what} of {length} bytes where {len(buffer) - position} are left")
+    return end
+
+
+def _string(buffer: Buffer, position: int, length: int) -> tuple[str, int]:
+    end = position + length
+    if length < 0 or length > MAX_STRING_BYTES or end > len(buffer):
+        raise ProtocolError(f"a string of {length} bytes where {len(buffer) - position} are left")
+    return str(buffer[position:end], "utf-8"), end
+
+
+def read_string(buffer: Buffer, position: int) -> tuple[str, int]:
+    """A string with an int16 length."""
+    return _string(buffer, position + 2, _INT16.unpack_from(buffer, position)[0])
+
+
+def read_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
+    """A string with an int16 length, -1 for null."""
+    length = _INT16.unpack_from(buffer, position)[0]
+    return (None, position + 2) if length == -1 else _string(buffer, position + 2, length)
+
+
+def read_compact_string(buffer: Buffer, position: int) -> tuple[str, int]:
+    """A string with a varint length."""
+    length, position = read_uvarint(buffer, position)
+    return _string(buffer, position, length - 1)
+
+
+def read_compact_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
+    """A string with a varint length, 0 for null."""
+    length, position = read_uvarint(buffer, position)
+    return (None, position) if length == 0 else _string(buffer, position, length - 1)
+
+
+def read_bytes(buffer: Buffer, position: int) -> tuple[bytes, int]:
+    """Bytes with an int32 length, copied."""
+    position, end = position + 4, _checked(buffer, position + 4, _INT32.unpack_from(buffer, position)[0], "bytes")
+    return bytes(buffer[position:end]), end
+
+
+def read_nullable_bytes(buffer: Buffer, position: int) -> tuple[bytes | None, int]:
+    """Bytes with an int32 length, -1 for null, copied."""
+    if _INT32.unpack_from(buffer, position)[0] == -1:
+        return None, position + 4
+    return read_bytes(buffer, position)
+
+
+def read_compact_bytes(buffer: Buffer, position: int) -> tuple[bytes, int]:
+    """Bytes with a varint length, copied."""
+    length, position = read_uvarint(buffer, position)
+    end = _checked(buffer, position, length - 1, "bytes")
+    return bytes(buffer[position:end]), end
+
+
+def read_compact_nullable_bytes(buffer: Buffer, position: int) -> tuple[bytes | None, int]:
+    """Bytes with a varint length, 0 for null, copied."""
+    length, position = read_uvarint(buffer, position)
+    if length == 0:
+        return None, position
+    end = _checked(buffer, position, length - 1, "bytes")
+    return bytes(buffer[position:end]), end
+
+
+def read_records(buffer: Buffer, position: int) -> tuple[memoryview, int]:
+    """Record batches with an int32 length: a view of the buffer, not a copy."""
+    position, end = position + 4, _checked(buffer, position + 4, _INT32.unpack_from(buffer, position)[0], "records")
+    return memoryview(buffer)[position:end], end
+
+
+def read_nullable_records(buffer: Buffer, position: int) -> tuple[memoryview | None, int]:
+    """Record batches with an int32 length, -1 for null: a view."""
+    if _INT32.unpack_from(buffer, position)[0] == -1:
+        return None, position + 4
+    return read_records(buffer, position)
+
+
+def read_compact_records(buffer: Buffer, position: int) -> tuple[memoryview, int]:
+    """Record batches with a varint length: a view."""
+    length, position = read_uvarint(buffer, position)
+    end = _checked(buffer, position, length - 1, "records")
+    return memoryview(buffer)[position:end], end
+
+
+def read_compact_nullable_records(buffer: Buffer, position: int) -> tuple[memoryview | None, int]:
+    """Record batches with a varint length, 0 for null: a view."""
+    length, position = read_uvarint(buffer, position)
+    if length == 0:
+        return None, position
+    end = _checked(buffer, position, length - 1, "records")
+    return memoryview(buffer)[position:end], end
+
+
+def string(value: str) -> bytes:
+    """With an int16 length. Raises `struct.error` where it is too long."""
+    data = value.encode()
+    return _INT16.pack(len(data)) + data
+
+
+def nullable_string(value: str | None) -> bytes:
+    """With an int16 length, -1 for null."""
+    return b"\xff\xff" if value is None else string(value)
+
+
+def compact_string(value: str) -> bytes:
+    """With a varint length."""
+    data = value.encode()
+    length = len(data)
+    if length < 0x7F:
+        return _ONE_BYTE[length + 1] + data
+    if length > MAX_STRING_BYTES:
+        raise ValueError(f"a string of {length} bytes; the longest is {MAX_STRING_BYTES}")
+    return uvarint(length + 1) + data
+
+
+def compact_nullable_string(value: str | None) -> bytes:
+    """With a varint length, 0 for null."""
+    return b"\x00" if value is None else compact_string(value)
+
+
+# --- arrays --------------------------------------------------------------------------------------------------------
+
+
+def _affordable(buffer: Buffer, position: int, count: int, min_size: int, budget: Budget) -> int:
+    if count < 0 or count * min_size > len(buffer) - position:
+        raise ProtocolError(f"{count} elements of at least {min_size} bytes where {len(buffer) - position} are left")
+    budget[0] -= count
+    if budget[0] < 0:
+        raise ProtocolError("more elements than one message may have")
+    return count
+
+
+def read_count(buffer: Buffer, position: int, min_size: int, budget: Budget) -> tuple[int, int]:
+    """An array's int32 length, where each element takes at least `min_size` bytes."""
+    count = _INT32.unpack_from(buffer, position)[0]
+    return _affordable(buffer, position + 4, count, min_size, budget), position + 4
+
+
+def read_nullable_count(buffer: Buffer, position: int, min_size: int, budget: Budget) -> tuple[int, int]:
+    """An array's int32 length; -1 for null."""
+    if _INT32.unpack_from(buffer, position)[0] == -1:
+        return -1, position + 4
+    return read_count(buffer, position, min_size, budget)
+
+
+def read_compact_count(buffer: Buffer, position: int, min_size: int, budget: Budget) -> tuple[int, int]:
+    """An array's varint length."""
+    count, position = read_uvarint(buffer, position)
+    return _affordable(buffer, position, count - 1, min_size, budget), position
+
+
+def read_compact_nullable_count(buffer: Buffer, position: int, min_size: int, budget: Budget) -> tuple[int, int]:
+    """An array's varint length; -1 for null."""
+    count, position = read_uvarint(buffer, position)
+    if count == 0:
+        return -1, position
+    return _affordable(buffer, position, count - 1, min_size, budget), position
+
+
+def read_fixed(buffer: Buffer, position: int, count: int, code: str) -> list[Any]:
+    """`count` numbers of `struct`'s type `code`, which `read_count` has found to fit."""
+    return list(unpack_from(f">{count}{code}", buffer, position))
+
+
+def fixed(values: list[Any], code: str) -> bytes:
+    """Numbers of `struct`'s type `code`, one after the other."""
+    return pack(f">{len(values)}{code}", *values)
+
+
+# --- tagged fields -------------------------------------------------------------------------------------------------
+
+
+def read_tags(
+    buffer: Buffer, position: int, budget: Budget, known: Mapping[int, tuple[str, TagReader]], into: object
+) -> int:
+    """Read a section of tagged fields, setting the known ones on `into`; returns where it ends (KIP-482).
+
+    Tags ascend, so that none comes twice, and a known field takes exactly the bytes it announced.
+    """
+    count, position = read_uvarint(buffer, position)
+    if count > MAX_TAGGED_FIELDS:
+        raise ProtocolError(f"{count} tagged fields")
+    _affordable(buffer, position, count, 2, budget)
+    last = -1
+    for _ in range(count):
+        tag, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
+        if tag <= last:
+            raise ProtocolError(f"tag {tag} after tag {last}")
+        last = tag
+        end = _checked(buffer, position, size, "a tagged field")
+        if tag in known:
+            name, read = known[tag]
+            value, position = read(buffer, position, budget)
+            if position != end:
+                raise ProtocolError(f"tagged field {name} announced {size} bytes and took {size + position - end}")
+            setattr(into, name, value)
+        position = end
+    return position
+
+
+def skip_tags(buffer: Buffer, position: int, budget: Budget) -> int:
+    """Where a section of tagged fields ends that has none we know."""
+    if buffer[position] == 0:
+        return position + 1
+    return read_tags(buffer, position, budget, {}, None)

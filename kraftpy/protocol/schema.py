@@ -1,0 +1,364 @@
+"""Messages, declared once, and their codecs, made once for each (message, version).
+
+A declaration is a class whose fields carry their wire type and, beside it, the versions they exist in:
+
+    @message(api_key=12, versions="0-4", flexible="4+")
+    class HeartbeatRequest:
+        group_id: Annotated[str, string]
+        group_instance_id: Annotated[str | None, string, "3+"] = None
+
+After the wire type may come, in any order: a version range ("3+", "0-12", "8"); `nullable("7+")` where an optional
+field may be null only in some of its versions; `tag(0)` for a tagged field; `ignorable` for a field whose value may
+be dropped where the version does not have it. A struct within another is `nested`, a list of structs is `array`, of
+anything else `array(int32)`.
+
+The classes are slotted and keyword-only. They are to be treated as frozen: the type checker sees them so, and nothing
+checks it at run time, because a guarded `__setattr__` would double the price of decoding. A list given as a default
+is copied.
+
+A codec is straight-line Python, written and compiled by `codegen.py` at first use. Making a class costs microseconds:
+its annotations are read, and its `__init__` made, when first needed, because a starting server needs few of them.
+
+Invariants: `decode(type(m), encode(m, v), v) == m` for every m that the version can carry; `encode` never silently
+drops what is not `ignorable`; `decode` either returns a message that spans the buffer exactly or raises
+`ProtocolError`.
+
+Left out: unknown tagged fields are not kept; nothing here parses `records`.
+
+Read: KIP-482 (flexible versions, tagged fields), KIP-893 (nullable structs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from struct import error as struct_error
+from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+
+from kraftpy.ports import Buffer
+from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from kraftpy.protocol.primitives import MAX_ELEMENTS
+
+T = TypeVar("T")
+
+ZERO_UUID = bytes(16)
+"""What stands for no id where the wire wants sixteen bytes."""
+
+# --- the words of a declaration ------------------------------------------------------------------------------------
+
+
+class Versions(NamedTuple):
+    """An inclusive range; `last` is large where it is open."""
+
+    first: int
+    last: int
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.first <= version <= self.last
+
+    def __str__(self) -> str:
+        return f"{self.first}+" if self.last == OPEN else f"{self.first}-{self.last}"
+
+
+OPEN = 0x7FFF
+EVERY = Versions(0, OPEN)
+NEVER = Versions(OPEN, -1)
+
+
+def parse_versions(text: str) -> Versions:
+    """Read "3+", "0-12", "8" or "none"."""
+    if text == "none":
+        return NEVER
+    if text.endswith("+"):
+        return Versions(int(text[:-1]), OPEN)
+    first, _, last = text.partition("-")
+    return Versions(int(first), int(last or first))
+
+
+class Fixed(NamedTuple):
+    """A value of fixed width: its code in the `struct` module."""
+
+    code: str
+    size: int
+
+
+class Sized(NamedTuple):
+    """A value with its length before it: the name its readers have in `primitives`, and the bytes of the older
+    length."""
+
+    name: str
+    prefix: int
+
+
+class Array(NamedTuple):
+    """A list; of structs where `element` is None."""
+
+    element: Fixed | Sized | None
+
+    def __call__(self, element: Fixed | Sized) -> Array:
+        """A list of `element`."""
+        return Array(element)
+
+
+class Nested(NamedTuple):
+    """A struct within a struct."""
+
+
+boolean = Fixed("?", 1)
+int8 = Fixed("b", 1)
+int16 = Fixed("h", 2)
+int32 = Fixed("i", 4)
+int64 = Fixed("q", 8)
+uint16 = Fixed("H", 2)
+float64 = Fixed("d", 8)
+uuid = Fixed("16s", 16)
+string = Sized("string", 2)
+bytestring = Sized("bytes", 4)
+records = Sized("records", 4)
+array = Array(None)
+nested = Nested()
+
+Wire = Fixed | Sized | Array | Nested
+
+
+class Ignorable(NamedTuple):
+    """Marks a field that may be dropped where the version does not have it."""
+
+
+class Tag(NamedTuple):
+    """Marks a tagged field, with its number."""
+
+    number: int
+
+
+class Nullable(NamedTuple):
+    """The versions in which an optional field may be null on the wire."""
+
+    versions: Versions
+
+
+ignorable = Ignorable()
+
+
+def tag(number: int) -> Tag:
+    """A tagged field: absent from the wire while it has its default."""
+    return Tag(number)
+
+
+def nullable(versions: str) -> Nullable:
+    """Null is allowed in these versions alone; without it, an optional field may be null in all of its versions."""
+    return Nullable(parse_versions(versions))
+
+
+# --- classes -------------------------------------------------------------------------------------------------------
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "required"
+
+
+REQUIRED = _Required()
+
+
+class Struct:
+    """What every declared class is underneath. `__slots__` are its fields in wire order."""
+
+    __slots__: tuple[str, ...] = ()
+    _defaults: dict[str, Any]
+
+    def __init__(self, **values: Any) -> None:
+        # Reached once in a class: the real one, with its keywords, takes this one's place.
+        kind = type(self)
+        kind.__init__ = _make_init(kind)  # type: ignore[method-assign]
+        kind.__init__(self, **values)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"
+
+
+class Message(Struct):
+    """A struct that is a request or a response, or the like, of its own."""
+
+    __slots__: tuple[str, ...] = ()
+    api_key: int
+    versions: Versions
+    flexible: Versions
+
+
+def _make_init(kind: type[Struct]) -> Callable[..., None]:
+    """The keyword-only `__init__` of a class, as `dataclasses` would write it."""
+    keywords: list[str] = []
+    body: list[str] = []
+    names: dict[str, Any] = {"_absent": REQUIRED}
+    for name in kind.__slots__:
+        default = kind._defaults.get(name, REQUIRED)
+        value = name
+        if default is REQUIRED:
+            keywords.append(name)
+        elif isinstance(default, list):
+            keywords.append(f"{name}=_absent")
+            value = f"[] if {name} is _absent else {name}"
+        else:
+            names[f"_default_{name}"] = default
+            keywords.append(f"{name}=_default_{name}")
+        body.append(f"    self.{name} = {value}\n")
+    source = f"def __init__(self{', *, ' if keywords else ''}{', '.join(keywords)}):\n{''.join(body) or '    pass'}"
+    exec(compile(source, f"<{kind.__name__}.__init__>", "exec"), names)
+    made: Callable[..., None] = names["__init__"]
+    return made
+
+
+def _declare(cls: type[T], base: type, **extra: object) -> type[T]:
+    names = tuple(cls.__annotations__)
+    namespace = {key: value for key, value in cls.__dict__.items() if key not in (*names, "__dict__", "__weakref__")}
+    defaults = {name: cls.__dict__[name] for name in names if name in cls.__dict__}
+    return type(cls.__name__, (base,), {**namespace, "__slots__": names, "_defaults": defaults, **extra})
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def struct(cls: type[T]) -> type[T]:
+    """Declare what a message carries. Its versions are those of the message around it."""
+    return _declare(cls, Struct)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def message(*, api_key: int, versions: str, flexible: str) -> Callable[[type[T]], type[T]]:
+    """Declare a request or a response: its API key, the versions it has, and those that are flexible ("none" if
+    none)."""
+
+    def declare(cls: type[T]) -> type[T]:
+        known = {"api_key": api_key, "versions": parse_versions(versions), "flexible": parse_versions(flexible)}
+        return _declare(cls, Message, **known)
+
+    return declare
+
+
+# --- what a declaration says ---------------------------------------------------------------------------------------
+
+
+class Field(NamedTuple):
+    """One field of a declaration, read."""
+
+    name: str
+    wire: Wire
+    struct: type[Struct] | None
+    """The class of a nested struct, or of an array's elements."""
+    versions: Versions
+    nullable: Versions
+    tag: int | None
+    ignorable: bool
+    default: Any
+    """`REQUIRED` where there is none; a list is to be copied."""
+
+
+@cache
+def fields(kind: type) -> tuple[Field, ...]:
+    """The fields of a declared class, in wire order."""
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple(_read(kind, name, hints[name]) for name in kind.__slots__)  # type: ignore[attr-defined]
+
+
+def _read(kind: type, name: str, hint: Any) -> Field:
+    inner, *marks = get_args(hint)
+    members = [each for each in get_args(inner) if each is not type(None)] if type(None) in get_args(inner) else None
+    optional = members is not None
+    if members is not None:
+        (inner,) = members
+    versions, null_in, number, may_ignore = EVERY, None, None, False
+    wire: Wire | None = None
+    for mark in marks:
+        match mark:
+            case str():
+                versions = parse_versions(mark)
+            case Nullable():
+                null_in = mark.versions
+            case Tag():
+                number = mark.number
+            case Ignorable():
+                may_ignore = True
+            case Fixed() | Sized() | Array() | Nested():
+                wire = mark
+            case _:
+                raise TypeError(f"{kind.__name__}.{name}: what is {mark!r}?")
+    if wire is None:
+        raise TypeError(f"{kind.__name__}.{name} has no wire type")
+    of: type[Struct] | None = None
+    if isinstance(wire, Nested):
+        of = inner
+    elif wire == array:
+        (of,) = get_args(inner)
+    assert not isinstance(wire, Array) or get_origin(inner) is list
+    null_versions = NEVER if not optional else null_in or versions
+    default = kind._defaults.get(name, REQUIRED)  # type: ignore[attr-defined]
+    return Field(name, wire, of, versions, null_versions, number, may_ignore, default)
+
+
+# --- encode and decode ---------------------------------------------------------------------------------------------
+
+Reader = Callable[[Buffer, int, list[int]], tuple[Any, int]]
+Writer = Callable[[Any, Callable[[Buffer], None]], None]
+
+_readers: dict[tuple[type, int], Reader] = {}
+_writers: dict[tuple[type, int], Writer] = {}
+
+
+def _codec(kind: type, version: int) -> tuple[Reader, Writer]:
+    """Make both halves of a codec. Raises `KafkaError` for a version the message does not have."""
+    from kraftpy.protocol import codegen  # at first use: a server starts without it
+
+    assert issubclass(kind, Message)
+    if version not in kind.versions:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{kind.__name__} has versions {kind.versions}, not {version}")
+    flexible = version in kind.flexible
+    reader, writer = codegen.reader(kind, version, flexible), codegen.writer(kind, version, flexible)
+    _readers[kind, version], _writers[kind, version] = reader, writer
+    return reader, writer
+
+
+def decode(kind: type[T], buffer: Buffer, version: int, *, max_elements: int = MAX_ELEMENTS) -> T:
+    """The message of class `kind` that `buffer` holds from its first byte to its last.
+
+    `records` are views of `buffer`. At most `max_elements` array elements and tagged fields are read, all levels
+    together. Raises `ProtocolError` for malformed bytes, `KafkaError` (UNSUPPORTED_VERSION) for a version the message
+    does not have.
+    """
+    reader = _readers.get((kind, version)) or _codec(kind, version)[0]
+    try:
+        value, end = reader(buffer, 0, [max_elements])
+    except ProtocolError as error:
+        raise ProtocolError(f"{kind.__name__} v{version}: {error}") from None
+    except (IndexError, struct_error):
+        raise ProtocolError(f"{kind.__name__} v{version}: ends early") from None
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"{kind.__name__} v{version}: {error}") from None
+    if end != len(buffer):
+        raise ProtocolError(f"{kind.__name__} v{version}: {len(buffer) - end} bytes too many")
+    result: T = value
+    return result
+
+
+def encode(value: object, version: int) -> bytes:
+    """The bytes of a message in one version.
+
+    Raises `KafkaError` (UNSUPPORTED_VERSION) where the version does not exist or cannot carry what the message says,
+    and `ValueError` where a value does not fit its field.
+    """
+    parts: list[Buffer] = []
+    encode_into(parts, value, version)
+    return b"".join(parts)
+
+
+def encode_into(parts: list[Buffer], value: object, version: int) -> None:
+    """Append the bytes of a message to `parts`, `records` without a copy. Raises as `encode` does."""
+    kind = type(value)
+    writer = _writers.get((kind, version)) or _codec(kind, version)[1]
+    try:
+        writer(value, parts.append)
+    except (struct_error, AttributeError, TypeError, UnicodeEncodeError) as error:
+        raise ValueError(f"{kind.__name__} v{version} cannot be encoded: {error}") from error
