@@ -1,0 +1,43 @@
+"""Every broker and topic setting under Kafka's own name: type, default, one line of meaning, and where it came from.
+
+    config, warnings = load(file_text, os.environ, ["num.partitions=3"])
+    config.log_dirs, config.topic_defaults.retention_ms
+    topic_config({"retention.ms": "60000"}, config)
+
+The facts are those of Kafka 4.3; the tables are `broker_settings`, `topic_settings` and `other_settings`. What
+DescribeConfigs answers is in `describe`, loaded by those who need it.
+"""
+
+from __future__ import annotations
+
+from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Given, Origin
+from kraftpy.config.listeners import Listener
+from kraftpy.config.settings import ConfigError, ConfigType, Setting
+from kraftpy.config.sources import Loaded, load
+from kraftpy.config.topic import (
+    TOPIC_SETTINGS,
+    AlterOperation,
+    TopicConfig,
+    alter_topic_config,
+    topic_config,
+    validate_topic_config,
+)
+
+__all__ = [
+    "BROKER_SETTINGS",
+    "TOPIC_SETTINGS",
+    "AlterOperation",
+    "BrokerConfig",
+    "ConfigError",
+    "ConfigType",
+    "Given",
+    "Listener",
+    "Loaded",
+    "Origin",
+    "Setting",
+    "TopicConfig",
+    "alter_topic_config",
+    "load",
+    "topic_config",
+    "validate_topic_config",
+]

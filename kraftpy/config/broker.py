@@ -1,0 +1,231 @@
+"""The broker's settings as one frozen, typed object, checked as a whole.
+
+`BrokerConfig()` is a single node with our defaults; `BrokerConfig.of({"log.dirs": "/data"})` is one with settings by
+their Kafka names; `sources.load` is one from a file, the environment and the command line.
+
+Attributes are Kafka's names with dots as underscores. A few are resolved rather than raw: `log_dirs` falls back to
+`log.dir`, `listeners` and `advertised_listeners` are `Listener`s (where a host is empty or a port is 0, the server puts
+in what it got), `node_id` takes `broker.id` where only that was set.
+
+Left out: settings changed while the broker runs (KIP-226).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from kraftpy.config import listeners as listening
+from kraftpy.config.broker_settings import BROKER_TABLE
+from kraftpy.config.listeners import Listener
+from kraftpy.config.settings import ConfigError, Setting, parse_table
+from kraftpy.config.topic import TopicConfig, topic_config
+
+BROKER_SETTINGS: dict[str, Setting] = parse_table(BROKER_TABLE)
+_NEVER_ZERO = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
+
+
+class Origin(IntEnum):
+    """Where a broker setting was given; the later one wins."""
+
+    FILE = 0
+    ENVIRONMENT = 1
+    OVERRIDE = 2
+
+
+class Given(NamedTuple):
+    """A setting as somebody wrote it."""
+
+    text: str
+    origin: Origin
+
+
+def _default(name: str) -> Any:
+    return BROKER_SETTINGS[name].default_value()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Every setting this broker acts on. `given` is what was set, by Kafka's names, settings it ignores included."""
+
+    # Who this node is
+    node_id: int = _default("node.id")
+    broker_id: int = _default("broker.id")
+    broker_rack: str | None = _default("broker.rack")
+    process_roles: tuple[str, ...] = _default("process.roles")
+
+    # Where it listens
+    listeners: tuple[Listener, ...] = (Listener("PLAINTEXT", "127.0.0.1", 9092),)
+    advertised_listeners: tuple[Listener, ...] = (Listener("PLAINTEXT", "127.0.0.1", 9092),)
+    listener_security_protocol_map: str = _default("listener.security.protocol.map")
+    controller_listener_names: tuple[str, ...] = _default("controller.listener.names")
+    inter_broker_listener_name: str | None = _default("inter.broker.listener.name")
+    security_inter_broker_protocol: str = _default("security.inter.broker.protocol")
+    socket_listen_backlog_size: int = _default("socket.listen.backlog.size")
+    socket_receive_buffer_bytes: int = _default("socket.receive.buffer.bytes")
+    socket_send_buffer_bytes: int = _default("socket.send.buffer.bytes")
+    socket_request_max_bytes: int = _default("socket.request.max.bytes")
+    connections_max_idle_ms: int = _default("connections.max.idle.ms")
+    max_connections: int = _default("max.connections")
+    max_connections_per_ip: int = _default("max.connections.per.ip")
+
+    # Where the data are
+    log_dir: tuple[str, ...] = _default("log.dir")
+    log_dirs: tuple[str, ...] = _default("log.dir")
+    num_recovery_threads_per_data_dir: int = _default("num.recovery.threads.per.data.dir")
+
+    # Topics
+    auto_create_topics_enable: bool = _default("auto.create.topics.enable")
+    delete_topic_enable: bool = _default("delete.topic.enable")
+    num_partitions: int = _default("num.partitions")
+    default_replication_factor: int = _default("default.replication.factor")
+    min_insync_replicas: int = _default("min.insync.replicas")
+    unclean_leader_election_enable: bool = _default("unclean.leader.election.enable")
+    message_max_bytes: int = _default("message.max.bytes")
+    compression_type: str = _default("compression.type")
+    compression_gzip_level: int = _default("compression.gzip.level")
+    compression_lz4_level: int = _default("compression.lz4.level")
+    compression_zstd_level: int = _default("compression.zstd.level")
+
+    # The log
+    log_segment_bytes: int = _default("log.segment.bytes")
+    log_roll_ms: int | None = _default("log.roll.ms")
+    log_roll_hours: int = _default("log.roll.hours")
+    log_roll_jitter_ms: int | None = _default("log.roll.jitter.ms")
+    log_roll_jitter_hours: int = _default("log.roll.jitter.hours")
+    log_retention_bytes: int = _default("log.retention.bytes")
+    log_retention_ms: int | None = _default("log.retention.ms")
+    log_retention_minutes: int | None = _default("log.retention.minutes")
+    log_retention_hours: int = _default("log.retention.hours")
+    log_retention_check_interval_ms: int = _default("log.retention.check.interval.ms")
+    log_initial_task_delay_ms: int = _default("log.initial.task.delay.ms")
+    log_cleanup_policy: tuple[str, ...] = _default("log.cleanup.policy")
+    log_segment_delete_delay_ms: int = _default("log.segment.delete.delay.ms")
+    log_index_interval_bytes: int = _default("log.index.interval.bytes")
+    log_index_size_max_bytes: int = _default("log.index.size.max.bytes")
+    log_preallocate: bool = _default("log.preallocate")
+    log_message_timestamp_type: str = _default("log.message.timestamp.type")
+    log_message_timestamp_before_max_ms: int = _default("log.message.timestamp.before.max.ms")
+    log_message_timestamp_after_max_ms: int = _default("log.message.timestamp.after.max.ms")
+    log_flush_interval_messages: int = _default("log.flush.interval.messages")
+    log_flush_interval_ms: int | None = _default("log.flush.interval.ms")
+    log_flush_scheduler_interval_ms: int = _default("log.flush.scheduler.interval.ms")
+    log_flush_offset_checkpoint_interval_ms: int = _default("log.flush.offset.checkpoint.interval.ms")
+    log_flush_start_offset_checkpoint_interval_ms: int = _default("log.flush.start.offset.checkpoint.interval.ms")
+    replica_high_watermark_checkpoint_interval_ms: int = _default("replica.high.watermark.checkpoint.interval.ms")
+    log_cleaner_enable: bool = _default("log.cleaner.enable")
+    log_cleaner_backoff_ms: int = _default("log.cleaner.backoff.ms")
+    log_cleaner_delete_retention_ms: int = _default("log.cleaner.delete.retention.ms")
+    log_cleaner_min_cleanable_ratio: float = _default("log.cleaner.min.cleanable.ratio")
+    log_cleaner_min_compaction_lag_ms: int = _default("log.cleaner.min.compaction.lag.ms")
+    log_cleaner_max_compaction_lag_ms: int = _default("log.cleaner.max.compaction.lag.ms")
+
+    # Fetching
+    fetch_max_bytes: int = _default("fetch.max.bytes")
+    max_incremental_fetch_session_cache_slots: int = _default("max.incremental.fetch.session.cache.slots")
+    max_request_partition_size_limit: int = _default("max.request.partition.size.limit")
+
+    # Groups and their offsets
+    group_initial_rebalance_delay_ms: int = _default("group.initial.rebalance.delay.ms")
+    group_min_session_timeout_ms: int = _default("group.min.session.timeout.ms")
+    group_max_session_timeout_ms: int = _default("group.max.session.timeout.ms")
+    group_max_size: int = _default("group.max.size")
+    offset_metadata_max_bytes: int = _default("offset.metadata.max.bytes")
+    offsets_commit_timeout_ms: int = _default("offsets.commit.timeout.ms")
+    offsets_retention_minutes: int = _default("offsets.retention.minutes")
+    offsets_retention_check_interval_ms: int = _default("offsets.retention.check.interval.ms")
+    offsets_topic_num_partitions: int = _default("offsets.topic.num.partitions")
+    offsets_topic_replication_factor: int = _default("offsets.topic.replication.factor")
+    offsets_topic_segment_bytes: int = _default("offsets.topic.segment.bytes")
+    offsets_topic_compression_codec: int = _default("offsets.topic.compression.codec")
+
+    # Idempotent and transactional producers
+    producer_id_expiration_ms: int = _default("producer.id.expiration.ms")
+    producer_id_expiration_check_interval_ms: int = _default("producer.id.expiration.check.interval.ms")
+    transaction_max_timeout_ms: int = _default("transaction.max.timeout.ms")
+    transactional_id_expiration_ms: int = _default("transactional.id.expiration.ms")
+    transaction_state_log_num_partitions: int = _default("transaction.state.log.num.partitions")
+    transaction_state_log_replication_factor: int = _default("transaction.state.log.replication.factor")
+    transaction_state_log_min_isr: int = _default("transaction.state.log.min.isr")
+    transaction_state_log_segment_bytes: int = _default("transaction.state.log.segment.bytes")
+
+    given: Mapping[str, Given] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> BrokerConfig:
+        """The broker with these settings, by Kafka's names and in Kafka's text form. Raises ConfigError."""
+        return cls.from_given({name: Given(text, Origin.OVERRIDE) for name, text in settings.items()})
+
+    @classmethod
+    def from_given(cls, given: Mapping[str, Given]) -> BrokerConfig:
+        """The broker with what was given. Names it does not act on are kept and ignored. Raises ConfigError."""
+        values: dict[str, Any] = {}
+        for name, (text, _) in given.items():
+            if name in BROKER_SETTINGS:
+                values[name] = BROKER_SETTINGS[name].parse(text)
+        _resolve(values)
+        config = cls(given=dict(given), **{name.replace(".", "_"): value for name, value in values.items()})
+        topic_config({}, config)  # the defaults of topics must be usable together
+        return config
+
+    @property
+    def topic_defaults(self) -> TopicConfig:
+        """The settings of a topic that overrides none. Computed at each call."""
+        return topic_config({}, self)
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether this process serves clients."""
+        return "broker" in self.process_roles
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this process keeps the metadata."""
+        return "controller" in self.process_roles
+
+    @property
+    def client_listeners(self) -> tuple[Listener, ...]:
+        """The listeners that are not the quorum's."""
+        return tuple(listener for listener in self.listeners if listener.name not in self.controller_listener_names)
+
+
+def _resolve(values: dict[str, Any]) -> None:
+    """Fill in what depends on several settings, in place, and check what belongs together."""
+
+    def value(name: str) -> Any:
+        return values.get(name, BROKER_SETTINGS[name].default_value())
+
+    _resolve_node_id(values)
+    values["log.dirs"] = values.get("log.dirs") or value("log.dir")
+    if not values["log.dirs"]:
+        raise ConfigError("log.dirs='' is not allowed: expected at least one directory")
+    if not value("process.roles"):
+        raise ConfigError("process.roles='' is not allowed: expected a list of broker, controller")
+    for name in _NEVER_ZERO:
+        if value(name) == 0:
+            raise ConfigError(f"{name}=0 is not allowed: expected an integer of at least 1, or -1 for no limit")
+    if value("group.min.session.timeout.ms") > value("group.max.session.timeout.ms"):
+        raise ConfigError("group.min.session.timeout.ms is above group.max.session.timeout.ms")
+    _resolve_listeners(values, value)
+
+
+def _resolve_node_id(values: dict[str, Any]) -> None:
+    older = values.get("broker.id", -1)
+    if older != -1 and values.setdefault("node.id", older) != older:
+        raise ConfigError(f"node.id={values['node.id']} and broker.id={older} differ: set node.id only")
+
+
+def _resolve_listeners(values: dict[str, Any], value: Callable[[str], Any]) -> None:
+    controllers = tuple(name.upper() for name in value("controller.listener.names"))
+    values["controller.listener.names"] = controllers
+    bound = listening.parse_listeners("listeners", value("listeners"))
+    listening.check_protocols(bound, listening.parse_protocol_map(value("listener.security.protocol.map")), controllers)
+    if "broker" in value("process.roles") and all(listener.name in controllers for listener in bound):
+        raise ConfigError("listeners: none is for clients; all are in controller.listener.names")
+    values["listeners"] = bound
+    values["advertised.listeners"] = listening.advertised(bound, value("advertised.listeners"), controllers)
+    inter_broker = value("inter.broker.listener.name")
+    if inter_broker is not None and inter_broker.upper() not in {listener.name for listener in bound}:
+        raise ConfigError(f"inter.broker.listener.name={inter_broker} is not among listeners")

@@ -1,0 +1,197 @@
+"""The broker settings this broker acts on, under Kafka's names, as a table.
+
+Each entry is a line `name type default allowed` and an indented line that says what it means. The default is that of
+Kafka 4.3; `a->b` means Kafka has `a` and we have `b`, and only defaults that make a single node pleasant differ. `none`
+is no default, `null` is no value, `""` is empty. Allowed is a range `low..high`, values `{a,b}` (`~{a,b}` in any case),
+or absent. `settings.parse_table` reads this.
+"""
+
+from __future__ import annotations
+
+BROKER_TABLE = """
+# Who this node is
+node.id                                          int      none->1 0..
+    Number of this node, unique in its cluster.
+broker.id                                        int      -1
+    Older name of node.id; must agree where both are set.
+broker.rack                                      string   null
+    Place of this broker, told to clients.
+process.roles                                    list     none->broker,controller {broker,controller}
+    What this process does: serve clients, keep the metadata, or both.
+
+# Where it listens
+listeners                                        list     PLAINTEXT://:9092->PLAINTEXT://127.0.0.1:9092
+    Addresses to bind, NAME://host:port; port 0 takes any free one.
+advertised.listeners                             list     null
+    Addresses told to clients; where unset, those of listeners.
+listener.security.protocol.map string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT
+    Security protocol of each listener name, NAME:PROTOCOL.
+controller.listener.names                        list     none->CONTROLLER
+    Listeners that serve the metadata quorum, not clients.
+inter.broker.listener.name                       string   null
+    Listener that other brokers use.
+security.inter.broker.protocol                   string   PLAINTEXT {PLAINTEXT,SSL,SASL_PLAINTEXT,SASL_SSL}
+    Protocol between brokers where no listener is named for it.
+socket.listen.backlog.size                       int      50 1..
+    Connections that may wait to be accepted.
+socket.receive.buffer.bytes                      int      102400
+    Receive buffer of a socket; -1 leaves it to the system.
+socket.send.buffer.bytes                         int      102400
+    Send buffer of a socket; -1 leaves it to the system.
+socket.request.max.bytes                         int      104857600 1..
+    Largest request; a larger one costs the connection.
+connections.max.idle.ms                          long     600000
+    A connection silent for longer is closed.
+max.connections                                  int      2147483647 0..
+    Connections at once.
+max.connections.per.ip                           int      2147483647 0..
+    Connections at once from one address.
+
+# Where the data are
+log.dir                                          list     /tmp/kafka-logs->./kraftpy-data
+    Data directory where log.dirs is unset.
+log.dirs                                         list     null
+    Data directories.
+num.recovery.threads.per.data.dir                int      2 1..
+    Threads that reopen logs at start and flush them at stop.
+
+# Topics
+auto.create.topics.enable                        boolean  true
+    Create a topic when a client first asks for it.
+delete.topic.enable                              boolean  true
+    Allow topics to be deleted.
+num.partitions                                   int      1 1..
+    Partitions of a topic created without a count.
+default.replication.factor                       int      1
+    Replicas of a topic created without a count.
+min.insync.replicas                              int      1 1..
+    Replicas that must have a record before acks=all is answered.
+unclean.leader.election.enable                   boolean  false
+    Let a replica that lags become leader, losing records.
+message.max.bytes                                int      1048588 0..
+    Largest record batch a producer may send.
+compression.type                                 string   producer {uncompressed,zstd,lz4,snappy,gzip,producer}
+    Codec of stored batches; producer keeps the one they came in.
+compression.gzip.level                           int      -1 -1,1..9
+    Level of gzip where the broker compresses; -1 is its default.
+compression.lz4.level                            int      9 1..17
+    Level of lz4 where the broker compresses.
+compression.zstd.level                           int      3 -131072..22
+    Level of zstd where the broker compresses.
+
+# The log
+log.segment.bytes                                int      1073741824 1048576..
+    Size at which a segment is closed and the next begun.
+log.roll.ms                                      long     null
+    Age at which a segment is closed; before log.roll.hours.
+log.roll.hours                                   int      168 1..
+    Age at which a segment is closed.
+log.roll.jitter.ms                               long     null
+    Most to subtract from that age at random; before log.roll.jitter.hours.
+log.roll.jitter.hours                            int      0 0..
+    Most to subtract from that age at random.
+log.retention.bytes                              long     -1
+    Size of a partition above which old segments go; -1 is no limit.
+log.retention.ms                                 long     null
+    Age at which a segment goes; before the minutes; -1 is never.
+log.retention.minutes                            int      null
+    Age at which a segment goes; before the hours.
+log.retention.hours                              int      168
+    Age at which a segment goes.
+log.retention.check.interval.ms                  long     300000 1..
+    Pause between looks for segments to delete.
+log.initial.task.delay.ms                        long     30000 0..
+    Pause after start before the log's background work begins.
+log.cleanup.policy                               list     delete {compact,delete}
+    What happens to old segments: delete, compact, or both.
+log.segment.delete.delay.ms                      long     60000 0..
+    Time between taking a segment out of the log and deleting its files.
+log.index.interval.bytes                         int      4096 0..
+    Bytes of log between two entries of an index.
+log.index.size.max.bytes                         int      10485760 4..
+    Largest index of a segment.
+log.preallocate                                  boolean  false
+    Give a new segment its full size at once.
+log.message.timestamp.type                       string   CreateTime {CreateTime,LogAppendTime}
+    Whose clock stamps records: the producer's or the broker's.
+log.message.timestamp.before.max.ms              long     9223372036854775807 0..
+    How far behind the broker's clock a record may be stamped.
+log.message.timestamp.after.max.ms               long     3600000 0..
+    How far ahead of the broker's clock a record may be stamped.
+log.flush.interval.messages                      long     9223372036854775807 1..
+    Records after which a log is synced to disk.
+log.flush.interval.ms                            long     null
+    Longest a record waits to be synced; log.flush.scheduler.interval.ms where unset.
+log.flush.scheduler.interval.ms                  long     9223372036854775807
+    Pause between looks for logs to sync.
+log.flush.offset.checkpoint.interval.ms          int      60000 0..
+    Pause between writes of the recovery points.
+log.flush.start.offset.checkpoint.interval.ms    int      60000 0..
+    Pause between writes of the log start offsets.
+replica.high.watermark.checkpoint.interval.ms    long     5000
+    Pause between writes of the high watermarks.
+log.cleaner.enable                               boolean  true
+    Compact logs whose policy says so.
+log.cleaner.backoff.ms                           long     15000 0..
+    Pause of the cleaner when there is nothing to clean.
+log.cleaner.delete.retention.ms                  long     86400000 0..
+    How long a tombstone stays for readers to see.
+log.cleaner.min.cleanable.ratio                  double   0.5 0..1
+    Share of uncleaned bytes from which a log is cleaned.
+log.cleaner.min.compaction.lag.ms                long     0 0..
+    Age below which a record is not compacted.
+log.cleaner.max.compaction.lag.ms                long     9223372036854775807 1..
+    Age above which a record must be compacted.
+
+# Fetching
+fetch.max.bytes                                  int      57671680 1024..
+    Most bytes in one fetch response.
+max.incremental.fetch.session.cache.slots        int      1000 0..
+    Fetch sessions kept at once.
+max.request.partition.size.limit                 int      2000 1..
+    Most partitions in one answer that describes topics.
+
+# Groups and their offsets
+group.initial.rebalance.delay.ms                 int      3000->0
+    Wait for more members before a new group's first generation.
+group.min.session.timeout.ms                     int      6000
+    Shortest session timeout a member may ask for.
+group.max.session.timeout.ms                     int      1800000
+    Longest session timeout a member may ask for.
+group.max.size                                   int      2147483647 1..
+    Most members of a group.
+offset.metadata.max.bytes                        int      4096
+    Longest note beside a committed offset.
+offsets.commit.timeout.ms                        int      5000 1..
+    Longest a commit waits to be durable.
+offsets.retention.minutes                        int      10080 1..
+    How long the offsets of an empty group are kept.
+offsets.retention.check.interval.ms              long     600000 1..
+    Pause between looks for expired offsets.
+offsets.topic.num.partitions                     int      50 1..
+    Partitions of __consumer_offsets.
+offsets.topic.replication.factor                 short    3->1 1..
+    Replicas of __consumer_offsets.
+offsets.topic.segment.bytes                      int      104857600 1..
+    Segment size of __consumer_offsets.
+offsets.topic.compression.codec                  int      0
+    Codec of __consumer_offsets, by its number.
+
+# Idempotent and transactional producers
+producer.id.expiration.ms                        int      86400000 1..
+    How long a silent producer's sequence numbers are kept.
+producer.id.expiration.check.interval.ms         int      600000 1..
+    Pause between looks for expired producers.
+transaction.max.timeout.ms                       int      900000 1..
+    Longest transaction timeout a producer may ask for.
+transactional.id.expiration.ms                   int      604800000 1..
+    How long an unused transactional id is kept.
+transaction.state.log.num.partitions             int      50 1..
+    Partitions of __transaction_state.
+transaction.state.log.replication.factor         short    3->1 1..
+    Replicas of __transaction_state.
+transaction.state.log.min.isr                    int      2->1 1..
+    Replicas that must have a record of __transaction_state.
+transaction.state.log.segment.bytes              int      104857600 1..
+    Segment size of __transaction_state.
+"""

@@ -1,0 +1,153 @@
+"""The settings as DescribeConfigs answers them, and the list of our own defaults.
+
+Codes are those of the wire: `ConfigSource` and `ConfigType` (KIP-226, KIP-569). A password's value is never told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig
+from kraftpy.config.listeners import Listener
+from kraftpy.config.settings import ConfigType, Setting, render
+from kraftpy.config.topic import TOPIC_SETTINGS, topic_default_values
+from kraftpy.config.topic_settings import SYNONYMS
+
+
+class ConfigSource(IntEnum):
+    """Where a described value comes from."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSynonym:
+    """A setting that could give the value, or does."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """One described setting. `synonyms` are in the order in which they are asked; the first gave the value."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    type: ConfigType
+    read_only: bool
+    is_sensitive: bool
+    documentation: str
+    synonyms: tuple[ConfigSynonym, ...]
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody set it: what DescribeConfigs v0 tells in place of the source."""
+        return self.source is ConfigSource.DEFAULT_CONFIG
+
+
+def describe_broker(config: BrokerConfig, names: Collection[str] | None = None) -> list[ConfigEntry]:
+    """The broker's settings, sorted by name: all that it acts on, or the ones named, if Kafka has them."""
+    settings = dict(BROKER_SETTINGS)
+    if names is not None:
+        from kraftpy.config.other_settings import OTHER_SETTINGS
+
+        settings = {name: setting for name, setting in (settings | OTHER_SETTINGS).items() if name in names}
+    return [_broker_entry(config, setting) for _, setting in sorted(settings.items())]
+
+
+def describe_topic(
+    overrides: Mapping[str, str], config: BrokerConfig, names: Collection[str] | None = None
+) -> list[ConfigEntry]:
+    """A topic's settings, sorted by name: all of them, or the ones named. Kafka's internal ones only when set."""
+    defaults = topic_default_values(config)
+    entries = []
+    for name, setting in sorted(TOPIC_SETTINGS.items()):
+        if (names is not None and name not in names) or (name.startswith("internal.") and name not in overrides):
+            continue
+        synonyms = _topic_synonyms(name, config)
+        if name in overrides:
+            own = ConfigSynonym(name=name, value=overrides[name], source=ConfigSource.DYNAMIC_TOPIC_CONFIG)
+            synonyms.insert(0, own)
+        first_source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+        value = overrides.get(name, render(defaults[name]))
+        entries.append(_entry(setting, value, first_source, synonyms, read_only=False))
+    return entries
+
+
+def differing_defaults() -> list[tuple[str, str | None, str | None, str]]:
+    """(name, Kafka's default, ours, meaning) of every setting whose default is not Kafka's, sorted by name."""
+    return sorted(
+        (setting.name, setting.kafka_default, setting.default, setting.meaning)
+        for setting in BROKER_SETTINGS.values()
+        if setting.differs
+    )
+
+
+def render_differing_defaults() -> str:
+    """The same as a Markdown table."""
+    rows = ["| setting | Kafka | here | meaning |", "|---|---|---|---|"]
+    for name, theirs, ours, meaning in differing_defaults():
+        told = "must be set" if theirs is None else f"`{theirs}`"
+        rows.append(f"| `{name}` | {told} | `{ours}` | {meaning} |")
+    return "\n".join(rows)
+
+
+def _broker_entry(config: BrokerConfig, setting: Setting) -> ConfigEntry:
+    synonyms = _static_and_default(config, setting)
+    value = synonyms[0].value if synonyms else None
+    source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+    if setting.name in config.given or setting.name not in BROKER_SETTINGS:
+        return _entry(setting, value, source, synonyms, read_only=True)
+    in_force = getattr(config, setting.attribute)
+    if setting.name in ("listeners", "advertised.listeners"):
+        in_force = tuple(str(listener) for listener in in_force if isinstance(listener, Listener))
+    return _entry(setting, render(in_force), source, synonyms, read_only=True)
+
+
+def _static_and_default(config: BrokerConfig, setting: Setting) -> list[ConfigSynonym]:
+    found = []
+    if setting.name in config.given:
+        text = None if setting.type is ConfigType.PASSWORD else config.given[setting.name].text
+        found.append(ConfigSynonym(name=setting.name, value=text, source=ConfigSource.STATIC_BROKER_CONFIG))
+    if setting.default is not None:
+        found.append(ConfigSynonym(name=setting.name, value=setting.default, source=ConfigSource.DEFAULT_CONFIG))
+    return found
+
+
+def _topic_synonyms(name: str, config: BrokerConfig) -> list[ConfigSynonym]:
+    """The broker settings behind a topic setting: those that were set, in order, then those with a default."""
+    broker_settings = [BROKER_SETTINGS[synonym] for synonym in SYNONYMS.get(name, ())]
+    found = [synonym for setting in broker_settings for synonym in _static_and_default(config, setting)]
+    static = [synonym for synonym in found if synonym.source is ConfigSource.STATIC_BROKER_CONFIG]
+    return static + [synonym for synonym in found if synonym.source is ConfigSource.DEFAULT_CONFIG]
+
+
+def _entry(
+    setting: Setting,
+    value: str | None,
+    source: ConfigSource,
+    synonyms: list[ConfigSynonym],
+    *,
+    read_only: bool,
+) -> ConfigEntry:
+    sensitive = setting.type is ConfigType.PASSWORD
+    return ConfigEntry(
+        name=setting.name,
+        value=None if sensitive else value,
+        source=source,
+        type=setting.type,
+        read_only=read_only,
+        is_sensitive=sensitive,
+        documentation=setting.meaning,
+        synonyms=tuple(synonyms),
+    )

@@ -1,0 +1,103 @@
+"""Listeners: `NAME://host:port`, where each is advertised, and which security protocol each speaks.
+
+An empty host means every interface when bound, and this machine's own name when advertised: the server fills it in, as
+it fills in a port that was 0. An IPv6 address stands in brackets.
+
+Left out: SSL and SASL; a listener mapped to one of them is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kraftpy.config.settings import ConfigError
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_LISTENER = re.compile(r"([A-Za-z0-9_.-]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]/:\s]*)):(-?[0-9]+)\Z")
+_WILDCARDS = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One address: the name is upper-case, the host may be empty, the port may be 0."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_listeners(setting: str, texts: Sequence[str]) -> tuple[Listener, ...]:
+    """The listeners of a list such as `listeners`. Raises ConfigError for a bad form, a name twice, or a port twice."""
+    found: list[Listener] = []
+    for text in texts:
+        match = _LISTENER.match(text)
+        if match is None:
+            raise ConfigError(f"{setting}='{text}' is not allowed: expected NAME://host:port")
+        name, address, host, port = match[1].upper(), match[2], match[3], int(match[4])
+        if not 0 <= port <= 65535:
+            raise ConfigError(f"{setting}='{text}' is not allowed: expected a port from 0 to 65535")
+        if any(other.name == name for other in found):
+            raise ConfigError(f"{setting}: the listener name {name} is there twice")
+        listener = Listener(name, address or host, port)
+        clash = next((o for o in found if port and o.port == port and _same_host(o.host, listener.host)), None)
+        if clash and setting == "listeners":
+            raise ConfigError(f"{setting}: {clash} and {listener} want the same port")
+        found.append(listener)
+    return tuple(found)
+
+
+def parse_protocol_map(text: str) -> dict[str, str]:
+    """`NAME:PROTOCOL,...` as a mapping. Raises ConfigError."""
+    setting = "listener.security.protocol.map"
+    protocols: dict[str, str] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, protocol = pair.partition(":")
+        name, protocol = name.strip().upper(), protocol.strip().upper()
+        if not colon or not name or protocol not in PROTOCOLS:
+            raise ConfigError(f"{setting}='{pair}' is not allowed: expected NAME:PROTOCOL, of {', '.join(PROTOCOLS)}")
+        if name in protocols:
+            raise ConfigError(f"{setting}: the listener name {name} is there twice")
+        protocols[name] = protocol
+    return protocols
+
+
+def check_protocols(listeners: Sequence[Listener], protocols: Mapping[str, str], controllers: Sequence[str]) -> None:
+    """That every listener is mapped to PLAINTEXT. A controller listener need not be mapped (KIP-631)."""
+    for listener in listeners:
+        protocol = protocols.get(listener.name, "PLAINTEXT" if listener.name in controllers else None)
+        if protocol is None:
+            raise ConfigError(f"listeners: no protocol for {listener.name} in listener.security.protocol.map")
+        if protocol != "PLAINTEXT":
+            raise ConfigError(f"listeners: {listener} is {protocol}, but this broker speaks PLAINTEXT only")
+
+
+def advertised(
+    listeners: Sequence[Listener], texts: Sequence[str] | None, controllers: Sequence[str]
+) -> tuple[Listener, ...]:
+    """What clients are told: `advertised.listeners`, or the client listeners where it is unset. Raises ConfigError."""
+    setting = "advertised.listeners"
+    if texts is None:
+        told = tuple(listener for listener in listeners if listener.name not in controllers)
+        wild = next((listener for listener in told if listener.host in _WILDCARDS), None)
+        if wild:
+            raise ConfigError(f"{setting}: {wild} cannot be told to clients; set the address that they can reach")
+        return told
+    told = tuple(listener for listener in parse_listeners(setting, texts) if listener.name not in controllers)
+    names = {listener.name for listener in listeners}
+    for listener in told:
+        if listener.host in _WILDCARDS:
+            raise ConfigError(f"{setting}='{listener}' is not allowed: clients cannot connect to {listener.host}")
+        if listener.name not in names:
+            raise ConfigError(f"{setting}: {listener.name} is not among listeners ({', '.join(sorted(names))})")
+    return told
+
+
+def _same_host(one: str, other: str) -> bool:
+    """Whether two binds would meet: the same host, or one of them every interface."""
+    return one == other or not {one, other}.isdisjoint({"", *_WILDCARDS})

@@ -1,0 +1,606 @@
+"""The broker settings Kafka has and this broker does not act on: setting one is a warning, not an error.
+
+Loaded only when a name is met that is not in `broker_settings`, whose form the table has.
+"""
+
+from __future__ import annotations
+
+from kraftpy.config.settings import Setting, parse_table
+
+OTHER_TABLE = """
+# Authorization, authentication and encryption
+authorizer.class.name                            string   ""
+    Class that decides who may do what.
+client.quota.callback.class                      class    null
+    Class that computes client quotas.
+connection.failed.authentication.delay.ms        int      100 0..
+    Wait before a connection that failed to authenticate is closed.
+connections.max.reauth.ms                        long     0
+    Longest a session lasts before its client must authenticate again.
+delegation.token.expiry.check.interval.ms        long     3600000 1..
+    Pause between looks for expired delegation tokens.
+delegation.token.expiry.time.ms                  long     86400000 1..
+    Life of a delegation token that is not renewed.
+delegation.token.max.lifetime.ms                 long     604800000 1..
+    Longest life of a delegation token.
+delegation.token.secret.key                      password null
+    Key that signs delegation tokens.
+early.start.listeners                            list     null
+    Listeners opened before the authorizer is ready.
+principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder
+    Class that names the user behind a connection.
+sasl.client.callback.handler.class               class    null
+    Class that gives the broker's own credentials as a client.
+sasl.enabled.mechanisms                          list     GSSAPI
+    SASL mechanisms clients may use.
+sasl.jaas.config                                 password null
+    Login settings of a SASL mechanism.
+sasl.kerberos.kinit.cmd                          string   /usr/bin/kinit
+    Path of the kinit program.
+sasl.kerberos.min.time.before.relogin            long     60000
+    Shortest pause between two Kerberos logins.
+sasl.kerberos.principal.to.local.rules           list     DEFAULT
+    Rules that make a short name of a Kerberos principal.
+sasl.kerberos.service.name                       string   null
+    Kerberos principal the brokers run as.
+sasl.kerberos.ticket.renew.jitter                double   0.05
+    Random share added to the time of renewal.
+sasl.kerberos.ticket.renew.window.factor         double   0.8
+    Share of a ticket's life after which it is renewed.
+sasl.login.callback.handler.class                class    null
+    Class that supplies the credentials of a login.
+sasl.login.class                                 class    null
+    Class that performs a login.
+sasl.login.connect.timeout.ms                    int      null
+    Longest a connection to the token provider may take.
+sasl.login.read.timeout.ms                       int      null
+    Longest a read from the token provider may take.
+sasl.login.refresh.buffer.seconds                short    300
+    Time before expiry at which a token is renewed at the latest.
+sasl.login.refresh.min.period.seconds            short    60
+    Shortest time between two renewals of a token.
+sasl.login.refresh.window.factor                 double   0.8
+    Share of a token's life after which it is renewed.
+sasl.login.refresh.window.jitter                 double   0.05
+    Random share added to the time of renewal.
+sasl.login.retry.backoff.max.ms                  long     10000
+    Longest pause between tries to log in.
+sasl.login.retry.backoff.ms                      long     100
+    First pause between tries to log in.
+sasl.mechanism.controller.protocol               string   GSSAPI
+    SASL mechanism towards the controllers.
+sasl.mechanism.inter.broker.protocol             string   GSSAPI
+    SASL mechanism between brokers.
+sasl.oauthbearer.assertion.algorithm             string   RS256 ~{ES256,RS256}
+    Algorithm that signs a token assertion.
+sasl.oauthbearer.assertion.claim.aud             string   null
+    Audience claim of a token assertion.
+sasl.oauthbearer.assertion.claim.exp.seconds     int      300 0..86400
+    Life of a token assertion.
+sasl.oauthbearer.assertion.claim.iss             string   null
+    Issuer claim of a token assertion.
+sasl.oauthbearer.assertion.claim.jti.include     boolean  false
+    Give each token assertion an id of its own.
+sasl.oauthbearer.assertion.claim.nbf.seconds     int      60 0..3600
+    How far back a token assertion is valid.
+sasl.oauthbearer.assertion.claim.sub             string   null
+    Subject claim of a token assertion.
+sasl.oauthbearer.assertion.file                  string   null
+    File with a ready token assertion.
+sasl.oauthbearer.assertion.private.key.file      string   null
+    File with the key that signs token assertions.
+sasl.oauthbearer.assertion.private.key.passphrase password null
+    Passphrase of that key.
+sasl.oauthbearer.assertion.template.file         string   null
+    File with header and claims of token assertions.
+sasl.oauthbearer.client.credentials.client.id    string   null
+    Client id for the client-credentials grant.
+sasl.oauthbearer.client.credentials.client.secret password null
+    Client secret for the client-credentials grant.
+sasl.oauthbearer.clock.skew.seconds              int      30
+    Difference of clocks allowed when a token is checked.
+sasl.oauthbearer.expected.audience               list     ""
+    Audiences a token may be meant for.
+sasl.oauthbearer.expected.issuer                 string   null
+    Issuer a token must come from.
+sasl.oauthbearer.jwks.endpoint.refresh.ms        long     3600000
+    Pause between fetches of the signing keys.
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long     10000
+    Longest pause between tries to fetch them.
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms  long     100
+    First pause between tries to fetch them.
+sasl.oauthbearer.jwks.endpoint.url               string   null
+    Where the signing keys are.
+sasl.oauthbearer.jwt.retriever.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
+    Class that obtains tokens.
+sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
+    Class that checks tokens.
+sasl.oauthbearer.scope                           string   null
+    Scope asked for with a token.
+sasl.oauthbearer.scope.claim.name                string   scope
+    Claim that holds the scope.
+sasl.oauthbearer.sub.claim.name                  string   sub
+    Claim that holds the subject.
+sasl.oauthbearer.token.endpoint.url              string   null
+    Where tokens are issued.
+sasl.server.callback.handler.class               class    null
+    Class that checks clients' credentials.
+sasl.server.max.receive.size                     int      524288
+    Largest SASL message before a client is authenticated.
+security.providers                               string   null
+    Classes that add security algorithms to the JVM.
+ssl.allow.dn.changes                             boolean  false
+    Let a renewed certificate carry another distinguished name.
+ssl.allow.san.changes                            boolean  false
+    Let a renewed certificate drop alternative names.
+ssl.cipher.suites                                list     ""
+    Cipher suites allowed.
+ssl.client.auth                                  string   none {required,requested,none}
+    Whether clients must show a certificate.
+ssl.enabled.protocols                            list     TLSv1.2,TLSv1.3
+    TLS versions allowed.
+ssl.endpoint.identification.algorithm            string   https
+    How the name in a server's certificate is checked.
+ssl.engine.factory.class                         class    null
+    Class that makes TLS engines.
+ssl.key.password                                 password null
+    Password of the private key.
+ssl.keymanager.algorithm                         string   SunX509
+    Algorithm of the key manager.
+ssl.keystore.certificate.chain                   password null
+    Certificate chain, in PEM.
+ssl.keystore.key                                 password null
+    Private key, in PEM.
+ssl.keystore.location                            string   null
+    File with the private key and its certificate.
+ssl.keystore.password                            password null
+    Password of that file.
+ssl.keystore.type                                string   JKS
+    Format of that file.
+ssl.principal.mapping.rules                      string   DEFAULT
+    Rules that make a short name of a certificate's name.
+ssl.protocol                                     string   TLSv1.3
+    TLS version preferred.
+ssl.provider                                     string   null
+    Security provider of the JVM used for TLS.
+ssl.secure.random.implementation                 string   null
+    Source of random numbers for TLS.
+ssl.trustmanager.algorithm                       string   PKIX
+    Algorithm of the trust manager.
+ssl.truststore.certificates                      password null
+    Trusted certificates, in PEM.
+ssl.truststore.location                          string   null
+    File with the trusted certificates.
+ssl.truststore.password                          password null
+    Password of that file.
+ssl.truststore.type                              string   JKS
+    Format of that file.
+
+# Policies, plug-ins and metrics
+alter.config.policy.class.name                   class    null
+    Class that may refuse changes of settings.
+create.topic.policy.class.name                   class    null
+    Class that may refuse new topics.
+config.providers                                 list     ""
+    Sources that fill in variables within settings.
+kafka.metrics.polling.interval.secs              int      10 1..
+    Pause between reads by the metrics reporters.
+kafka.metrics.reporters                          list     ""
+    Classes that report metrics of the older kind.
+metric.reporters                                 list     org.apache.kafka.common.metrics.JmxReporter
+    Classes that report metrics.
+metrics.num.samples                              int      2 1..
+    Samples kept to compute a metric.
+metrics.recording.level                          string   INFO
+    How detailed the metrics are.
+metrics.sample.window.ms                         long     30000 1..
+    Time one sample covers.
+telemetry.max.bytes                              int      1048576 1..
+    Largest telemetry message a client may push.
+
+# Threads and queues of Kafka's own server
+background.threads                               int      10 1..
+    Threads for odd jobs.
+num.io.threads                                   int      8 1..
+    Threads that handle requests.
+num.network.threads                              int      3 1..
+    Threads per listener that read and write the network.
+queued.max.request.bytes                         long     -1
+    Bytes of waiting requests above which no more are read.
+queued.max.requests                              int      500 1..
+    Waiting requests above which no more are read.
+delete.records.purgatory.purge.interval.requests int      1
+    Requests between clean-ups of waiting deletions of records.
+fetch.purgatory.purge.interval.requests          int      1000
+    Requests between clean-ups of waiting fetches.
+producer.purgatory.purge.interval.requests       int      1000
+    Requests between clean-ups of waiting produces.
+share.fetch.purgatory.purge.interval.requests    int      1000
+    Requests between clean-ups of waiting share fetches.
+max.connection.creation.rate                     int      2147483647 0..
+    New connections a second.
+max.connections.per.ip.overrides                 string   ""
+    Connections at once from the addresses named here.
+socket.connection.setup.timeout.max.ms           long     30000
+    Longest time to set up a connection, after failures.
+socket.connection.setup.timeout.ms               long     10000
+    Time to set up a connection.
+request.timeout.ms                               int      30000
+    Longest wait for an answer to the broker's own requests.
+server.max.startup.time.ms                       long     9223372036854775807 0..
+    Longest a start may take.
+
+# The metadata quorum
+broker.heartbeat.interval.ms                     int      2000
+    Pause between a broker's heartbeats to the controller.
+broker.session.timeout.ms                        int      9000
+    Silence after which the controller takes a broker for dead.
+controlled.shutdown.enable                       boolean  true
+    Hand leadership over before stopping.
+controller.performance.always.log.threshold.ms   long     2000 0..
+    Controller events slower than this are always logged.
+controller.performance.sample.period.ms          long     60000 100..
+    Pause between logs of the controller's performance.
+controller.quorum.append.linger.ms               int      25 0..
+    Time the quorum's leader gathers writes.
+controller.quorum.auto.join.enable               boolean  false
+    Join the quorum's voters by itself.
+controller.quorum.bootstrap.servers              list     "" non-empty
+    Addresses at which the quorum is found.
+controller.quorum.election.backoff.max.ms        int      1000 0..
+    Longest pause between elections.
+controller.quorum.election.timeout.ms            int      1000 0..
+    Longest an election waits for votes.
+controller.quorum.fetch.max.bytes                int      1048576 1..
+    Most bytes in one fetch of metadata.
+controller.quorum.fetch.snapshot.max.bytes       int      1048576 1..
+    Most bytes in one fetch of a metadata snapshot.
+controller.quorum.fetch.timeout.ms               int      2000 0..
+    Silence of the leader after which an election starts.
+controller.quorum.request.timeout.ms             int      2000 0..
+    Longest wait for an answer within the quorum.
+controller.quorum.retry.backoff.ms               int      20 0..
+    Pause before a request within the quorum is tried again.
+controller.quorum.voters                         list     "" non-empty
+    Voters of the quorum, id@host:port.
+controller.quota.window.num                      int      11 1..
+    Samples kept of the rate of metadata changes.
+controller.quota.window.size.seconds             int      1 1..
+    Time one such sample covers.
+controller.socket.timeout.ms                     int      30000
+    Longest wait on a connection to the controller.
+initial.broker.registration.timeout.ms           int      60000
+    Longest the first registration of a broker may take.
+internal.metadata.delete.delay.millis            long     60000
+    Time before a replaced metadata file is deleted.
+internal.metadata.log.segment.bytes              int      null
+    Segment size of the metadata log, for tests.
+internal.metadata.max.batch.size.in.bytes        int      8388608
+    Largest batch of the metadata log.
+metadata.log.dir                                 string   null
+    Directory of the metadata log.
+metadata.log.max.record.bytes.between.snapshots  long     20971520 1..
+    Bytes of metadata after which a snapshot is made.
+metadata.log.max.snapshot.interval.ms            long     3600000 0..
+    Longest time between snapshots of the metadata.
+metadata.log.segment.bytes                       int      1073741824 8388608..
+    Segment size of the metadata log.
+metadata.log.segment.ms                          long     604800000
+    Age at which a segment of the metadata log is closed.
+metadata.max.idle.interval.ms                    int      500 0..
+    Pause between empty writes to the metadata log.
+metadata.max.retention.bytes                     long     104857600
+    Size of the metadata log above which old parts go.
+metadata.max.retention.ms                        long     604800000
+    Age at which parts of the metadata log go.
+unstable.api.versions.enable                     boolean  false
+    Offer versions of requests still in development.
+unstable.feature.versions.enable                 boolean  false
+    Allow features still in development.
+
+# Replication
+alter.log.dirs.replication.quota.window.num      int      11 1..
+    Samples kept of the rate of moves between disks.
+alter.log.dirs.replication.quota.window.size.seconds int      1 1..
+    Time one such sample covers.
+auto.leader.rebalance.enable                     boolean  true
+    Give leadership back to preferred replicas.
+follower.fetch.last.tiered.offset.enable         boolean  false
+    Let a new follower start where the remote tier ends.
+leader.imbalance.check.interval.seconds          long     300 1..
+    Pause between looks for leadership to give back.
+log.dir.failure.timeout.ms                       long     30000 1..
+    Time a broker has to report a failed disk before it stops.
+cordoned.log.dirs                                list     ""
+    Data directories that get no new replicas.
+num.replica.alter.log.dirs.threads               int      null
+    Threads that move replicas between disks.
+num.replica.fetchers                             int      1 1..
+    Threads that fetch from each other broker.
+quota.window.num                                 int      11 1..
+    Samples kept of clients' rates.
+quota.window.size.seconds                        int      1 1..
+    Time one such sample covers.
+replica.fetch.backoff.ms                         int      1000 0..
+    Pause of a follower after an error.
+replica.fetch.max.bytes                          int      1048576 0..
+    Bytes a follower asks for from one partition.
+replica.fetch.min.bytes                          int      1
+    Bytes a follower waits for.
+replica.fetch.response.max.bytes                 int      10485760 0..
+    Most bytes in one answer to a follower.
+replica.fetch.wait.max.ms                        int      500
+    Longest a follower's fetch waits.
+replica.lag.time.max.ms                          long     30000
+    Lag after which a follower leaves the in-sync set.
+replica.selector.class                           string   null
+    Class that chooses the replica a consumer reads.
+replica.socket.receive.buffer.bytes              int      65536
+    Receive buffer of a follower's connection.
+replica.socket.timeout.ms                        int      30000
+    Longest wait on a follower's connection.
+replication.quota.window.num                     int      11 1..
+    Samples kept of the rate of replication.
+replication.quota.window.size.seconds            int      1 1..
+    Time one such sample covers.
+unclean.leader.election.interval.ms              long     300000 1..
+    Pause between looks for unclean elections to hold.
+
+# The cleaner and the remote tier
+log.cleaner.dedupe.buffer.size                   long     134217728
+    Memory of the cleaner's map of keys.
+log.cleaner.io.buffer.load.factor                double   0.9
+    How full that map may get.
+log.cleaner.io.buffer.size                       int      524288 0..
+    Memory of the cleaner's buffers.
+log.cleaner.io.max.bytes.per.second              double   1.7976931348623157e308
+    Bytes a second the cleaner may read and write.
+log.cleaner.threads                              int      1 0..
+    Threads that clean.
+log.local.retention.bytes                        long     -2 -2..
+    Bytes kept here of a log that also has a remote tier.
+log.local.retention.ms                           long     -2 -2..
+    Age kept here of a log that also has a remote tier.
+remote.fetch.max.wait.ms                         int      500 1..
+    Longest a fetch waits for the remote tier.
+remote.list.offsets.request.timeout.ms           long     30000 1..
+    Longest a look-up of offsets waits for the remote tier.
+remote.log.index.file.cache.total.size.bytes     long     1073741824 1..
+    Disk space for remote indexes.
+remote.log.index.file.cache.ttl.ms               long     900000 -1..
+    Time a cached remote index may lie unused.
+remote.log.manager.copier.thread.pool.size       int      10 1..
+    Threads that copy segments out.
+remote.log.manager.copy.max.bytes.per.second     long     9223372036854775807 1..
+    Bytes a second copied out.
+remote.log.manager.copy.quota.window.num         int      11 1..
+    Samples kept of that rate.
+remote.log.manager.copy.quota.window.size.seconds int      1 1..
+    Time one such sample covers.
+remote.log.manager.expiration.thread.pool.size   int      10 1..
+    Threads that delete expired remote segments.
+remote.log.manager.fetch.max.bytes.per.second    long     9223372036854775807 1..
+    Bytes a second fetched back.
+remote.log.manager.fetch.quota.window.num        int      11 1..
+    Samples kept of that rate.
+remote.log.manager.fetch.quota.window.size.seconds int      1 1..
+    Time one such sample covers.
+remote.log.manager.follower.thread.pool.size     int      2 1..
+    Threads for followers' work on the remote tier.
+remote.log.manager.task.interval.ms              long     30000 1..
+    Pause between rounds of the remote tier's work.
+remote.log.manager.task.retry.backoff.max.ms     long     30000 1..
+    Longest pause after a failed round.
+remote.log.manager.task.retry.backoff.ms         long     500 1..
+    First pause after a failed round.
+remote.log.manager.task.retry.jitter             double   0.2 0..0.5
+    Random share added to that pause.
+remote.log.manager.thread.pool.size              int      2 1..
+    Threads for the remote tier's work.
+remote.log.metadata.custom.metadata.max.bytes    int      128 0..
+    Most bytes a plug-in may add to a remote segment's metadata.
+remote.log.metadata.manager.class.name string \
+org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager non-empty
+    Class that keeps the remote tier's metadata.
+remote.log.metadata.manager.class.path           string   null
+    Where that class is found.
+remote.log.metadata.manager.impl.prefix          string   rlmm.config. non-empty
+    Prefix of settings handed to that class.
+remote.log.metadata.manager.listener.name        string   null non-empty
+    Listener that class connects to.
+remote.log.reader.max.pending.tasks              int      100 1..
+    Remote reads that may wait.
+remote.log.reader.threads                        int      10 1..
+    Threads that read the remote tier.
+remote.log.storage.manager.class.name            string   null non-empty
+    Class that stores segments remotely.
+remote.log.storage.manager.class.path            string   null
+    Where that class is found.
+remote.log.storage.manager.impl.prefix           string   rsm.config. non-empty
+    Prefix of settings handed to that class.
+remote.log.storage.system.enable                 boolean  false
+    Turn the remote tier on.
+
+# Consumer groups of the newer protocol, share groups, streams groups
+group.consumer.assignment.interval.ms            int      1000 0..
+    Shortest time between two assignments of a consumer group.
+group.consumer.assignors                         list     uniform,range
+    Assignors of the server, the first being the default.
+group.consumer.heartbeat.interval.ms             int      5000 1..
+    Heartbeat interval of a consumer group.
+group.consumer.max.assignment.interval.ms        int      15000 0..
+    Upper bound of a group's own assignment interval.
+group.consumer.max.heartbeat.interval.ms         int      15000 1..
+    Upper bound of a group's own heartbeat interval.
+group.consumer.max.session.timeout.ms            int      60000 1..
+    Upper bound of a group's own session timeout.
+group.consumer.max.size                          int      2147483647 1..
+    Most members of a consumer group.
+group.consumer.migration.policy                  string   bidirectional ~{DISABLED,DOWNGRADE,UPGRADE,BIDIRECTIONAL}
+    Whether groups may change between the classic and the newer protocol.
+group.consumer.min.assignment.interval.ms        int      0 0..
+    Lower bound of a group's own assignment interval.
+group.consumer.min.heartbeat.interval.ms         int      5000 1..
+    Lower bound of a group's own heartbeat interval.
+group.consumer.min.session.timeout.ms            int      45000 1..
+    Lower bound of a group's own session timeout.
+group.consumer.regex.refresh.interval.ms         int      600000 10000..
+    Pause between looks for topics that match a subscription.
+group.consumer.session.timeout.ms                int      45000 1..
+    Session timeout of a consumer group.
+group.coordinator.append.linger.ms               int      -1 -1..
+    Time the coordinator gathers writes; -1 adapts to the load.
+group.coordinator.background.threads             int      2 1..
+    Threads for the coordinator's long computations.
+group.coordinator.cached.buffer.max.bytes        int      1048588 524288..
+    Largest buffer the coordinator keeps for its next write.
+group.coordinator.rebalance.protocols            list     classic,consumer,streams {consumer,classic,share,streams}
+    Kinds of groups that are served.
+group.coordinator.threads                        int      4 1..
+    Threads of the coordinator.
+group.share.assignment.interval.ms               int      1000 0..
+    Shortest time between two assignments of a share group.
+group.share.assignors                            list     simple
+    Assignor of share groups.
+group.share.delivery.count.limit                 int      5 2..10
+    Times a record is delivered to a share group.
+group.share.heartbeat.interval.ms                int      5000 1..
+    Heartbeat interval of a share group.
+group.share.initialize.retry.interval.ms         int      30000 1..
+    Pause before the set-up of a share partition is tried again.
+group.share.max.assignment.interval.ms           int      15000 0..
+    Upper bound of a share group's own assignment interval.
+group.share.max.delivery.count.limit             int      10 5..25
+    Upper bound of a share group's own limit of deliveries.
+group.share.max.heartbeat.interval.ms            int      15000 1..
+    Upper bound of a share group's own heartbeat interval.
+group.share.max.partition.max.record.locks       int      4000 2000..10000
+    Upper bound of a share group's own limit of locks.
+group.share.max.record.lock.duration.ms          int      60000 30000..3600000
+    Upper bound of a share group's own lock duration.
+group.share.max.session.timeout.ms               int      60000 1..
+    Upper bound of a share group's own session timeout.
+group.share.max.share.sessions                   int      2000 1..
+    Share sessions kept at once.
+group.share.max.size                             int      200 1..1000
+    Most members of a share group.
+group.share.min.assignment.interval.ms           int      0 0..
+    Lower bound of a share group's own assignment interval.
+group.share.min.delivery.count.limit             int      2 2..5
+    Lower bound of a share group's own limit of deliveries.
+group.share.min.heartbeat.interval.ms            int      5000 1..
+    Lower bound of a share group's own heartbeat interval.
+group.share.min.partition.max.record.locks       int      100 100..2000
+    Lower bound of a share group's own limit of locks.
+group.share.min.record.lock.duration.ms          int      15000 1000..30000
+    Lower bound of a share group's own lock duration.
+group.share.min.session.timeout.ms               int      45000 1..
+    Lower bound of a share group's own session timeout.
+group.share.partition.max.record.locks           int      2000 100..10000
+    Records of a share partition locked at once.
+group.share.persister.class.name string org.apache.kafka.server.share.persister.DefaultStatePersister
+    Class that keeps the state of share groups.
+group.share.record.lock.duration.ms              int      30000 1000..3600000
+    How long a record is locked for its consumer.
+group.share.session.timeout.ms                   int      45000 1..
+    Session timeout of a share group.
+group.streams.assignment.interval.ms             int      1000 0..
+    Shortest time between two assignments of a streams group.
+group.streams.heartbeat.interval.ms              int      5000 1..
+    Heartbeat interval of a streams group.
+group.streams.initial.rebalance.delay.ms         int      3000 0..
+    Wait for more members before a streams group's first assignment.
+group.streams.max.assignment.interval.ms         int      15000 0..
+    Upper bound of a streams group's own assignment interval.
+group.streams.max.heartbeat.interval.ms          int      15000 1..
+    Upper bound of a streams group's own heartbeat interval.
+group.streams.max.session.timeout.ms             int      60000 1..
+    Upper bound of a streams group's own session timeout.
+group.streams.max.size                           int      2147483647 1..
+    Most members of a streams group.
+group.streams.max.standby.replicas               int      2 0..
+    Upper bound of a streams group's own number of standby tasks.
+group.streams.min.assignment.interval.ms         int      0 0..
+    Lower bound of a streams group's own assignment interval.
+group.streams.min.heartbeat.interval.ms          int      5000 1..
+    Lower bound of a streams group's own heartbeat interval.
+group.streams.min.session.timeout.ms             int      45000 1..
+    Lower bound of a streams group's own session timeout.
+group.streams.num.standby.replicas               int      0 0..
+    Standby tasks of a streams group.
+group.streams.session.timeout.ms                 int      45000 1..
+    Session timeout of a streams group.
+offsets.load.buffer.size                         int      5242880 1..
+    Bytes read at a time when committed offsets are loaded.
+share.coordinator.append.linger.ms               int      -1 -1..
+    Time the share coordinator gathers writes; -1 adapts to the load.
+share.coordinator.cached.buffer.max.bytes        int      1048588 524288..
+    Largest buffer the share coordinator keeps for its next write.
+share.coordinator.cold.partition.snapshot.interval.ms int      300000 1..
+    Pause between snapshots of idle share partitions.
+share.coordinator.load.buffer.size               int      5242880 1..
+    Bytes read at a time when share state is loaded.
+share.coordinator.snapshot.update.records.per.snapshot int      500 0..500
+    Updates of share state between two snapshots.
+share.coordinator.state.topic.compression.codec  int      0
+    Codec of __share_group_state, by its number.
+share.coordinator.state.topic.min.isr            short    2 1..
+    Replicas that must have a record of __share_group_state.
+share.coordinator.state.topic.num.partitions     int      50 1..
+    Partitions of __share_group_state.
+share.coordinator.state.topic.prune.interval.ms  int      300000 1..
+    Pause between prunings of __share_group_state.
+share.coordinator.state.topic.replication.factor short    3 1..
+    Replicas of __share_group_state.
+share.coordinator.state.topic.segment.bytes      int      104857600 1..
+    Segment size of __share_group_state.
+share.coordinator.threads                        int      1 1..
+    Threads of the share coordinator.
+share.coordinator.write.timeout.ms               int      5000 1..
+    Longest a write of share state waits to be durable.
+
+# Transactions
+add.partitions.to.txn.retry.backoff.max.ms       int      100 0..
+    Longest the server itself tries to add partitions to a transaction.
+add.partitions.to.txn.retry.backoff.ms           int      20 1..
+    Pause between those tries.
+transaction.abort.timed.out.transaction.cleanup.interval.ms int      10000 1..
+    Pause between looks for transactions that timed out.
+transaction.partition.verification.enable        boolean  true
+    Check that a partition was added to its transaction.
+transaction.remove.expired.transaction.cleanup.interval.ms int      3600000 1..
+    Pause between looks for expired transactional ids.
+transaction.state.log.load.buffer.size           int      5242880 1..
+    Bytes read at a time when transactions are loaded.
+transaction.two.phase.commit.enable              boolean  false
+    Let clients hold a transaction open without a timeout.
+"""
+
+OTHER_PREFIXES = ("listener.name.", "rlmm.config.", "rsm.config.")
+"""Kafka passes settings with these prefixes on to one listener or one plug-in."""
+
+_DROPPED = """
+advertised.host.name advertised.port broker.id.generation.enable control.plane.listener.name
+controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms delegation.token.master.key
+eligible.leader.replicas.enable group.coordinator.new.enable host.name inter.broker.protocol.version
+log.message.downconversion.enable log.message.format.version log.message.timestamp.difference.max.ms
+offsets.commit.required.acks password.encoder.cipher.algorithm password.encoder.iterations
+password.encoder.key.length password.encoder.keyfactory.algorithm password.encoder.old.secret
+password.encoder.secret port quota.consumer.default quota.producer.default reserved.broker.max.id
+zookeeper.clientCnxnSocket zookeeper.connect zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests
+zookeeper.metadata.migration.enable zookeeper.metadata.migration.min.batch.size zookeeper.session.timeout.ms
+zookeeper.set.acl zookeeper.ssl.cipher.suites zookeeper.ssl.client.enable zookeeper.ssl.crl.enable
+zookeeper.ssl.enabled.protocols zookeeper.ssl.endpoint.identification.algorithm zookeeper.ssl.keystore.location
+zookeeper.ssl.keystore.password zookeeper.ssl.keystore.type zookeeper.ssl.ocsp.enable zookeeper.ssl.protocol
+zookeeper.ssl.truststore.location zookeeper.ssl.truststore.password zookeeper.ssl.truststore.type
+zookeeper.sync.time.ms
+"""
+DROPPED = frozenset(_DROPPED.split())
+"""Names of older Kafka versions that 4.x no longer has; old properties files still carry them."""
+
+OTHER_SETTINGS: dict[str, Setting] = parse_table(OTHER_TABLE)
+
+
+def is_known(name: str) -> bool:
+    """Whether Kafka has, or had, this setting that the broker does not act on."""
+    return name in OTHER_SETTINGS or name in DROPPED or name.startswith(OTHER_PREFIXES)

@@ -1,0 +1,226 @@
+"""What a setting is: its name, type, default and allowed values; text to value, value to text, or one clear complaint.
+
+The values have Kafka's types: boolean, string, int (32 bits), short (16), long (64), double, list, class, password. A
+list is a tuple of strings; class and password are strings.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from enum import IntEnum
+
+Value = bool | int | float | str | tuple[str, ...] | None
+"""A parsed setting."""
+
+
+class ConfigError(Exception):
+    """Settings that cannot be used. The message is one line for the person who wrote them."""
+
+
+class ConfigType(IntEnum):
+    """The type codes of DescribeConfigs (KIP-569)."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+_BITS = {ConfigType.SHORT: 15, ConfigType.INT: 31, ConfigType.LONG: 63}
+_NO_VALUE = {"none", "null"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as the tables state it. `kafka_default` and `default` are texts; None is no value."""
+
+    name: str
+    type: ConfigType
+    kafka_default: str | None
+    default: str | None
+    allowed: str
+    meaning: str
+
+    @property
+    def attribute(self) -> str:
+        """The name as a Python attribute."""
+        return self.name.replace(".", "_")
+
+    @property
+    def differs(self) -> bool:
+        """Whether our default is not Kafka's."""
+        return self.default != self.kafka_default
+
+    def default_value(self) -> Value:
+        """Our default, parsed."""
+        return None if self.default is None else self.parse(self.default)
+
+    def parse(self, text: str) -> Value:
+        """The value `text` stands for. Raises ConfigError that names the setting, the text and what is allowed."""
+        match self.type:
+            case ConfigType.BOOLEAN:
+                return self._boolean(text)
+            case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
+                return self._integer(text)
+            case ConfigType.DOUBLE:
+                return self._double(text)
+            case ConfigType.LIST:
+                return self._list(text)
+            case _:
+                return self._string(text)
+
+    def wants(self) -> str:
+        """What a value must be, in words."""
+        kinds = {
+            ConfigType.BOOLEAN: "true or false",
+            ConfigType.DOUBLE: "a number",
+            ConfigType.LIST: "a list with commas",
+            ConfigType.INT: "an integer",
+            ConfigType.SHORT: "an integer",
+            ConfigType.LONG: "an integer",
+        }
+        kind = kinds.get(self.type, "a text")
+        if self.allowed == "non-empty":
+            return f"{kind} that is not empty"
+        if self.allowed == "throttled":
+            return "* or a list of partition:broker"
+        if self.allowed.startswith(("{", "~{")):
+            choices = ", ".join(_choices(self.allowed))
+            return f"a list of {choices}" if self.type is ConfigType.LIST else f"one of {choices}"
+        low, high = _range(self.allowed, self.type)
+        if self.type in _BITS:
+            if high == (1 << _BITS[self.type]) - 1:
+                return f"{kind} of {_BITS[self.type] + 1} bits" if low < -1 else f"{kind}, at least {low:.0f}"
+            return f"{kind} from {low:.0f} to {high:.0f}"
+        return f"{kind} from {low:g} to {high:g}" if self.allowed else kind
+
+    def _refuse(self, text: str) -> ConfigError:
+        shown = "(hidden)" if self.type is ConfigType.PASSWORD else f"'{text}'"
+        return ConfigError(f"{self.name}={shown} is not allowed: expected {self.wants()}")
+
+    def _boolean(self, text: str) -> bool:
+        word = text.strip().lower()
+        if word not in ("true", "false"):
+            raise self._refuse(text)
+        return word == "true"
+
+    def _integer(self, text: str) -> int:
+        digits = text.strip()
+        unsigned = digits[1:] if digits[:1] in ("+", "-") else digits
+        if not (unsigned.isascii() and unsigned.isdecimal()) or len(unsigned) > 20:
+            raise self._refuse(text)
+        value = int(digits)
+        low, high = _range(self.allowed, self.type)
+        bound = 1 << _BITS[self.type]
+        extra = "," in self.allowed and value == int(self.allowed.partition(",")[0])
+        if not (-bound <= value < bound and (low <= value <= high or extra)):
+            raise self._refuse(text)
+        return value
+
+    def _double(self, text: str) -> float:
+        low, high = _range(self.allowed, self.type)
+        try:
+            value = float(text)
+        except ValueError:
+            raise self._refuse(text) from None
+        if "_" in text or not low <= value <= high:
+            raise self._refuse(text)
+        return value
+
+    def _string(self, text: str) -> str:
+        value = text.strip()
+        if self.allowed == "non-empty" and not value:
+            raise self._refuse(text)
+        if self.allowed.startswith("{") and value not in _choices(self.allowed):
+            raise self._refuse(text)
+        if self.allowed.startswith("~{") and value.upper() not in _choices(self.allowed):
+            raise self._refuse(text)
+        return value
+
+    def _list(self, text: str) -> tuple[str, ...]:
+        if not text.strip():
+            return ()
+        values = tuple(item.strip() for item in text.split(","))
+        if "" in values:
+            raise ConfigError(f"{self.name}='{text}' is not allowed: an entry of the list is empty")
+        if self.allowed.startswith("{") and not set(values) <= set(_choices(self.allowed)):
+            raise self._refuse(text)
+        if self.allowed == "throttled" and values != ("*",) and not all(_is_throttled(value) for value in values):
+            raise self._refuse(text)
+        return tuple(dict.fromkeys(values))
+
+
+def parse_table(table: str) -> dict[str, Setting]:
+    """The settings of a table in the form that `broker_settings` describes."""
+    settings: dict[str, Setting] = {}
+    lines = iter(table.split("\n"))
+    for line in lines:
+        if not line or line.startswith("#"):
+            continue
+        name, kind, defaults, *allowed = line.split()
+        theirs, changed, ours = defaults.partition("->")
+        settings[name] = Setting(
+            sys.intern(name),
+            ConfigType[kind.upper()],
+            _default(theirs),
+            _default(ours if changed else theirs),
+            allowed[0] if allowed else "",
+            next(lines).strip(),
+        )
+    return settings
+
+
+def render(value: Value) -> str | None:
+    """A value as Kafka writes it: true, 5, 0.5, a,b."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return "true" if value else "false"
+        case tuple():
+            return ",".join(value)
+        case _:
+            return str(value)
+
+
+def nearest(name: str, known: list[str]) -> str | None:
+    """The known name that looks most like `name`, or None where none does."""
+    import difflib
+
+    found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def _default(text: str) -> str | None:
+    if text in _NO_VALUE:
+        return None
+    return "" if text == '""' else text
+
+
+def _choices(allowed: str) -> list[str]:
+    return allowed.lstrip("~").strip("{}").split(",")
+
+
+def _range(allowed: str, kind: ConfigType) -> tuple[float, float]:
+    """The bounds of a number, both included. Integers stay exact."""
+    bound = 1 << _BITS[kind] if kind in _BITS else None
+    low: float = -bound if bound else float("-inf")
+    high: float = bound - 1 if bound else float("inf")
+    before, dots, after = allowed.rpartition(",")[2].partition("..")
+    if dots:
+        number = int if bound else float
+        low = number(before) if before else low
+        high = number(after) if after else high
+    return low, high
+
+
+def _is_throttled(text: str) -> bool:
+    partition, colon, broker = text.partition(":")
+    return bool(colon) and partition.isdecimal() and broker.isdecimal()
