@@ -1,10 +1,10 @@
 """gzip, snappy, lz4 and zstd behind two functions, each imported the first time it is used.
 
-`compress` writes what the Java client writes: gzip members, snappy in xerial blocks, lz4 frames of independent 64 KiB blocks,
-zstd frames. `decompress` also reads what others write: raw snappy (librdkafka), several gzip members, several frames.
+`compress` writes what the Java client writes: gzip members, snappy in xerial blocks, lz4 frames of independent 64 KiB
+blocks, zstd frames. `decompress` also reads what others write: raw snappy (librdkafka), several members or frames.
 
-Invariant: `decompress` never allocates much more than `max_bytes` nor much more than its input can hold, whatever the input
-claims. Anything malformed, and anything that would come out larger than `max_bytes`, is CORRUPT_MESSAGE.
+Invariant: `decompress` never allocates much more than `max_bytes`, nor much more than its input can hold, whatever the
+input claims. Anything malformed, or that would come out larger than `max_bytes`, is CORRUPT_MESSAGE.
 
 Left out: zstd dictionaries, lz4 frames with the broken header checksum of message formats 0 and 1 (KIP-57).
 See KIP-110 (zstd), KIP-390 (compression levels).
@@ -127,7 +127,7 @@ def _compress_snappy(data: Buffer) -> bytes:
 def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
     """Xerial blocks if the data open with their magic, else one raw snappy block."""
     view = memoryview(data)
-    if view[:8] != XERIAL_MAGIC:
+    if bytes(view[:8]) != XERIAL_MAGIC:
         return _snappy_block(view, max_bytes, max_bytes)
     if len(view) < len(_XERIAL_HEADER):
         _corrupt("snappy: the xerial header is cut short")

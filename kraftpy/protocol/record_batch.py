@@ -1,30 +1,30 @@
-"""Record batch format v2: the header, what a producer may send, building, and reading records.
+"""Record batch format v2: the header, what a producer may send, building a batch, reading it.
 
-A batch is 61 bytes of header and then records, compressed as a whole or not at all. `batch_length` counts what follows itself
-(position 12 on); the CRC-32C covers `attributes` to the end, so a broker can write `base_offset` and `partition_leader_epoch`
-without touching it. Inside, everything is a zigzag varint, and offsets and timestamps are deltas to the header's.
+A batch is 61 bytes of header and then records (`protocol/records.py`), compressed as a whole or not at all.
+`batch_length` counts what follows itself (from byte 12 on); the CRC-32C covers `attributes` to the end, so a broker
+writes `base_offset` and `partition_leader_epoch` without touching it. Offsets and timestamps of the records are deltas
+to the header's.
 
 ```
- 0 base_offset int64           16 magic int8              27 base_timestamp int64    51 producer_epoch int16
- 8 batch_length int32          17 crc uint32              35 max_timestamp int64     53 base_sequence int32
-12 partition_leader_epoch i32  21 attributes int16        43 producer_id int64       57 records_count int32
-                               23 last_offset_delta int32                            61 records
+ 0 base_offset int64             16 magic int8               27 base_timestamp int64    51 producer_epoch int16
+ 8 batch_length int32            17 crc uint32               35 max_timestamp int64     53 base_sequence int32
+12 partition_leader_epoch int32  21 attributes int16         43 producer_id int64       57 records_count int32
+                                 23 last_offset_delta int32                             61 the records
 ```
 
-Invariants: malformed bytes raise `CorruptBatch` (a KafkaError) and nothing else; nothing is allocated because a length says so;
-`split_batches`, `validate_batch` and `stamp` never look below the header and never copy.
+Invariants: malformed bytes raise `CorruptBatch` (a KafkaError) and nothing else; nothing is allocated because a length
+says so; `split_batches`, `validate_batch` and `stamp` never look below the header and never copy.
 
-Left out: message formats 0 and 1 (removed with Kafka 4.0; refused with UNSUPPORTED_FOR_MESSAGE_FORMAT), per-record attributes
-(none is defined), checks that need the clock or a topic's settings (size and timestamp limits belong to the log).
-KIP-98 (format), KIP-32 (timestamp types), KIP-82 (headers), KIP-534 (delete horizon).
+Left out: message formats 0 and 1 (removed with Kafka 4.0; refused with UNSUPPORTED_FOR_MESSAGE_FORMAT), checks that
+need the clock or a topic's settings (size and time limits belong to the log).
+KIP-98 (format), KIP-32 (timestamp types), KIP-534 (delete horizon).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from itertools import chain, count
 from typing import Final, NamedTuple, NoReturn
 
 from crc32c import crc32c
@@ -32,11 +32,46 @@ from crc32c import crc32c
 from kraftpy.ports import Buffer
 from kraftpy.protocol.compression import Compression, compress, decompress
 from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.records import (
+    MIN_RECORD_BYTES,
+    CorruptBatch,
+    Headers,
+    NewRecord,
+    Record,
+    decode_records,
+    encode_records,
+    record_size_bound,
+)
+
+__all__ = [
+    "HEADER_BYTES",
+    "MAGIC",
+    "MAX_DECOMPRESSED_BYTES",
+    "NO_TIMESTAMP",
+    "BatchBuilder",
+    "BatchHeader",
+    "ControlRecord",
+    "ControlType",
+    "CorruptBatch",
+    "Headers",
+    "NewRecord",
+    "Record",
+    "TimestampType",
+    "check_crc",
+    "decode_control_record",
+    "encode_batch",
+    "encode_control_batch",
+    "iter_records",
+    "read_header",
+    "record_payload",
+    "record_size_bound",
+    "split_batches",
+    "stamp",
+    "validate_batch",
+]
 
 HEADER_BYTES: Final = 61
 MAGIC: Final = 2
-MIN_RECORD_BYTES: Final = 7
-"""The smallest record: a length and six one-byte fields."""
 MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024
 """What one batch may expand to unless the reader says otherwise."""
 NO_TIMESTAMP: Final = -1
@@ -46,18 +81,6 @@ _CRC_START: Final = 21
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CODEC_MASK, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
 _SENDABLE: Final = _CODEC_MASK | _TRANSACTIONAL
-
-Headers = Sequence[tuple[str, bytes | None]]
-"""A record's headers in order; keys may repeat."""
-NewRecord = tuple[int, bytes | None, bytes | None, Headers]
-"""A record to be written: timestamp in ms, key, value, headers."""
-
-
-class CorruptBatch(KafkaError):  # noqa: N818 - named for what it says of the bytes
-    """The bytes are not a record batch, or contradict themselves. CORRUPT_MESSAGE unless a finer code fits."""
-
-    def __init__(self, reason: str, code: ErrorCode = ErrorCode.CORRUPT_MESSAGE) -> None:
-        super().__init__(code, reason)
 
 
 class TimestampType(IntEnum):
@@ -147,16 +170,6 @@ class BatchHeader(NamedTuple):
         return self.base_timestamp if self.attributes & _DELETE_HORIZON else None
 
 
-class Record(NamedTuple):
-    """A record as read: absolute offset, timestamp in ms (-1 for none), key and value (None for null), headers in order."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-
-
 class ControlRecord(NamedTuple):
     """A transaction marker; `type` is a plain number where it is not one we know."""
 
@@ -177,8 +190,8 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 def split_batches(records: Buffer, *, allow_partial: bool = False) -> list[tuple[BatchHeader, memoryview]]:
     """Each batch of `records` with its header; the views share the buffer.
 
-    Checks lengths and magic only. With `allow_partial` a last batch that is cut short is dropped, as fetch responses may end
-    in one. CorruptBatch otherwise; its code is UNSUPPORTED_FOR_MESSAGE_FORMAT for message sets of format 0 and 1.
+    Checks lengths and magic only. With `allow_partial` a last batch that is cut short is dropped, as fetch responses
+    may end in one. CorruptBatch otherwise; message sets of formats 0 and 1 get UNSUPPORTED_FOR_MESSAGE_FORMAT.
     """
     view = memoryview(records)
     end = len(view)
@@ -296,23 +309,6 @@ def stamp(
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def encode_varint(value: int) -> bytes:
-    """A signed number of up to 64 bits as a zigzag varint: 1 to 10 bytes."""
-    rest = (value << 1 ^ value >> 63) & 0xFFFFFFFFFFFFFFFF
-    out = bytearray()
-    while rest > 127:
-        out.append(rest & 127 | 128)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
-
-
-_SMALL: Final = 8192  # where a varint outgrows two bytes
-_VARINT: Final = tuple(map(encode_varint, range(_SMALL)))
-_PLAIN_WITH_DELTA: Final = tuple(b"\0" + encoded for encoded in _VARINT)
-_NULL: Final = b"\x01"  # the varint of -1, where a length would stand
-
-
 def encode_batch(
     records: Iterable[NewRecord],
     *,
@@ -332,7 +328,7 @@ def encode_batch(
     if not records:
         raise ValueError("a batch needs at least one record")
     base_timestamp = records[0][0]
-    payload: Buffer = b"".join(_encode_records(records, base_timestamp))
+    payload = encode_records(records, base_timestamp)
     if compression:
         payload = compress(compression, payload, level)
     attributes = (
@@ -364,54 +360,11 @@ def encode_batch(
     return bytes(out)
 
 
-def _encode_records(records: list[NewRecord], base_timestamp: int) -> list[bytes]:
-    """The records in pieces. The producer's hot loop.
-
-    Pieces in one flat list, joined once, beat growing a bytearray, `%` formatting and a join per record: a value is copied
-    once. Varints of up to two bytes come from tables; neighbours mostly share their timestamp.
-    """
-    pieces: list[bytes] = []
-    last_timestamp, plain_with_delta, fixed_bytes = None, b"", 0
-    offset_deltas = chain(_VARINT, map(encode_varint, count(_SMALL)))
-    for (timestamp, key, value, headers), offset_delta in zip(records, offset_deltas):
-        if timestamp != last_timestamp:
-            last_timestamp = timestamp
-            delta = timestamp - base_timestamp
-            plain_with_delta = _PLAIN_WITH_DELTA[delta] if 0 <= delta < _SMALL else b"\0" + encode_varint(delta)
-            fixed_bytes = len(plain_with_delta)
-        if key is None:
-            key, key_length, key_bytes = b"", _NULL, 0
-        else:
-            key_bytes = len(key)
-            key_length = _VARINT[key_bytes] if key_bytes < _SMALL else encode_varint(key_bytes)
-        if value is None:
-            value, value_length, value_bytes = b"", _NULL, 0
-        else:
-            value_bytes = len(value)
-            value_length = _VARINT[value_bytes] if value_bytes < _SMALL else encode_varint(value_bytes)
-        tail = _encode_headers(headers) if headers else b"\0"
-        size = (
-            fixed_bytes + len(offset_delta) + len(key_length) + key_bytes + len(value_length) + value_bytes + len(tail)
-        )
-        length = _VARINT[size] if size < _SMALL else encode_varint(size)
-        pieces += (length, plain_with_delta, offset_delta, key_length, key, value_length, value, tail)
-    return pieces
-
-
-def _encode_headers(headers: Headers) -> bytes:
-    pieces = [encode_varint(len(headers))]
-    for key, value in headers:
-        name = key.encode()
-        pieces += (encode_varint(len(name)), name)
-        pieces += (_NULL,) if value is None else (encode_varint(len(value)), value)
-    return b"".join(pieces)
-
-
 class BatchBuilder:
     """Records collected for one batch, with an upper bound of its size.
 
-    Nothing is encoded until `build`, which can be called again with another producer id or sequence: encoding many records
-    at once is the fast way, and a retry after a new producer epoch needs the same records under a new header.
+    Nothing is encoded until `build`, which can be called again with another producer id or sequence: encoding many
+    records at once is the fast way, and a retry under a new producer epoch needs the same records, a new header.
     """
 
     __slots__ = ("compression", "is_transactional", "level", "records", "size_bytes")
@@ -452,17 +405,6 @@ class BatchBuilder:
         )
 
 
-def record_size_bound(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
-    """An upper bound of one record's bytes, for any timestamp and place in the batch."""
-    size = (len(key) if key else 0) + (len(value) if value else 0)
-    for name, header_value in headers:
-        size += 10 + len(name) * (1 if name.isascii() else 4) + (len(header_value) if header_value else 0)
-    # Attributes 1, timestamp delta 10, offset delta 5; then the record's, key's and value's length and the header count,
-    # each at most 2 bytes below 8 KiB and 5 above.
-    size += 24 if size < _SMALL - 24 else 36
-    return size
-
-
 def encode_control_batch(
     control_type: ControlType,
     *,
@@ -491,7 +433,10 @@ def encode_control_batch(
 
 
 def record_payload(header: BatchHeader, batch: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Buffer:
-    """The records' bytes, uncompressed: a view of `batch` where it is not compressed. CorruptBatch where they cannot be right."""
+    """The records' bytes uncompressed: a view of `batch` where they were never compressed.
+
+    CorruptBatch where they are malformed, or more than `max_bytes`, or too few for the record count.
+    """
     view = memoryview(batch)[HEADER_BYTES:]
     records_count = header.records_count
     payload: Buffer = view
@@ -500,7 +445,7 @@ def record_payload(header: BatchHeader, batch: Buffer, max_bytes: int = MAX_DECO
         try:
             payload = decompress(codec, view, max_bytes)
         except KafkaError as error:
-            raise CorruptBatch(str(error), error.code) from error
+            raise CorruptBatch(error.message, error.code) from error
     if records_count < 0 or records_count * MIN_RECORD_BYTES > len(payload):
         raise CorruptBatch(f"{len(payload)} bytes cannot hold {records_count} records")
     return payload
@@ -511,7 +456,7 @@ def iter_records(
 ) -> Iterator[Record]:
     """The records of one whole batch, control records included; the caller knows which from the header.
 
-    CorruptBatch where anything is malformed, at the latest when the iterator ends. The CRC is not checked here.
+    CorruptBatch where anything is malformed: now, or on the way. The CRC is not checked here.
     """
     if header is None:
         header = read_header(batch)
@@ -519,132 +464,16 @@ def iter_records(
             _refuse_magic(header.magic)
         if header.size_bytes != len(batch):
             raise CorruptBatch(f"batch length {header.batch_length} in a batch of {len(batch)} bytes")
-    payload = record_payload(header, batch, max_bytes)
-    return _iter_payload(bytes(payload), header)
-
-
-def _iter_payload(data: bytes, header: BatchHeader) -> Iterator[Record]:
-    try:
-        yield from _decode_records(data, header)
-    except (IndexError, UnicodeDecodeError) as error:
-        raise CorruptBatch("a record is cut short or its header's key is not UTF-8") from error
-
-
-def _decode_records(data: bytes, header: BatchHeader) -> Iterator[Record]:
-    """The consumer's hot loop: varints of one byte in line, longer ones by call; every record must end where it said."""
-    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    payload = bytes(record_payload(header, batch, max_bytes))
     append_time = header.max_timestamp if header.attributes & _LOG_APPEND_TIME else None
-    previous, position = -1, 0
-    new, record_type, varint, no_headers = tuple.__new__, Record, _varint, ()
-    for _ in range(header.records_count):
-        size = data[position]
-        if size < 128:
-            size, position = size >> 1, position + 1
-        else:
-            size, position = varint(data, position)
-        end = position + size
-        # one byte of attributes, none of which is defined
-        delta = data[position + 1]
-        if delta < 128:
-            delta, position = delta >> 1 ^ -(delta & 1), position + 2
-        else:
-            delta, position = varint(data, position + 1)
-        timestamp = base_timestamp + delta if append_time is None else append_time
-        delta = data[position]
-        if delta < 128:
-            delta, position = delta >> 1 ^ -(delta & 1), position + 1
-        else:
-            delta, position = varint(data, position)
-        if delta <= previous:
-            raise CorruptBatch(f"offset delta {delta} after {previous}")
-        previous = delta
-        key: bytes | None
-        size = data[position]
-        if size < 128:
-            size, position = size >> 1 ^ -(size & 1), position + 1
-        else:
-            size, position = varint(data, position)
-        if size >= 0:
-            key = data[position : position + size]
-            position += size
-        else:
-            key = None if size == -1 else _negative(size)
-        value: bytes | None
-        size = data[position]
-        if size < 128:
-            size, position = size >> 1 ^ -(size & 1), position + 1
-        else:
-            size, position = varint(data, position)
-        if size >= 0:
-            value = data[position : position + size]
-            position += size
-        else:
-            value = None if size == -1 else _negative(size)
-        headers: tuple[tuple[str, bytes | None], ...] = no_headers
-        if data[position]:
-            headers, position = _decode_headers(data, position)
-        else:
-            position += 1
-        if position != end:
-            raise CorruptBatch(f"a record ends at {position} and said {end}")
-        yield new(record_type, (base_offset + delta, timestamp, key, value, headers))
-    if position != len(data):
-        raise CorruptBatch(f"{len(data) - position} bytes after the last record")
-    if previous > header.last_offset_delta:
-        raise CorruptBatch(f"offset delta {previous} in a batch that ends at {header.last_offset_delta}")
-
-
-def _negative(size: int) -> NoReturn:
-    raise CorruptBatch(f"length {size}")
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A zigzag varint of up to 64 bits, and the position after it. IndexError at the end of the data."""
-    byte = data[position]
-    value = byte & 127
-    shift = 7
-    while byte > 127:
-        position += 1
-        byte = data[position]
-        value |= (byte & 127) << shift
-        shift += 7
-        if shift > 70:
-            raise CorruptBatch("a varint of more than 10 bytes")
-    if value >> 64:
-        raise CorruptBatch("a varint of more than 64 bits")
-    return value >> 1 ^ -(value & 1), position + 1
-
-
-def _decode_headers(data: bytes, position: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
-    """The header count at `position` and the headers after it. Grows with the bytes that are there, not with the count."""
-    number, position = _varint(data, position)
-    if number < 0:
-        raise CorruptBatch(f"{number} headers")
-    headers: list[tuple[str, bytes | None]] = []
-    for _ in range(number):
-        size, position = _varint(data, position)
-        if size < 0:
-            raise CorruptBatch(f"a header key of length {size}")
-        name = data[position : position + size].decode()
-        position += size
-        size, position = _varint(data, position)
-        if size < -1:
-            raise CorruptBatch(f"a header value of length {size}")
-        headers.append((name, None if size < 0 else data[position : position + size]))
-        position += max(size, 0)
-    return tuple(headers), position
-
-
-def decode_headers(data: Buffer) -> tuple[tuple[str, bytes | None], ...]:
-    """Headers from exactly the bytes of a record's header section, the count included. CorruptBatch where malformed."""
-    whole = bytes(data)
-    try:
-        headers, position = _decode_headers(whole, 0)
-    except (IndexError, UnicodeDecodeError) as error:
-        raise CorruptBatch("a header is cut short or its key is not UTF-8") from error
-    if position != len(whole):
-        raise CorruptBatch(f"headers end at {position} of {len(whole)} bytes")
-    return headers
+    return decode_records(
+        payload,
+        records_count=header.records_count,
+        base_offset=header.base_offset,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=header.base_timestamp,
+        append_time=append_time,
+    )
 
 
 def decode_control_record(record: Record) -> ControlRecord:
