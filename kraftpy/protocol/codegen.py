@@ -24,30 +24,30 @@ from kraftpy.protocol.schema import REQUIRED, Array, Field, Fixed, Nested, Reade
 NULL, NOT_NULL = b"\xff", b"\x01"
 
 
-def reader(kind: type[Struct], version: int, flexible: bool) -> Reader:
+def reader(kind: type, version: int, flexible: bool) -> Reader:
     """The reader of a class in one version."""
     return _compiled(kind, version, flexible)[0]
 
 
-def writer(kind: type[Struct], version: int, flexible: bool) -> Writer:
+def writer(kind: type, version: int, flexible: bool) -> Writer:
     """The writer of a class in one version."""
     return _compiled(kind, version, flexible)[1]
 
 
-def source(kind: type[Struct], version: int, flexible: bool) -> str:
+def source(kind: type, version: int, flexible: bool) -> str:
     """What is compiled, to look at."""
     return _Source(kind, version, flexible).text()
 
 
 @cache
-def _compiled(kind: type[Struct], version: int, flexible: bool) -> tuple[Reader, Writer]:
+def _compiled(kind: type, version: int, flexible: bool) -> tuple[Reader, Writer]:
     made = _Source(kind, version, flexible)
     exec(compile(made.text(), f"<codec of {kind.__name__} v{version}>", "exec"), made.names)
     return made.names["read"], made.names["write"]
 
 
 @cache
-def min_size(kind: type[Struct], version: int, flexible: bool) -> int:
+def min_size(kind: type, version: int, flexible: bool) -> int:
     """The fewest bytes a struct of this class can take, and at least 1."""
     present = [field for field in fields(kind) if version in field.versions and field.tag is None]
     return max(1, flexible + sum(_min_field_size(field, version, flexible) for field in present))
@@ -86,7 +86,7 @@ def _null_marker(buffer: Buffer, position: int) -> bool:
 class _Source:
     """Writes one reader and one writer, collecting the names they refer to."""
 
-    def __init__(self, kind: type[Struct], version: int, flexible: bool) -> None:
+    def __init__(self, kind: type, version: int, flexible: bool) -> None:
         self.kind, self.version, self.flexible = kind, version, flexible
         self.compact = "compact_" if flexible else ""
         self.names: dict[str, Any] = {

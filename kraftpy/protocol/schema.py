@@ -30,10 +30,11 @@ Read: KIP-482 (flexible versions, tagged fields), KIP-893 (nullable structs).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 from struct import error as struct_error
-from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
 
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
@@ -247,7 +248,7 @@ class Field(NamedTuple):
 
     name: str
     wire: Wire
-    struct: type[Struct] | None
+    struct: type | None
     """The class of a nested struct, or of an array's elements."""
     versions: Versions
     nullable: Versions
@@ -260,8 +261,9 @@ class Field(NamedTuple):
 @cache
 def fields(kind: type) -> tuple[Field, ...]:
     """The fields of a declared class, in wire order."""
-    hints = get_type_hints(kind, include_extras=True)
-    return tuple(_read(kind, name, hints[name]) for name in kind.__slots__)  # type: ignore[attr-defined]
+    # Not `get_type_hints`: it would look into the class first, where a field may be called as its wire type is.
+    around = vars(sys.modules[kind.__module__])
+    return tuple(_read(kind, name, eval(text, around)) for name, text in kind.__annotations__.items())
 
 
 def _read(kind: type, name: str, hint: Any) -> Field:
@@ -269,7 +271,7 @@ def _read(kind: type, name: str, hint: Any) -> Field:
     members = [each for each in get_args(inner) if each is not type(None)] if type(None) in get_args(inner) else None
     optional = members is not None
     if members is not None:
-        (inner,) = members
+        inner = members[0]
     versions, null_in, number, may_ignore = EVERY, None, None, False
     wire: Wire | None = None
     for mark in marks:
@@ -288,7 +290,7 @@ def _read(kind: type, name: str, hint: Any) -> Field:
                 raise TypeError(f"{kind.__name__}.{name}: what is {mark!r}?")
     if wire is None:
         raise TypeError(f"{kind.__name__}.{name} has no wire type")
-    of: type[Struct] | None = None
+    of: type | None = None
     if isinstance(wire, Nested):
         of = inner
     elif wire == array:

@@ -1,0 +1,177 @@
+"""Every API of the protocol by number; for those spoken here the versions, the first flexible one, and the messages.
+
+The table is plain data and imports no message; `Api.request` and `Api.response` import theirs when asked.
+What is not in the table is not advertised and not answered.
+
+Produce is advertised from version 0 though nothing below 3 can be stored: librdkafka takes a higher minimum as a broker
+that cannot compress.
+
+Left out: the APIs between Kafka's brokers and controllers, and whatever else `ApiKey` names and `APIS` does not.
+
+KIP-35 (versions), KIP-482 (flexible versions), KIP-511 (the ApiVersions response header stays at version 0).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from importlib import import_module
+from typing import Any, NamedTuple
+
+
+class ApiKey(IntEnum):
+    """The number that opens a request."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
+    DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
+    DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
+    DESCRIBE_QUORUM = 55
+    UPDATE_FEATURES = 57
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    UNREGISTER_BROKER = 64
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
+    GET_TELEMETRY_SUBSCRIPTIONS = 71
+    PUSH_TELEMETRY = 72
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
+    SHARE_GROUP_HEARTBEAT = 76
+    SHARE_GROUP_DESCRIBE = 77
+    SHARE_FETCH = 78
+    SHARE_ACKNOWLEDGE = 79
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
+    STREAMS_GROUP_HEARTBEAT = 88
+    STREAMS_GROUP_DESCRIBE = 89
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90
+    ALTER_SHARE_GROUP_OFFSETS = 91
+    DELETE_SHARE_GROUP_OFFSETS = 92
+
+
+class Api(NamedTuple):
+    """An API spoken here. `flexible` is its first flexible version, past `last` where there is none."""
+
+    key: ApiKey
+    first: int
+    last: int
+    flexible: int
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.first <= version <= self.last
+
+    @property
+    def name(self) -> str:
+        """As in `produce` and `list_offsets`: also the name of the module."""
+        return self.key.name.lower()
+
+    @property
+    def request(self) -> type[Any]:
+        """The class of its request."""
+        return self._message("Request")
+
+    @property
+    def response(self) -> type[Any]:
+        """The class of its response."""
+        return self._message("Response")
+
+    def _message(self, suffix: str) -> type[Any]:
+        words = "".join(word.capitalize() for word in self.name.split("_"))
+        found: type[Any] = getattr(import_module(f"kraftpy.protocol.messages.{self.name}"), words + suffix)
+        return found
+
+
+APIS: dict[int, Api] = {
+    api.key: api
+    for api in (
+        Api(ApiKey.PRODUCE, 0, 13, 9),
+        Api(ApiKey.FETCH, 4, 18, 12),
+        Api(ApiKey.LIST_OFFSETS, 1, 11, 6),
+        Api(ApiKey.METADATA, 0, 13, 9),
+        Api(ApiKey.OFFSET_COMMIT, 2, 10, 8),
+        Api(ApiKey.OFFSET_FETCH, 1, 10, 6),
+        Api(ApiKey.FIND_COORDINATOR, 0, 6, 3),
+        Api(ApiKey.JOIN_GROUP, 0, 9, 6),
+        Api(ApiKey.HEARTBEAT, 0, 4, 4),
+        Api(ApiKey.LEAVE_GROUP, 0, 5, 4),
+        Api(ApiKey.SYNC_GROUP, 0, 5, 4),
+        Api(ApiKey.DESCRIBE_GROUPS, 0, 6, 5),
+        Api(ApiKey.LIST_GROUPS, 0, 5, 3),
+        Api(ApiKey.API_VERSIONS, 0, 4, 3),
+        Api(ApiKey.CREATE_TOPICS, 2, 7, 5),
+        Api(ApiKey.DELETE_TOPICS, 1, 6, 4),
+        Api(ApiKey.DELETE_RECORDS, 0, 2, 2),
+        Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2),
+        Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, 4),
+        Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, 4),
+        Api(ApiKey.ALTER_CONFIGS, 0, 2, 2),
+        Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, 2),
+        Api(ApiKey.CREATE_PARTITIONS, 0, 3, 2),
+        Api(ApiKey.DELETE_GROUPS, 0, 2, 2),
+        Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1),
+        Api(ApiKey.OFFSET_DELETE, 0, 0, 1),
+        Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0),
+        Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, 0),
+        Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0),
+    )
+}
+"""What is advertised, by API key."""
+
+API_VERSIONS: dict[ApiKey, tuple[int, int]] = {api.key: (api.first, api.last) for api in APIS.values()}
+"""First and last version of each API spoken here."""
+
+
+def request_header_version(key: int, version: int) -> int:
+    """2 (tagged fields) for a flexible version, otherwise 1. Raises KeyError for an API that is not spoken here."""
+    return 2 if version >= APIS[key].flexible else 1
+
+
+def response_header_version(key: int, version: int) -> int:
+    """1 (tagged fields) for a flexible version, else 0; always 0 for ApiVersions, so that any client can read it."""
+    return 1 if version >= APIS[key].flexible and key != ApiKey.API_VERSIONS else 0

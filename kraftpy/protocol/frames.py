@@ -1,0 +1,170 @@
+"""Frames and headers: bytes of a connection to requests and responses, and back. No I/O.
+
+A frame is four bytes of size and that many bytes. `FrameDecoder` refuses a size as soon as it has seen it, and holds no
+more than has arrived: a peer that announces 100 MiB and sends nothing costs nothing.
+
+A request opens with its API key, version and correlation id, then the client's id, then tagged fields in flexible
+versions; a response opens with the correlation id, then tagged fields (KIP-482). Of a request whose API or version we
+do not speak only the part before the tagged fields is read, which never changes, so that it can be answered.
+
+An ApiVersions response is always under the header of version 0, and one for a version we do not speak is itself in
+version 0 (KIP-511).
+
+Invariant: a torn stream gives the same frames as a whole one, wherever it is torn.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as struct_error
+from typing import NamedTuple
+
+from kraftpy.ports import Buffer
+from kraftpy.protocol import schema
+from kraftpy.protocol.apis import APIS, ApiKey, request_header_version, response_header_version
+from kraftpy.protocol.errors import ProtocolError
+from kraftpy.protocol.primitives import MAX_TAGGED_FIELDS, nullable_string, read_nullable_string, skip_tags
+
+_SIZE = Struct(">i")
+_REQUEST = Struct(">hhi")
+
+
+class FrameDecoder:
+    """Cuts a stream into frames. After a `ProtocolError` it is of no further use, nor is the connection.
+
+    `max_frame_bytes` may be changed at any time, and holds for the next size that is read.
+    """
+
+    __slots__ = ("_have", "_parts", "_want", "max_frame_bytes")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._parts: list[Buffer] = []  # what has arrived of the frame under way, or of its size
+        self._have = 0
+        self._want = -1  # bytes of the frame under way; -1 while its size is not known
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that wait for the rest of their frame."""
+        return self._have
+
+    def feed(self, data: Buffer) -> list[memoryview]:
+        """The frames that `data` completes, without their sizes. They may be views of `data` where that is `bytes`.
+
+        Raises `ProtocolError` for a size below zero or above `max_frame_bytes`.
+        """
+        view = memoryview(data if isinstance(data, bytes) else bytes(data))
+        frames: list[memoryview] = []
+        position, end = 0, len(view)
+        while position < end:
+            if self._have or self._want >= 0:
+                position = self._resume(view, position, frames)
+            elif end - position < 4:
+                self._keep(view[position:])
+                position = end
+            else:
+                size = self._checked(_SIZE.unpack_from(view, position)[0])
+                position += 4
+                if end - position >= size:
+                    frames.append(view[position : position + size])
+                    position += size
+                else:
+                    self._want = size
+                    self._keep(view[position:])
+                    position = end
+        return frames
+
+    def _resume(self, view: memoryview, position: int, frames: list[memoryview]) -> int:
+        """Go on with the frame under way; returns the position after what it took."""
+        missing = (4 if self._want < 0 else self._want) - self._have
+        piece = view[position : position + missing]
+        self._keep(piece)
+        if len(piece) == missing:
+            whole = b"".join(self._parts)
+            self._parts, self._have = [], 0
+            if self._want < 0:
+                self._want = self._checked(_SIZE.unpack(whole)[0])
+                if self._want > 0:
+                    return position + missing
+                whole = b""
+            self._want = -1
+            frames.append(memoryview(whole))
+        return position + len(piece)
+
+    def _keep(self, piece: memoryview) -> None:
+        if len(piece):
+            self._parts.append(piece)
+            self._have += len(piece)
+
+    def _checked(self, size: int) -> int:
+        if size < 0 or size > self.max_frame_bytes:
+            raise ProtocolError(f"a frame of {size} bytes; the limit is {self.max_frame_bytes}")
+        return size
+
+
+class RequestHeader(NamedTuple):
+    """What opens a request. `api_key` is a plain number, for it may be one we do not know."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
+    """The header of a request, and the body after it as a view. Raises `ProtocolError`.
+
+    For an API or a version that is not in `APIS` the body begins right after the client's id.
+    """
+    try:
+        api_key, api_version, correlation_id = _REQUEST.unpack_from(frame)
+        client_id, position = read_nullable_string(frame, 8)
+        if api_key in APIS and api_version in APIS[api_key] and request_header_version(api_key, api_version) == 2:
+            position = skip_tags(frame, position, [MAX_TAGGED_FIELDS])
+    except (struct_error, IndexError):
+        raise ProtocolError(f"a request header that ends early, in a frame of {len(frame)} bytes") from None
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"a client id that is not UTF-8: {error}") from None
+    return RequestHeader(api_key, api_version, correlation_id, client_id), memoryview(frame)[position:]
+
+
+def encode_request(
+    api_key: int, api_version: int, correlation_id: int, client_id: str | None, message: object
+) -> bytes:
+    """A whole frame: size, header, body. Raises as `schema.encode` does."""
+    header = _REQUEST.pack(api_key, api_version, correlation_id) + nullable_string(client_id)
+    if request_header_version(api_key, api_version) == 2:
+        header += b"\0"
+    return _frame(header, message, api_version)
+
+
+def decode_response_header(api_key: int, api_version: int, frame: Buffer) -> tuple[int, memoryview]:
+    """The correlation id of a response, and the body after its header as a view. Raises `ProtocolError`."""
+    try:
+        (correlation_id,) = _SIZE.unpack_from(frame)
+        position = 4
+        if response_header_version(api_key, api_version) == 1:
+            position = skip_tags(frame, position, [MAX_TAGGED_FIELDS])
+    except (struct_error, IndexError):
+        raise ProtocolError(f"a response header that ends early, in a frame of {len(frame)} bytes") from None
+    return correlation_id, memoryview(frame)[position:]
+
+
+def encode_response(api_key: int, api_version: int, correlation_id: int, message: object) -> bytes:
+    """A whole frame: size, header, body; in version 0 for a version of ApiVersions that we do not speak.
+
+    Raises as `schema.encode` does.
+    """
+    if api_key == ApiKey.API_VERSIONS and api_version not in APIS[api_key]:
+        api_version = 0
+    header = _SIZE.pack(correlation_id)
+    if response_header_version(api_key, api_version) == 1:
+        header += b"\0"
+    return _frame(header, message, api_version)
+
+
+def _frame(header: bytes, message: object, version: int) -> bytes:
+    parts: list[Buffer] = [b"", header]
+    schema.encode_into(parts, message, version)
+    parts[0] = _SIZE.pack(sum(map(len, parts)))
+    return b"".join(parts)

@@ -1,0 +1,61 @@
+"""What the broker speaks: the first question of every client.
+
+A version that the broker does not know is answered with UNSUPPORTED_VERSION in the form of version 0, and the header of
+the answer is never flexible (KIP-511).
+
+KIP-35, KIP-511 (the client's name), KIP-584 (features), KIP-866 (migration), KIP-1022 (features from version 0).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from kraftpy.protocol.schema import array, boolean, ignorable, int16, int32, int64, message, string, struct, tag
+
+
+@message(api_key=18, versions="0-4", flexible="3+")
+class ApiVersionsRequest:
+    """Ask what the broker speaks."""
+
+    client_software_name: Annotated[str, string, "3+", ignorable] = ""  # KIP-511
+    client_software_version: Annotated[str, string, "3+", ignorable] = ""
+
+
+@struct
+class ApiVersion:
+    """One API and its range of versions."""
+
+    api_key: Annotated[int, int16]
+    min_version: Annotated[int, int16]
+    max_version: Annotated[int, int16]
+
+
+@struct
+class SupportedFeatureKey:
+    """A feature that the broker could run at these levels."""
+
+    name: Annotated[str, string]
+    min_version: Annotated[int, int16]
+    max_version: Annotated[int, int16]
+
+
+@struct
+class FinalizedFeatureKey:
+    """A feature that the cluster runs at this level."""
+
+    name: Annotated[str, string]
+    max_version_level: Annotated[int, int16] = 0
+    min_version_level: Annotated[int, int16] = 0
+
+
+@message(api_key=18, versions="0-4", flexible="3+")
+class ApiVersionsResponse:
+    """The APIs, their versions, and the features of the cluster."""
+
+    error_code: Annotated[int, int16] = 0
+    api_keys: Annotated[list[ApiVersion], array] = []
+    throttle_time_ms: Annotated[int, int32, "1+", ignorable] = 0
+    supported_features: Annotated[list[SupportedFeatureKey], array, "3+", tag(0), ignorable] = []  # KIP-584
+    finalized_features_epoch: Annotated[int, int64, "3+", tag(1), ignorable] = -1
+    finalized_features: Annotated[list[FinalizedFeatureKey], array, "3+", tag(2), ignorable] = []
+    zk_migration_ready: Annotated[bool, boolean, "3+", tag(3), ignorable] = False  # KIP-866

@@ -1,0 +1,33 @@
+"""Delete groups that have no members, with their offsets.
+
+KIP-229.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from kraftpy.protocol.schema import array, int16, int32, message, string, struct
+
+
+@message(api_key=42, versions="0-2", flexible="2+")
+class DeleteGroupsRequest:
+    """Delete groups by id."""
+
+    groups_names: Annotated[list[str], array(string)]
+
+
+@struct
+class DeletableGroupResult:
+    """One group."""
+
+    group_id: Annotated[str, string]
+    error_code: Annotated[int, int16] = 0
+
+
+@message(api_key=42, versions="0-2", flexible="2+")
+class DeleteGroupsResponse:
+    """What came of it."""
+
+    throttle_time_ms: Annotated[int, int32] = 0
+    results: Annotated[list[DeletableGroupResult], array] = []
