@@ -1,0 +1,123 @@
+"""One load on one broker, in a process of its own: `python -m bench.load produce|consume|mock ...`, a line of JSON
+out.
+
+The load is confluent-kafka (librdkafka), whichever broker is measured. `mock` keeps librdkafka's own mock cluster
+alive until its standard input closes: a broker in C that answers and keeps the last 5 MB of each partition in
+memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+QUIET = {"log_level": 0}
+
+
+def mock() -> None:
+    """Serve librdkafka's mock cluster; prints its address."""
+    producer = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "unused", **QUIET})
+    broker = next(iter(producer.list_topics(timeout=10).brokers.values()))
+    print(json.dumps({"bootstrap": f"{broker.host}:{broker.port}"}), flush=True)
+    sys.stdin.read()
+
+
+def produce(bootstrap: str, topics: list[str], count: int, size: int, settings: dict[str, str]) -> dict[str, float]:
+    """Send `count` records of `size` bytes, round robin over the topics; seconds until the last was acknowledged."""
+    failed = 0
+
+    def delivered(error: KafkaError | None, message: object) -> None:
+        nonlocal failed
+        failed += error is not None
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 1_000_000,
+            **QUIET,
+            **settings,
+        }
+    )
+    value = bytes(i % 251 for i in range(size))
+    for topic in topics:
+        producer.produce(topic, value, on_delivery=delivered)
+    producer.flush(60)
+    started = time.perf_counter()
+    for start in range(0, count, 1000):
+        topic = topics[start // 1000 % len(topics)]
+        for _ in range(min(1000, count - start)):
+            try:
+                producer.produce(topic, value)
+            except BufferError:
+                producer.poll(0.1)
+                producer.produce(topic, value)
+        producer.poll(0)
+    rest = producer.flush(120)
+    seconds = time.perf_counter() - started
+    if failed or rest:
+        raise SystemExit(f"{failed} failed, {rest} not delivered")
+    return {"seconds": seconds, "records": count, "rate": count / seconds, "mb_per_s": count * size / seconds / 1e6}
+
+
+def consume(bootstrap: str, topics: list[str], settings: dict[str, str]) -> dict[str, float]:
+    """Read the topics from start to end; seconds from the first record to the last."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"bench-{time.time_ns()}",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            **QUIET,
+            **settings,
+        }
+    )
+    known = consumer.list_topics(timeout=10).topics
+    partitions = [TopicPartition(topic, index, 0) for topic in topics for index in known[topic].partitions]
+    for partition in partitions:
+        partition.offset = consumer.get_watermark_offsets(partition, timeout=10)[0]
+    consumer.assign(partitions)
+    total = sum(consumer.get_watermark_offsets(partition, timeout=10)[1] - partition.offset for partition in partitions)
+    records = size = 0
+    started = 0.0
+    while records < total:
+        # Ask for no more than there is: a call that cannot be filled waits for its whole timeout.
+        for message in consumer.consume(min(10_000, total - records), 10.0):
+            error = message.error()
+            if error is not None:
+                raise KafkaException(error)
+            if not records:
+                started = time.perf_counter()
+            records += 1
+            size += len(message)
+    seconds = time.perf_counter() - started
+    consumer.close()
+    return {"seconds": seconds, "records": records, "rate": records / seconds, "mb_per_s": size / seconds / 1e6}
+
+
+def main() -> None:
+    """Run one load and print its figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["mock", "produce", "consume"])
+    parser.add_argument("--bootstrap", default="127.0.0.1:9092")
+    parser.add_argument("--topics", default="bench")
+    parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--size", type=int, default=200)
+    parser.add_argument("--setting", action="append", default=[], help="a librdkafka setting, name=value")
+    arguments = parser.parse_args()
+    settings = dict(setting.split("=", 1) for setting in arguments.setting)
+    topics = arguments.topics.split(",")
+    if arguments.what == "mock":
+        mock()
+    elif arguments.what == "produce":
+        print(json.dumps(produce(arguments.bootstrap, topics, arguments.count, arguments.size, settings)))
+    else:
+        print(json.dumps(consume(arguments.bootstrap, topics, settings)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""One table: which APIs are served, by which handler; and the way from a frame to its response.
+
+What is not in the table is not advertised. An API that is not served, or a version outside its range, closes the
+connection (as in Kafka: there is no response to encode), except ApiVersions itself, whose unsupported version is
+answered in version 0 so that a newer client can step down (KIP-511).
+
+Handlers are imported when the first request for them arrives, which keeps them off the way to a started server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from kraftpy.protocol.apis import ApiKey, api
+from kraftpy.protocol.errors import ErrorCode, ProtocolError
+from kraftpy.protocol.frames import decode_request_header, encode_response
+from kraftpy.protocol.schema import decode
+
+if TYPE_CHECKING:
+    from kraftpy.broker.broker import Broker
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestContext:
+    """Who asks, in which version, and where they came in."""
+
+    api_key: ApiKey
+    api_version: int
+    client_id: str
+    client_host: str
+    listener: str
+
+
+Handler = Callable[["Broker", Any, RequestContext], Awaitable[Any]]
+"""From a decoded request to its response message, or None where no response is due (acks=0)."""
+
+_HANDLERS: dict[ApiKey, str] = {
+    ApiKey.PRODUCE: "produce:produce",
+    ApiKey.FETCH: "fetch:fetch",
+    ApiKey.LIST_OFFSETS: "offsets:list_offsets",
+    ApiKey.METADATA: "metadata:metadata",
+    ApiKey.OFFSET_COMMIT: "groups:offset_commit",
+    ApiKey.OFFSET_FETCH: "groups:offset_fetch",
+    ApiKey.FIND_COORDINATOR: "groups:find_coordinator",
+    ApiKey.JOIN_GROUP: "groups:join_group",
+    ApiKey.HEARTBEAT: "groups:heartbeat",
+    ApiKey.LEAVE_GROUP: "groups:leave_group",
+    ApiKey.SYNC_GROUP: "groups:sync_group",
+    ApiKey.DESCRIBE_GROUPS: "groups:describe_groups",
+    ApiKey.LIST_GROUPS: "groups:list_groups",
+    ApiKey.API_VERSIONS: "cluster:api_versions",
+    ApiKey.CREATE_TOPICS: "topics:create_topics",
+    ApiKey.DELETE_TOPICS: "topics:delete_topics",
+    ApiKey.DELETE_RECORDS: "topics:delete_records",
+    ApiKey.INIT_PRODUCER_ID: "producers:init_producer_id",
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: "offsets:offset_for_leader_epoch",
+    ApiKey.DESCRIBE_CONFIGS: "configs:describe_configs",
+    ApiKey.ALTER_CONFIGS: "configs:alter_configs",
+    ApiKey.DESCRIBE_LOG_DIRS: "cluster:describe_log_dirs",
+    ApiKey.CREATE_PARTITIONS: "topics:create_partitions",
+    ApiKey.DELETE_GROUPS: "groups:delete_groups",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "configs:incremental_alter_configs",
+    ApiKey.OFFSET_DELETE: "groups:offset_delete",
+    ApiKey.DESCRIBE_CLUSTER: "cluster:describe_cluster",
+    ApiKey.DESCRIBE_PRODUCERS: "producers:describe_producers",
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: "metadata:describe_topic_partitions",
+}
+
+_loaded: dict[int, Handler] = {}
+
+
+def served() -> list[ApiKey]:
+    """Every API this broker answers, by key."""
+    return sorted(_HANDLERS)
+
+
+def handler_for(key: ApiKey) -> Handler:
+    """The handler of an API that is served, imported at its first use."""
+    handler = _loaded.get(key)
+    if handler is None:
+        module, _, name = _HANDLERS[key].partition(":")
+        handler = getattr(import_module(f"kraftpy.broker.handlers.{module}"), name)
+        _loaded[key] = handler
+    return handler
+
+
+async def answer(broker: Broker, frame: bytearray, client_host: str, listener: str) -> bytes | bytearray | None:
+    """The whole response to one request frame. Raises ProtocolError where the connection has to be closed."""
+    header, body = decode_request_header(frame)
+    version = header.api_version
+    if header.api_key not in _HANDLERS:
+        raise ProtocolError(f"API {header.api_key} is not served")
+    key = ApiKey(header.api_key)
+    spec = api(key)
+    if not spec.min_version <= version <= spec.max_version:
+        if key is ApiKey.API_VERSIONS:
+            return await _step_down(broker, header.correlation_id)
+        raise ProtocolError(f"{key.name} version {version} is not served; {spec.min_version} to {spec.max_version} are")
+    request = decode(spec.request, body, version)
+    context = RequestContext(
+        api_key=key,
+        api_version=version,
+        client_id=header.client_id or "",
+        client_host=client_host,
+        listener=listener,
+    )
+    response = await handler_for(key)(broker, request, context)
+    return None if response is None else encode_response(key, version, header.correlation_id, response)
+
+
+async def _step_down(broker: Broker, correlation_id: int) -> bytes | bytearray:
+    """What a client that is newer than we are gets: our versions and error 35, readable by anybody."""
+    from kraftpy.broker.handlers.cluster import api_versions_response
+
+    response = api_versions_response(broker, ErrorCode.UNSUPPORTED_VERSION)
+    return encode_response(ApiKey.API_VERSIONS, 0, correlation_id, response)

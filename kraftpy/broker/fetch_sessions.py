@@ -1,0 +1,213 @@
+"""Incremental fetch sessions: what a client fetches is remembered, and only what changed is sent (KIP-227).
+
+A session is a dictionary of partitions in the order they are served; one that returned data moves to the end, so
+that a small `max_bytes` starves none. A request names its session and the session's epoch, which must match
+exactly: it is the only protection against a lost or repeated request.
+
+Invariants: at most `max.incremental.fetch.session.cache.slots` sessions; one evicts only a session unused for
+`EVICTION_MS` or, failing that, a smaller one. A partition is left out of an incremental answer only if it has no
+records, no error, and the same high watermark and log start offset as were last sent.
+
+Left out: privileged sessions for followers (there are none yet).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.fetch import FetchRequest, PartitionData
+from kraftpy.types import Millis, TopicId
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+NO_SESSION = 0
+EVICTION_MS = 120_000
+_MAX_EPOCH = 2**31 - 1
+
+PartitionKey = tuple[str, bytes, int]
+"""Topic name ("" where the client sent an id), topic id (zeros where it sent a name), partition."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchedPartition:
+    """What a client asks of one partition, and what it was last told of it."""
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int
+    last_fetched_epoch: int
+    sent_high_watermark: int = -1
+    sent_log_start_offset: int = -1
+
+    @property
+    def key(self) -> PartitionKey:
+        """Its identity within a session."""
+        return (self.topic, self.topic_id, self.partition)
+
+    def must_send(self, answer: PartitionData) -> bool:
+        """Whether an incremental answer has to carry this partition; remembers what is sent if so."""
+        changed = (
+            bool(answer.records)
+            or answer.error_code != ErrorCode.NONE
+            or answer.high_watermark != self.sent_high_watermark
+            or answer.log_start_offset != self.sent_log_start_offset
+            or answer.preferred_read_replica >= 0
+            or answer.diverging_epoch.epoch >= 0
+        )
+        # After an error the cached values are invalid, so that the partition is sent again once it has recovered.
+        failed = answer.error_code != ErrorCode.NONE
+        self.sent_high_watermark = -1 if failed else answer.high_watermark
+        self.sent_log_start_offset = -1 if failed else answer.log_start_offset
+        return changed
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One client's remembered partitions."""
+
+    id: int
+    epoch: int
+    uses_topic_ids: bool
+    partitions: dict[PartitionKey, FetchedPartition]
+    used_at: Millis
+
+    def served(self, key: PartitionKey) -> None:
+        """Move a partition that returned records to the end of the order."""
+        partition = self.partitions.pop(key, None)
+        if partition is not None:
+            self.partitions[key] = partition
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchContext:
+    """The partitions of one Fetch request, whether they came with it or from its session."""
+
+    partitions: list[FetchedPartition]
+    session: Session | None
+    incremental: bool
+
+    @property
+    def session_id(self) -> int:
+        """The id to answer with: 0 without a session."""
+        return NO_SESSION if self.session is None else self.session.id
+
+    def include(self, partition: FetchedPartition, answer: PartitionData) -> bool:
+        """Whether the answer is to be sent; to be called once for every partition, when it is final."""
+        changed = partition.must_send(answer)
+        if self.session is not None and answer.records:
+            self.session.served(partition.key)
+        return changed or not self.incremental
+
+
+class FetchSessions:
+    """Every session of this broker.
+
+    `new_id` draws a random positive int32; `slots` bounds how many there are.
+    """
+
+    def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
+        self._slots = slots
+        self._new_id = new_id
+        self._sessions: dict[int, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, request: FetchRequest, api_version: int, now: Millis) -> FetchContext:
+        """The partitions this request is about.
+
+        Raises KafkaError (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR).
+        """
+        asked = _asked_for(request)
+        uses_topic_ids = api_version >= 13
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(request.session_id, None)
+            partitions = list({partition.key: partition for partition in asked}.values())
+            session = None
+            if request.session_epoch == INITIAL_EPOCH and api_version >= 7:
+                session = self._create(partitions, uses_topic_ids, now)
+            return FetchContext(partitions=partitions, session=session, incremental=False)
+        return self._continue(request, asked, uses_topic_ids, now)
+
+    def _continue(
+        self, request: FetchRequest, asked: list[FetchedPartition], uses_topic_ids: bool, now: Millis
+    ) -> FetchContext:
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {request.session_id}")
+        if session.epoch != request.session_epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                f"fetch session {session.id} is at epoch {session.epoch}, not {request.session_epoch}",
+            )
+        if session.uses_topic_ids != uses_topic_ids:
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "topic ids and names mixed in one fetch session")
+        for forgotten in request.forgotten_topics_data:
+            for index in forgotten.partitions:
+                session.partitions.pop((forgotten.topic, forgotten.topic_id, index), None)
+        for partition in asked:
+            known = session.partitions.get(partition.key)
+            if known is None:
+                session.partitions[partition.key] = partition
+            else:
+                known.fetch_offset = partition.fetch_offset
+                known.max_bytes = partition.max_bytes
+                known.current_leader_epoch = partition.current_leader_epoch
+                known.last_fetched_epoch = partition.last_fetched_epoch
+        session.used_at = now
+        partitions = list(session.partitions.values())
+        if not partitions:
+            del self._sessions[session.id]
+            return FetchContext(partitions=[], session=None, incremental=False)
+        session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
+        return FetchContext(partitions=partitions, session=session, incremental=True)
+
+    def _create(self, partitions: list[FetchedPartition], uses_topic_ids: bool, now: Millis) -> Session | None:
+        if not partitions or not self._make_room(len(partitions), now):
+            return None
+        session_id = self._new_id()
+        while session_id == NO_SESSION or session_id in self._sessions:
+            session_id = self._new_id()
+        session = Session(
+            id=session_id,
+            epoch=INITIAL_EPOCH + 1,
+            uses_topic_ids=uses_topic_ids,
+            partitions={partition.key: partition for partition in partitions},
+            used_at=now,
+        )
+        self._sessions[session_id] = session
+        return session
+
+    def _make_room(self, size: int, now: Millis) -> bool:
+        if len(self._sessions) < self._slots:
+            return True
+        oldest = min(self._sessions.values(), key=lambda session: session.used_at, default=None)
+        if oldest is not None and now - oldest.used_at > EVICTION_MS:
+            del self._sessions[oldest.id]
+            return True
+        smallest = min(self._sessions.values(), key=lambda session: len(session.partitions), default=None)
+        if smallest is not None and len(smallest.partitions) < size:
+            del self._sessions[smallest.id]
+            return True
+        return False
+
+
+def _asked_for(request: FetchRequest) -> list[FetchedPartition]:
+    return [
+        FetchedPartition(
+            topic=topic.topic,
+            topic_id=TopicId(topic.topic_id),
+            partition=partition.partition,
+            fetch_offset=partition.fetch_offset,
+            max_bytes=partition.partition_max_bytes,
+            current_leader_epoch=partition.current_leader_epoch,
+            last_fetched_epoch=partition.last_fetched_epoch,
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    ]

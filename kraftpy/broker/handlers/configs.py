@@ -1,0 +1,157 @@
+"""DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44): the settings of topics and brokers.
+
+Topic settings change in the metadata log and take effect on the open logs at once. A broker's own settings are
+described; none can be changed while it runs, and an attempt says so (INVALID_CONFIG). KIP-133, KIP-226 (sources and
+synonyms), KIP-339 (incremental), KIP-569 (types and documentation).
+
+Left out: broker loggers, client metrics and groups as resources (KIP-412, KIP-714, KIP-848): INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kraftpy.config.describe import ConfigEntry, describe_broker, describe_topic
+from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType, SetConfigs
+from kraftpy.metadata.decision import ConfigResult
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages import alter_configs as alter
+from kraftpy.protocol.messages import describe_configs as describe
+from kraftpy.protocol.messages import incremental_alter_configs as incremental
+
+if TYPE_CHECKING:
+    from kraftpy.broker.apis import RequestContext
+    from kraftpy.broker.broker import Broker
+
+
+async def describe_configs(
+    broker: Broker, request: describe.DescribeConfigsRequest, context: RequestContext
+) -> describe.DescribeConfigsResponse:
+    """The settings of each resource: all, or those named."""
+    results = []
+    for resource in request.resources:
+        answer = describe.DescribeConfigsResult(
+            resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[]
+        )
+        try:
+            answer.configs = [_described(entry, request) for entry in _entries(broker, resource)]
+        except KafkaError as error:
+            answer.error_code = error.code
+            answer.error_message = str(error)
+        results.append(answer)
+    return describe.DescribeConfigsResponse(results=results)
+
+
+def _entries(broker: Broker, resource: describe.DescribeConfigsResource) -> list[ConfigEntry]:
+    names = None if resource.configuration_keys is None else frozenset(resource.configuration_keys)
+    match resource.resource_type:
+        case ConfigResourceType.TOPIC:
+            if broker.image.topic(resource.resource_name) is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {resource.resource_name!r}")
+            return describe_topic(broker.image.topic_configs(resource.resource_name), broker.config, names)
+        case ConfigResourceType.BROKER:
+            if resource.resource_name == "":
+                return []  # settings of every broker alike: none can be set
+            if resource.resource_name != str(broker.node_id):
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"broker {resource.resource_name!r} does not answer here; ask it itself"
+                )
+            return describe_broker(broker.config, names)
+        case other:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"resources of type {other} have no settings here")
+
+
+def _described(entry: ConfigEntry, request: describe.DescribeConfigsRequest) -> describe.DescribeConfigsResourceResult:
+    return describe.DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
+        synonyms=[
+            describe.DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            for synonym in entry.synonyms
+        ]
+        if request.include_synonyms
+        else [],
+        config_type=entry.type,
+        documentation=entry.documentation if request.include_documentation else None,
+    )
+
+
+async def alter_configs(
+    broker: Broker, request: alter.AlterConfigsRequest, context: RequestContext
+) -> alter.AlterConfigsResponse:
+    """Make the settings named all that is set for each resource."""
+    changes = tuple(
+        ConfigChange(
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            operations=tuple(ConfigOperation(name=config.name, value=config.value) for config in resource.configs),
+            replace=True,
+        )
+        for resource in request.resources
+    )
+    return alter.AlterConfigsResponse(
+        responses=[
+            alter.AlterConfigsResourceResponse(
+                error_code=result.error,
+                error_message=result.message,
+                resource_type=result.resource_type,
+                resource_name=result.resource_name,
+            )
+            for result in await _set(broker, changes, validate_only=request.validate_only)
+        ]
+    )
+
+
+async def incremental_alter_configs(
+    broker: Broker, request: incremental.IncrementalAlterConfigsRequest, context: RequestContext
+) -> incremental.IncrementalAlterConfigsResponse:
+    """Set, delete, append to and subtract from the settings named; the others stay."""
+    results: list[ConfigResult] = []
+    for resource in request.resources:
+        try:
+            operations = tuple(
+                ConfigOperation(name=config.name, value=config.value, operation=_operation(config.config_operation))
+                for config in resource.configs
+            )
+        except KafkaError as error:
+            results.append(
+                ConfigResult(
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                    error=error.code,
+                    message=str(error),
+                )
+            )
+            continue
+        change = ConfigChange(
+            resource_type=resource.resource_type, resource_name=resource.resource_name, operations=operations
+        )
+        results += await _set(broker, (change,), validate_only=request.validate_only)
+    return incremental.IncrementalAlterConfigsResponse(
+        responses=[
+            incremental.AlterConfigsResourceResponse(
+                error_code=result.error,
+                error_message=result.message,
+                resource_type=result.resource_type,
+                resource_name=result.resource_name,
+            )
+            for result in results
+        ]
+    )
+
+
+def _operation(number: int) -> ConfigOperationType:
+    try:
+        return ConfigOperationType(number)
+    except ValueError:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{number} is no operation on a setting") from None
+
+
+async def _set(broker: Broker, changes: tuple[ConfigChange, ...], *, validate_only: bool) -> tuple[ConfigResult, ...]:
+    decision = await broker.metadata.submit(
+        SetConfigs(changes=changes, time_ms=broker.clock.now(), validate_only=validate_only)
+    )
+    return decision.result or ()

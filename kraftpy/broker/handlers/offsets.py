@@ -1,0 +1,117 @@
+"""ListOffsets (key 2) and OffsetForLeaderEpoch (key 23): where to read from, and where two logs part.
+
+ListOffsets by timestamp (KIP-79), with epochs (KIP-320), the offset of the largest timestamp (KIP-734); -1 latest, -2
+earliest, -3 largest timestamp, -4 earliest local, -5 last tiered, -6 earliest pending upload (KIP-405, KIP-1005,
+KIP-1023). OffsetForLeaderEpoch: KIP-101, KIP-320. Both check the client's leader epoch.
+
+Nothing is tiered here, so the local log starts where the log starts, and the last tiered offset is "none".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from kraftpy.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from kraftpy.types import LeaderEpoch, Millis
+
+if TYPE_CHECKING:
+    from kraftpy.broker.apis import RequestContext
+    from kraftpy.broker.broker import Broker
+
+READ_COMMITTED = 1
+
+
+async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+    """The offset of each partition's timestamp, or of one of the special positions."""
+    seen: set[tuple[str, int]] = set()
+    repeated: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        for partition in topic.partitions:
+            key = (topic.name, partition.partition_index)
+            (repeated if key in seen else seen).add(key)
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for partition in topic.partitions:
+            answer = ListOffsetsPartitionResponse(partition_index=partition.partition_index)
+            try:
+                if (topic.name, partition.partition_index) in repeated:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "a partition is asked for twice")
+                _look_up(broker, request, topic.name, partition, answer)
+            except KafkaError as error:
+                answer.error_code = error.code
+            partitions.append(answer)
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+    return ListOffsetsResponse(topics=topics)
+
+
+def _look_up(
+    broker: Broker,
+    request: ListOffsetsRequest,
+    topic: str,
+    partition: ListOffsetsPartition,
+    answer: ListOffsetsPartitionResponse,
+) -> None:
+    replica = broker.replicas.leader(topic, partition.partition_index)
+    replica.check_leader_epoch(partition.current_leader_epoch)
+    readable_end = replica.last_stable_offset if request.isolation_level == READ_COMMITTED else replica.high_watermark
+    log = replica.log
+    match partition.timestamp:
+        case -1:
+            answer.offset = readable_end
+            answer.leader_epoch = replica.leader_epoch
+        case -2 | -4:
+            answer.offset = log.log_start_offset
+            answer.leader_epoch = replica.epoch_of(log.log_start_offset)
+        case -3:
+            found = log.offset_of_max_timestamp(end_offset=readable_end)
+            if found is not None:
+                answer.offset, answer.timestamp, answer.leader_epoch = found.offset, found.timestamp, found.leader_epoch
+        case -5 | -6:
+            pass  # -1: nothing is tiered
+        case timestamp if timestamp < 0:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning here")
+        case timestamp:
+            found = log.offset_for_timestamp(Millis(timestamp), end_offset=readable_end)
+            if found is not None:
+                answer.offset, answer.timestamp, answer.leader_epoch = found.offset, found.timestamp, found.leader_epoch
+
+
+async def offset_for_leader_epoch(
+    broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
+) -> OffsetForLeaderEpochResponse:
+    """The end offset of an epoch, so that a client notices that the log it read was cut."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[_epoch_end(broker, topic.topic, partition) for partition in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _epoch_end(broker: Broker, topic: str, partition: OffsetForLeaderPartition) -> EpochEndOffset:
+    answer = EpochEndOffset(partition=partition.partition)
+    try:
+        replica = broker.replicas.leader(topic, partition.partition)
+        replica.check_leader_epoch(partition.current_leader_epoch)
+        answer.leader_epoch, answer.end_offset = replica.end_offset_for_epoch(LeaderEpoch(partition.leader_epoch))
+    except KafkaError as error:
+        answer.error_code = error.code
+    return answer

@@ -1,0 +1,110 @@
+"""Produce (key 0): append every batch, then wait as long as the acks asked for.
+
+The records are never decoded: the log checks the batch's header and CRC, stamps offset and epoch in place and
+writes once (KIP-98). Partitions succeed and fail independently. Versions 0 to 2 are advertised because clients look
+for them (KIP-896), but carry message sets, a format that is not stored: they get UNSUPPORTED_FOR_MESSAGE_FORMAT.
+Topic ids from version 13 (KIP-516), the current leader on an error from version 10 (KIP-951).
+
+Left out: transactional batches, which are refused with INVALID_TXN_STATE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.produce import (
+    LeaderIdAndEpoch,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from kraftpy.types import TopicId
+
+if TYPE_CHECKING:
+    from kraftpy.broker.apis import RequestContext
+    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.replicas import Replica
+
+ALL_IN_SYNC = -1
+_FIRST_BATCH_VERSION = 3
+_FIRST_TOPIC_ID_VERSION = 13
+
+Unanswered = list[tuple["Replica", PartitionProduceResponse, int]]
+"""Replica, its answer so far, and the log end offset that has to be committed."""
+
+
+async def produce(broker: Broker, request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
+    """Append, wait for the acknowledgements asked for, answer; None for acks=0."""
+    unanswered: Unanswered = []
+    responses = [
+        TopicProduceResponse(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_responses=[
+                _append(broker, request, context, topic, partition, unanswered) for partition in topic.partition_data
+            ],
+        )
+        for topic in request.topic_data
+    ]
+    if request.acks == ALL_IN_SYNC and unanswered:
+        await _committed(unanswered, request.timeout_ms)
+    if request.acks == 0:
+        return None
+    return ProduceResponse(responses=responses)
+
+
+def _append(
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    topic: TopicProduceData,
+    partition: PartitionProduceData,
+    unanswered: Unanswered,
+) -> PartitionProduceResponse:
+    answer = PartitionProduceResponse(index=partition.index, base_offset=-1)
+    replica: Replica | None = None
+    try:
+        _check(request, context)
+        if context.api_version >= _FIRST_TOPIC_ID_VERSION:
+            replica = broker.replicas.leader_by_id(TopicId(topic.topic_id), partition.index)
+        else:
+            replica = broker.replicas.leader(topic.name, partition.index)
+        appended = replica.append_from_client(
+            partition.records or b"", acks_all=request.acks == ALL_IN_SYNC, now=broker.clock.now()
+        )
+    except KafkaError as error:
+        answer.error_code = error.code
+        answer.error_message = str(error)
+        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and replica is not None:
+            answer.current_leader = LeaderIdAndEpoch(leader_id=broker.node_id, leader_epoch=replica.leader_epoch)
+        return answer
+    answer.base_offset = appended.base_offset
+    answer.log_append_time_ms = appended.log_append_time
+    answer.log_start_offset = appended.log_start_offset
+    unanswered.append((replica, answer, appended.last_offset + 1))
+    return answer
+
+
+def _check(request: ProduceRequest, context: RequestContext) -> None:
+    if context.api_version < _FIRST_BATCH_VERSION:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            "message sets (Produce 0 to 2) are not stored; send record batches",
+        )
+    if request.acks not in (-1, 0, 1):
+        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is -1, 0 or 1, not {request.acks}")
+    if request.transactional_id is not None:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served by this broker")
+
+
+async def _committed(unanswered: Unanswered, timeout_ms: int) -> None:
+    deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+    for replica, answer, end_offset in unanswered:
+        if not await replica.committed(end_offset, deadline):
+            answer.error_code = ErrorCode.REQUEST_TIMED_OUT
+            answer.error_message = f"not replicated within {timeout_ms} ms"

@@ -1,0 +1,67 @@
+"""InitProducerId (key 22) and DescribeProducers (key 61): idempotent producers.
+
+A producer id is unique in the cluster for ever: ids come in blocks from the metadata log, and a block that was only
+partly used before a restart is given up (KIP-98, KIP-730). A producer that names its id gets the next epoch of it
+(KIP-360).
+
+Left out: transactional ids, refused with INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+if TYPE_CHECKING:
+    from kraftpy.broker.apis import RequestContext
+    from kraftpy.broker.broker import Broker
+
+
+async def init_producer_id(
+    broker: Broker, request: InitProducerIdRequest, context: RequestContext
+) -> InitProducerIdResponse:
+    """A new producer id at epoch 0. An idempotent producer that asks again simply gets another id, as in Kafka."""
+    if request.transactional_id is not None:
+        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
+    producer_id = await broker.producer_ids.next()
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+async def describe_producers(
+    broker: Broker, request: DescribeProducersRequest, context: RequestContext
+) -> DescribeProducersResponse:
+    """Who writes to a partition, as its log knows it (KIP-664)."""
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for index in topic.partition_indexes:
+            answer = PartitionResponse(partition_index=index, active_producers=[])
+            try:
+                replica = broker.replicas.leader(topic.name, index)
+            except KafkaError as error:
+                answer.error_code = error.code
+                answer.error_message = str(error)
+            else:
+                answer.active_producers = [
+                    ProducerState(
+                        producer_id=producer.producer_id,
+                        producer_epoch=producer.producer_epoch,
+                        last_sequence=producer.last_sequence,
+                        last_timestamp=producer.last_timestamp,
+                        coordinator_epoch=producer.coordinator_epoch,
+                        current_txn_start_offset=producer.current_txn_start_offset,
+                    )
+                    for producer in replica.log.active_producers()
+                ]
+            partitions.append(answer)
+        topics.append(TopicResponse(name=topic.name, partitions=partitions))
+    return DescribeProducersResponse(topics=topics)

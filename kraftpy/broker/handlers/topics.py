@@ -1,0 +1,198 @@
+"""CreateTopics (19), DeleteTopics (20), CreatePartitions (37), DeleteRecords (21).
+
+The first three are metadata commands, decided as one in the metadata log; topics succeed and fail independently.
+The answer comes when the partitions can be used. KIP-4, KIP-195, KIP-204 (DeleteRecords by watermark: KIP-107),
+KIP-464 (defaults for -1), KIP-516 (topic ids), KIP-525 (settings in the answer).
+
+Left out: `timeout_ms` (a single node's decision is local; it does not time out).
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from kraftpy.config.describe import describe_topic
+from kraftpy.metadata.commands import (
+    ConfigValue,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    NewPartitions,
+    NewTopic,
+    ReplicaAssignment,
+    TopicReference,
+)
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
+from kraftpy.protocol.messages.create_topics import (
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from kraftpy.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from kraftpy.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from kraftpy.types import BrokerId, Offset, TopicId
+
+if TYPE_CHECKING:
+    from kraftpy.broker.apis import RequestContext
+    from kraftpy.broker.broker import Broker
+
+_FIRST_TOPIC_ID_VERSION = 6
+HIGH_WATERMARK = -1
+
+
+def new_topic_id() -> TopicId:
+    """A topic id nobody else draws: none of the reserved ones, and none that reads as an option (leading '-')."""
+    while True:
+        topic_id = uuid.uuid4().bytes
+        if not topic_id.startswith(b"\xf8") and topic_id[:15] != bytes(15):
+            return TopicId(topic_id)
+
+
+async def create_topics(broker: Broker, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
+    """Create each topic, or only check it (`validate_only`)."""
+    command = CreateTopics(
+        topics=tuple(
+            NewTopic(
+                name=topic.name,
+                topic_id=new_topic_id(),
+                partitions=topic.num_partitions,
+                replication_factor=topic.replication_factor,
+                assignments=tuple(
+                    ReplicaAssignment(
+                        partition=assignment.partition_index,
+                        replicas=tuple(BrokerId(replica) for replica in assignment.broker_ids),
+                    )
+                    for assignment in topic.assignments
+                ),
+                configs=tuple(ConfigValue(name=config.name, value=config.value) for config in topic.configs),
+            )
+            for topic in request.topics
+        ),
+        time_ms=broker.clock.now(),
+        default_partitions=broker.config.num_partitions,
+        default_replication_factor=broker.config.default_replication_factor,
+        validate_only=request.validate_only,
+    )
+    decision = await broker.metadata.submit(command)
+    answers = []
+    overrides = {
+        topic.name: {c.name: c.value for c in topic.configs if c.value is not None} for topic in request.topics
+    }
+    for result in decision.result or ():
+        answer = CreatableTopicResult(
+            name=result.name or "", topic_id=result.topic_id, error_code=result.error, error_message=result.message
+        )
+        if result.error == ErrorCode.NONE:
+            answer.num_partitions = result.partitions
+            answer.replication_factor = result.replication_factor
+            answer.configs = [
+                CreatableTopicConfigs(
+                    name=entry.name,
+                    value=entry.value,
+                    read_only=entry.read_only,
+                    config_source=entry.source,
+                    is_sensitive=entry.is_sensitive,
+                )
+                for entry in describe_topic(overrides[result.name or ""], broker.config)
+            ]
+        answers.append(answer)
+    return CreateTopicsResponse(topics=answers)
+
+
+async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
+    """Delete each topic, by name or (from version 6) by id."""
+    if context.api_version >= _FIRST_TOPIC_ID_VERSION:
+        references = [TopicReference(name=topic.name, topic_id=TopicId(topic.topic_id)) for topic in request.topics]
+    else:
+        references = [TopicReference(name=name) for name in request.topic_names]
+    if not broker.config.delete_topic_enable:
+        # Version 3 brought the error code; before it, Kafka says INVALID_REQUEST.
+        error = ErrorCode.TOPIC_DELETION_DISABLED if context.api_version >= 3 else ErrorCode.INVALID_REQUEST
+        return DeleteTopicsResponse(
+            responses=[
+                DeletableTopicResult(name=reference.name, topic_id=reference.topic_id, error_code=error)
+                for reference in references
+            ]
+        )
+    decision = await broker.metadata.submit(DeleteTopics(topics=tuple(references), time_ms=broker.clock.now()))
+    return DeleteTopicsResponse(
+        responses=[
+            DeletableTopicResult(
+                name=result.name, topic_id=result.topic_id, error_code=result.error, error_message=result.message
+            )
+            for result in decision.result or ()
+        ]
+    )
+
+
+async def create_partitions(
+    broker: Broker, request: CreatePartitionsRequest, context: RequestContext
+) -> CreatePartitionsResponse:
+    """Grow each topic to the count asked for."""
+    command = CreatePartitions(
+        topics=tuple(
+            NewPartitions(
+                name=topic.name,
+                count=topic.count,
+                assignments=None
+                if topic.assignments is None
+                else tuple(
+                    tuple(BrokerId(replica) for replica in assignment.broker_ids) for assignment in topic.assignments
+                ),
+            )
+            for topic in request.topics
+        ),
+        time_ms=broker.clock.now(),
+        validate_only=request.validate_only,
+    )
+    decision = await broker.metadata.submit(command)
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(name=result.name or "", error_code=result.error, error_message=result.message)
+            for result in decision.result or ()
+        ]
+    )
+
+
+async def delete_records(
+    broker: Broker, request: DeleteRecordsRequest, context: RequestContext
+) -> DeleteRecordsResponse:
+    """Move each partition's log start offset; -1 moves it to the high watermark."""
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[await _delete(broker, topic.name, partition) for partition in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _delete(broker: Broker, topic: str, partition: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+    answer = DeleteRecordsPartitionResult(partition_index=partition.partition_index, low_watermark=-1)
+    try:
+        replica = broker.replicas.leader(topic, partition.partition_index)
+        if replica.log.config.cleanup_policy == frozenset({"compact"}):
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "records of a topic that is only compacted are not deleted")
+        before = replica.high_watermark if partition.offset == HIGH_WATERMARK else Offset(partition.offset)
+        if not 0 <= before <= replica.high_watermark:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{before} is not within the log")
+        await broker.replicas.delete_records(replica, before)
+        answer.low_watermark = replica.log.log_start_offset
+    except KafkaError as error:
+        answer.error_code = error.code
+    return answer

@@ -1,0 +1,80 @@
+"""`kraftpy server`: one process, one broker, until SIGTERM or SIGINT.
+
+Prints one line when clients can connect, and nothing else on standard output. What a person must change (a taken
+port, a directory in use) is one line on standard error and exit status 2; a failure of ours or of the disk ends the
+process loudly with status 1, because the log and the journal make that safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+from kraftpy import __version__
+from kraftpy.broker.broker import Broker, StartupError
+from kraftpy.broker.runtime import SystemClock
+from kraftpy.config import BrokerConfig
+
+EXIT_USAGE = 2
+
+
+def run(config: BrokerConfig) -> int:
+    """Serve until told to stop; the process's exit status."""
+    logging.basicConfig(
+        level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    _allow_many_files()
+    try:
+        asyncio.run(_serve(config))
+    except* StartupError as errors:
+        print(f"kraftpy: {_first(errors)}", file=sys.stderr)
+        return EXIT_USAGE
+    return 0
+
+
+async def _serve(config: BrokerConfig) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with asyncio.TaskGroup() as tasks:
+        broker = Broker(config, SystemClock(), tasks)
+        await broker.start()
+        listeners = ", ".join(f"{listener}" for listener in broker.advertised)
+        seconds = _seconds_since_process_start()
+        print(f"kraftpy {__version__} ready: node {config.node_id}, {listeners}, {seconds:.2f} s", flush=True)
+        await stop.wait()
+        await broker.stop()
+
+
+def _allow_many_files() -> None:
+    """Raise the soft limit of open files to the hard one: a broker holds three per partition and one per client."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _seconds_since_process_start() -> float:
+    """Seconds since the kernel started this process, the interpreter's own start included (Linux; else CPU time)."""
+    try:
+        # The process's name may hold spaces and parentheses; the fields are counted behind its last one.
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        started_at = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - started_at
+    except (OSError, ValueError, IndexError, AttributeError):
+        return time.process_time()
+
+
+def _first(errors: BaseExceptionGroup[StartupError]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
