@@ -1,0 +1,116 @@
+"""What the commands print: tables for people at a terminal, JSON lines or plain lines for programs in a pipe."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+Row = Mapping[str, Any]
+"""One line of a table: column -> value. Lists and None are fine."""
+
+FORMATS = ("auto", "table", "json", "plain")
+
+
+class Failure(click.ClickException):
+    """A failure that is one line on standard error."""
+
+    def show(self, file: Any = None) -> None:
+        """Print it, led by the program's name as is the custom."""
+        say(self.message)
+
+
+def say(text: str) -> None:
+    """A line on standard error, for the person who watches."""
+    click.echo(f"kraftpy: {text}", err=True)
+
+
+def at_terminal() -> bool:
+    """Whether a person reads standard output."""
+    return sys.stdout.isatty()
+
+
+format_option = click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="auto",
+    show_default=True,
+    help="auto: a table at a terminal, lines for programs in a pipe.",
+)
+
+
+def print_rows(
+    rows: Sequence[Row], form: str = "auto", *, title: str | None = None, plain: str | None = None, empty: str = ""
+) -> None:
+    """Print rows as a table, as JSON lines, or plain.
+
+    `plain` is the one column that a pipe gets by default, a line each; without it a pipe gets JSON, and `--format
+    plain` is the values between tabs. `empty` is said, on standard error, where there is no row to show a person.
+    """
+    if form == "auto":
+        form = "table" if at_terminal() else ("plain" if plain else "json")
+    if form == "json":
+        write_lines(json_line(row) for row in rows)
+    elif form == "plain":
+        write_lines("\t".join(_cell(value) for value in ([row[plain]] if plain else row.values())) for row in rows)
+    elif rows:
+        _print_table(rows, title)
+    elif empty:
+        click.echo(empty, err=True)
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """Print lines. Raises BrokenPipeError where nobody reads any more."""
+    for line in lines:
+        sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def json_line(row: Row) -> str:
+    """A row as JSON on one line, not escaped beyond need."""
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+
+
+def local_time(timestamp_ms: int) -> str:
+    """Milliseconds since 1970 as ISO 8601 in this machine's time zone; '-' for none."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return moment.isoformat(timespec="milliseconds")
+
+
+def _print_table(rows: Sequence[Row], title: str | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for column, value in rows[0].items():
+        is_number = all(isinstance(row[column], int | float) or row[column] is None for row in rows)
+        name = column.replace("_", " ")
+        table.add_column(name, justify="right" if is_number and value is not None else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row.values()))
+    Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case list() | tuple():
+            return ",".join(map(str, value))
+        case dict():
+            return " ".join(f"{name}={text}" for name, text in value.items())
+        case _:
+            return str(value)

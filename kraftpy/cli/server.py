@@ -1,0 +1,53 @@
+"""`kraftpy server`: read the settings, say what is odd about them, run the broker."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from kraftpy.config import ConfigError, load
+
+EXIT_SETTINGS = 2
+
+
+@click.command()
+@click.argument("properties", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--override", "overrides", multiple=True, metavar="NAME=VALUE", help="Set one setting; may be repeated.")
+def server(properties: Path | None, overrides: tuple[str, ...]) -> None:
+    """Run a broker until it is told to stop (Ctrl-C or SIGTERM).
+
+    PROPERTIES is a server.properties file as Kafka has it; without one, a single node listens on 127.0.0.1:9092 and
+    keeps its data in ./kraftpy-data. Settings come, the later winning, from the defaults, the file, the environment
+    (KAFKA_NODE_ID is node.id, KAFKA_LOG_DIRS is log.dirs, and so on) and --override.
+
+    \b
+      kraftpy server
+      kraftpy server --override log.dirs=/data --override listeners=PLAINTEXT://:9092
+    """
+    try:
+        text = None if properties is None else _read(properties)
+        config, warnings = load(text, os.environ, overrides, file_name=str(properties))
+    except ConfigError as error:
+        print(f"kraftpy: {error}", file=sys.stderr)
+        raise click.exceptions.Exit(EXIT_SETTINGS) from None
+    for warning in warnings:
+        print(f"kraftpy: warning: {warning}", file=sys.stderr)
+
+    from kraftpy.broker.server import run
+
+    raise click.exceptions.Exit(run(config))
+
+
+def _read(properties: Path) -> str:
+    """The file's text. Java writes such files in Latin-1, people write them in UTF-8."""
+    try:
+        data = properties.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{properties}: {error.strerror}") from None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
