@@ -1,0 +1,150 @@
+"""Frozen dataclasses to msgpack and back, for what outlives a process: commands in the journal, images in snapshots.
+
+A dataclass becomes a map of its field names, in the order of declaration, and fields that hold their default are left
+out. So a field added later, with a default, is read from older bytes; and equal objects always give equal bytes.
+Reading is total: whatever the bytes are, the answer is an object whose every field has its declared type, or
+`CodecError`.
+
+Types a field may have: int, bool, str, bytes (and their NewTypes), an IntEnum, another dataclass, `X | None`, and
+`tuple[X, ...]`. Left out: maps and sets (a tuple of pairs, sorted, has one order and a dict has many).
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from enum import IntEnum
+from functools import cache
+from typing import Any, TypeVar
+
+import msgpack
+
+T = TypeVar("T")
+Plain = Any
+"""What msgpack carries: None, bool, int, str, bytes, list, dict."""
+
+
+class CodecError(ValueError):
+    """The bytes are not what they should be; the message says where."""
+
+
+def pack(plain: Plain) -> bytes:
+    """Plain values as msgpack bytes."""
+    return typing.cast("bytes", msgpack.packb(plain, use_bin_type=True))
+
+
+def unpack(data: bytes | memoryview) -> Plain:
+    """Msgpack bytes as plain values. Raises `CodecError` on anything else, trailing bytes included."""
+    try:
+        return msgpack.unpackb(data, raw=False, use_list=True, strict_map_key=True)
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
+        raise CodecError(f"not msgpack: {error or type(error).__name__}") from error
+
+
+def to_plain(value: object) -> Plain:
+    """A dataclass instance (or a value one of its fields may hold) as plain values."""
+    if isinstance(value, tuple):
+        return [to_plain(item) for item in value]
+    if isinstance(value, IntEnum):
+        return int(value)
+    if is_dataclass(value):
+        cls: Any = type(value)
+        return {
+            name: to_plain(held)
+            for name, _, default in _layout(cls)
+            if (held := getattr(value, name)) != default or type(held) is not type(default)
+        }
+    return value
+
+
+def from_plain(cls: type[T], plain: Plain) -> T:
+    """An instance of the dataclass `cls` from what `to_plain` gave. Raises `CodecError` on any other shape."""
+    if type(plain) is not dict:
+        raise CodecError(f"{cls.__name__}: expected a map, got {type(plain).__name__}")
+    values: dict[str, object] = {}
+    known = 0
+    layout = _layout(typing.cast("Any", cls))
+    for name, read, default in layout:
+        if name in plain:
+            known += 1
+            try:
+                values[name] = read(plain[name])
+            except CodecError as error:
+                raise CodecError(f"{cls.__name__}.{name}: {error}") from None
+        elif default is MISSING:
+            raise CodecError(f"{cls.__name__}: field {name} is missing")
+    if known != len(plain):
+        extra = sorted(str(name) for name in plain if name not in values)
+        raise CodecError(f"{cls.__name__}: unknown fields {', '.join(extra)}")
+    return cls(**values)
+
+
+Reader = Callable[[Plain], object]
+
+
+@cache
+def _layout(cls: type[Any]) -> list[tuple[str, Reader, object]]:
+    """The fields of a dataclass: name, reader of its type, default or MISSING."""
+    hints = typing.get_type_hints(cls)
+    return [(field.name, _reader(hints[field.name]), field.default) for field in fields(cls)]
+
+
+def _reader(hint: Any) -> Reader:
+    """A function that checks a plain value against a type and gives the typed value."""
+    hint = getattr(hint, "__supertype__", hint)  # a NewType is what it is made of
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _optional_reader(hint, arguments)
+    if origin is tuple:
+        return _tuple_reader(hint, arguments)
+    if isinstance(hint, type) and issubclass(hint, IntEnum):
+        return _enum_reader(hint)
+    if isinstance(hint, type) and is_dataclass(hint):
+        return lambda plain: from_plain(hint, plain)
+    if hint in (int, bool, str, bytes):
+        return _exact_reader(hint)
+    raise TypeError(f"no codec for {hint!r}")
+
+
+def _exact_reader(cls: type) -> Reader:
+    def read(plain: Plain) -> object:
+        if type(plain) is not cls:  # not isinstance: True is no integer here
+            raise CodecError(f"expected {cls.__name__}, got {type(plain).__name__}")
+        return plain
+
+    return read
+
+
+def _enum_reader(cls: type[IntEnum]) -> Reader:
+    def read(plain: Plain) -> object:
+        if type(plain) is not int:
+            raise CodecError(f"expected an integer, got {type(plain).__name__}")
+        try:
+            return cls(plain)
+        except ValueError:
+            raise CodecError(f"{plain} is no {cls.__name__}") from None
+
+    return read
+
+
+def _optional_reader(hint: Any, arguments: tuple[Any, ...]) -> Reader:
+    rest = [argument for argument in arguments if argument is not type(None)]
+    if len(rest) != 1 or len(arguments) != 2:
+        raise TypeError(f"no codec for {hint!r}")
+    read_some = _reader(rest[0])
+    return lambda plain: None if plain is None else read_some(plain)
+
+
+def _tuple_reader(hint: Any, arguments: tuple[Any, ...]) -> Reader:
+    if len(arguments) != 2 or arguments[1] is not Ellipsis:
+        raise TypeError(f"no codec for {hint!r}")
+    read_item = _reader(arguments[0])
+
+    def read(plain: Plain) -> object:
+        if type(plain) is not list:
+            raise CodecError(f"expected a list, got {type(plain).__name__}")
+        return tuple([read_item(item) for item in plain])
+
+    return read

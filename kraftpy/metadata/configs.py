@@ -1,0 +1,155 @@
+"""What is decided about settings of topics and brokers: incremental changes (KIP-339) and whole replacements.
+
+A resource's changes are taken all or none, judged by the settings that would stand afterwards. The judgement uses the
+tables of `kraftpy.config` and Kafka's defaults, never the settings of the broker that happens to decide: every node
+must come to the same answer. Where the default of the broker that took the request matters (appending to a list that
+is not set), the command carries it.
+
+Left out: loggers, client metrics and group settings as resources (INVALID_REQUEST); whether a broker can act on a
+changed setting without a restart, which is for the broker that takes the request to refuse.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from kraftpy.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType, topic_config
+from kraftpy.metadata.commands import (
+    ConfigChange,
+    ConfigOperation,
+    ConfigOperationType,
+    ConfigResourceType,
+    SetConfigs,
+)
+from kraftpy.metadata.decision import ConfigResult, Decision, Refused
+from kraftpy.metadata.image import Image
+from kraftpy.metadata.records import ConfigChanged, Record
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.types import BrokerId
+
+_KAFKA_DEFAULTS = BrokerConfig()
+
+
+def set_configs(command: SetConfigs, image: Image) -> Decision[tuple[ConfigResult, ...]]:
+    """Change each resource that may be changed; one that the command names twice is refused each time."""
+    times_named = Counter((change.resource_type, change.resource_name) for change in command.changes)
+    records: list[Record] = []
+    results = []
+    for change in command.changes:
+        error, message = ErrorCode.NONE, None
+        try:
+            if times_named[change.resource_type, change.resource_name] > 1:
+                raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate resource.")
+            resource_type = _existing(change, image)
+            if change.replace:
+                records += _replacement_records(resource_type, change, image)
+            else:
+                records += config_records(resource_type, change.resource_name, change.operations, image)
+        except Refused as refused:
+            error, message = refused.error, refused.message
+        results.append(
+            ConfigResult(
+                resource_type=change.resource_type, resource_name=change.resource_name, error=error, message=message
+            )
+        )
+    return Decision(records=() if command.validate_only else tuple(records), result=tuple(results))
+
+
+def config_records(
+    resource_type: ConfigResourceType, name: str, operations: Sequence[ConfigOperation], image: Image
+) -> list[Record]:
+    """What these operations change of a resource that exists or is about to. Raises `Refused`."""
+    if any(times > 1 for times in Counter(operation.name for operation in operations).values()):
+        raise Refused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    _refuse_nulls(operations)
+    before = image.configs(resource_type, name)
+    after = dict(before)
+    for operation in operations:
+        value = _after(operation, resource_type, before.get(operation.name))
+        if value is None:
+            after.pop(operation.name, None)
+        else:
+            after[operation.name] = value
+    return _difference(resource_type, name, before, after)
+
+
+def _replacement_records(resource_type: ConfigResourceType, change: ConfigChange, image: Image) -> list[Record]:
+    _refuse_nulls(change.operations)
+    after = {operation.name: operation.value or "" for operation in change.operations}
+    before = image.configs(resource_type, change.resource_name)
+    return _difference(resource_type, change.resource_name, before, after)
+
+
+def _existing(change: ConfigChange, image: Image) -> ConfigResourceType:
+    """The kind of a resource that a client named, if there is such a one."""
+    name = change.resource_name
+    match change.resource_type:
+        case ConfigResourceType.TOPIC:
+            if image.topic(name) is None:
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")
+            return ConfigResourceType.TOPIC
+        case ConfigResourceType.BROKER:
+            if name and (not name.isascii() or not name.isdecimal() or len(name) > 10 or str(int(name)) != name):
+                raise Refused(ErrorCode.INVALID_REQUEST, f"Unable to parse broker name '{name}' as an integer.")
+            if name and image.broker(BrokerId(int(name))) is None:
+                raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {name} is registered.")
+            return ConfigResourceType.BROKER
+        case _:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"Unexpected resource type {change.resource_type}.")
+
+
+def _refuse_nulls(operations: Sequence[ConfigOperation]) -> None:
+    deleting = ConfigOperationType.DELETE
+    if nulls := sorted(o.name for o in operations if o.value is None and o.operation is not deleting):
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Null value not supported for: {','.join(nulls)}")
+
+
+def _after(operation: ConfigOperation, resource_type: ConfigResourceType, current: str | None) -> str | None:
+    """One setting after one operation; None where it is then not set."""
+    match operation.operation:
+        case ConfigOperationType.SET:
+            return operation.value
+        case ConfigOperationType.DELETE:
+            return None
+    setting = (TOPIC_SETTINGS if resource_type is ConfigResourceType.TOPIC else BROKER_SETTINGS).get(operation.name)
+    if setting is not None and setting.type is not ConfigType.LIST:
+        verb = operation.operation.name
+        raise Refused(ErrorCode.INVALID_CONFIG, f"Can't {verb} to key {operation.name} because its type is not LIST.")
+    items = _items(operation.inherited if current is None else current)
+    given = _items(operation.value)
+    if operation.operation is ConfigOperationType.APPEND:
+        return ",".join(dict.fromkeys(items + given))
+    return ",".join(item for item in items if item not in given)
+
+
+def _items(text: str | None) -> list[str]:
+    return [item for part in (text or "").split(",") if (item := part.strip())]
+
+
+def _difference(
+    resource_type: ConfigResourceType, name: str, before: Mapping[str, str], after: Mapping[str, str]
+) -> list[Record]:
+    """One record for each setting that differs, by name, if the whole of `after` is allowed."""
+    if problem := _problem(resource_type, after):
+        raise Refused(ErrorCode.INVALID_CONFIG, problem)
+    return [
+        ConfigChanged(resource_type=resource_type, resource_name=name, name=key, value=after.get(key))
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _problem(resource_type: ConfigResourceType, configs: Mapping[str, str]) -> str | None:
+    """What is wrong with a resource's settings taken together, in one line."""
+    try:
+        if resource_type is ConfigResourceType.TOPIC:
+            topic_config(configs, _KAFKA_DEFAULTS)
+            return None
+        for name, text in configs.items():
+            if name not in BROKER_SETTINGS:
+                return f"{name} is not a broker setting"
+            BROKER_SETTINGS[name].parse(text)
+    except ConfigError as error:
+        return str(error)
+    return None

@@ -1,0 +1,451 @@
+"""The journal of metadata commands: entries with an index and a term, one snapshot before them, and the vote.
+
+Made to be a Raft log's disk: a single node uses it today, a quorum of several can use it unchanged.
+
+    journal = Journal(directory); loaded = journal.load()     # once, blocking
+    index = journal.append(term, data)                        # any number, never touches the disk
+    durable_index = journal.sync()                            # blocking: what may now be applied and answered
+    journal.save_snapshot(index, term, data)                  # blocking: entries up to `index` are no longer kept
+
+`append` and `truncate_from` are for the owner's event loop and may overlap a `sync` or a `save_snapshot` of what is
+applied, which run in a thread, one at a time. So many appends share one sync, and no disk is waited for on the loop.
+
+What makes it safe:
+* Every record carries a checksum over its place in the file and its content, and how far the file was known to be
+  synced when it was written. A bad record is a torn tail, and is cut off, only while nothing says that the place was
+  synced: no later record, not the file's header, not the vote file of a clean stop. Else `CorruptJournalError`: refuse
+  to start.
+* The file only grows (dropping conflicting entries appends a marker), until it is replaced as a whole, with the entries
+  after a snapshot, once that snapshot is safe. A crash between the two is finished at the next start.
+* Snapshot and vote are replaced atomically and checked when read.
+* After a write or a sync has failed, the journal takes nothing any more: what the disk holds is not known.
+
+Left out: several files for one journal (it is bounded by snapshots), and a lock against a second process.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import xxhash
+
+from kraftpy.metadata.codec import CodecError, pack, unpack
+from kraftpy.ports import Directory, File
+
+JOURNAL, SNAPSHOT, VOTE = "journal", "snapshot", "vote"
+MAX_ENTRY_BYTES = 64 << 20
+
+_FILE = struct.Struct("<8sQQQQ")  # magic, base index, base term, bytes synced when it was made, checksum
+_FILE_MAGIC = b"KRAFTPYJ"
+_RECORD = struct.Struct("<4sB3xIQQQQ")  # magic, kind, data bytes, index, term, bytes known to be synced, checksum
+_RECORD_MAGIC = b"\xd7KJ\x01"
+_SNAPSHOT = struct.Struct("<8sQQQQ")  # magic, index, term, data bytes, checksum
+_SNAPSHOT_MAGIC = b"KRAFTPYS"
+_CHECKSUM = struct.Struct("<Q")
+_CHECKSUM_BYTES = _CHECKSUM.size
+
+
+class JournalError(Exception):
+    """The journal cannot be used; the message is for the person who runs the broker."""
+
+
+class CorruptJournalError(JournalError):
+    """What is on the disk is not what was written: nothing may be built on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One command, at its place in the log."""
+
+    index: int
+    term: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The state after every entry up to and including `index`."""
+
+    index: int
+    term: int
+    data: bytes
+
+
+class Loaded(NamedTuple):
+    """What a start finds: the snapshot, if there is one, and the entries after it."""
+
+    snapshot: Snapshot | None
+    entries: list[Entry]
+
+
+class _Kind(IntEnum):
+    ENTRY = 1
+    TRUNCATE = 2
+    """Entries from its index on are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    kind: _Kind
+    index: int
+    term: int
+    data: bytes
+
+
+class _Scan(NamedTuple):
+    """A journal file as read: where its good records end, and what they leave."""
+
+    base_index: int
+    base_term: int
+    entries: list[Entry]
+    end: int
+
+
+class Journal:
+    """One node's log of commands in one directory. Indexes start at 1; an index or term of 0 is before everything."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._file: File | None = None
+        self._end = 0  # bytes of the file that hold records
+        self._unwritten: deque[_Record] = deque()  # appended by the loop, taken by the thread: both ends are atomic
+        self._failed = False
+        self._base_index = 0
+        self._durable_index = 0
+        self._last_index = 0
+        self._term_starts: list[int] = [0]  # where each run of one term begins, by index,
+        self._terms: list[int] = [0]  # and that term
+        self._vote = _Vote(term=0, voted_for=None, base_index=0, length=0)
+
+    # -- what it holds
+
+    @property
+    def last_index(self) -> int:
+        """The newest entry's index, durable or not; the snapshot's where there is none after it."""
+        return self._last_index
+
+    @property
+    def last_term(self) -> int:
+        """The term of the entry at `last_index`."""
+        return self._terms[-1]
+
+    @property
+    def first_index(self) -> int:
+        """The oldest index that is still an entry of its own."""
+        return self._base_index + 1
+
+    @property
+    def durable_index(self) -> int:
+        """The newest entry that survives a power loss."""
+        return self._durable_index
+
+    @property
+    def term(self) -> int:
+        """The newest term this node has seen and made durable; of votes, not of entries."""
+        return self._vote.term
+
+    @property
+    def voted_for(self) -> str | None:
+        """Whom this node voted for in `term`."""
+        return self._vote.voted_for
+
+    def term_at(self, index: int) -> int | None:
+        """The term of an entry, or of the snapshot's last; None for an index that is not here any more, or not yet."""
+        if not self._base_index <= index <= self._last_index:
+            return None
+        return self._terms[bisect_right(self._term_starts, index) - 1]
+
+    # -- start and stop
+
+    def load(self) -> Loaded:
+        """Read and check everything, cut a torn tail, finish what a crash interrupted. Once, before anything else.
+
+        Raises `CorruptJournalError`, and then has changed nothing.
+        """
+        names = self._directory.names()
+        self._vote = self._read_vote() if VOTE in names else self._vote
+        snapshot = self._read_snapshot() if SNAPSHOT in names else None
+        if JOURNAL not in names:
+            if snapshot or VOTE in names:
+                raise self._corrupt(JOURNAL, "it is missing, but the files beside it are there")
+            self._replace_file(0, 0, ())
+            return Loaded(None, [])
+        scan = self._scan(self._directory.read(JOURNAL))
+        if scan.base_index > (snapshot.index if snapshot else 0):
+            found = f"ends at entry {snapshot.index}" if snapshot else "is missing"
+            raise self._corrupt(SNAPSHOT, f"the journal starts after entry {scan.base_index}, but the snapshot {found}")
+        self._open_at(scan)
+        if snapshot and snapshot.index > scan.base_index:
+            entries = _after(snapshot.index, snapshot.term, scan)
+            self._replace_file(snapshot.index, snapshot.term, entries)
+            return Loaded(snapshot, entries)
+        return Loaded(snapshot, scan.entries)
+
+    def close(self) -> None:
+        """Sync what is left and note how long the file is, so that the next start misses nothing. Blocking."""
+        if self._file is None:
+            return
+        if not self._failed:
+            self.sync()
+            self._write_vote(self._vote._replace(base_index=self._base_index, length=self._end))
+        self._file.close()
+        self._file = None
+
+    # -- writing, on the loop
+
+    def append(self, term: int, data: bytes) -> int:
+        """Add an entry after the last one and give its index. It is safe once `sync` says so."""
+        self._check_usable()
+        if term < self.last_term:
+            raise ValueError(f"an entry of term {term} cannot follow one of term {self.last_term}")
+        if len(data) > MAX_ENTRY_BYTES:
+            raise ValueError(f"a metadata command of {len(data)} bytes is too large; {MAX_ENTRY_BYTES} are allowed")
+        self._last_index += 1
+        self._note_term(self._last_index, term)
+        self._unwritten.append(_Record(_Kind.ENTRY, self._last_index, term, data))
+        return self._last_index
+
+    def truncate_from(self, index: int) -> None:
+        """Drop the entry at `index` and all after it: a new leader's log has others there."""
+        self._check_usable()
+        if not self._base_index < index <= self._last_index:
+            raise ValueError(f"there is no entry {index} to drop: they are {self.first_index} to {self._last_index}")
+        self._last_index = index - 1
+        while self._term_starts[-1] >= index:
+            del self._term_starts[-1], self._terms[-1]
+        self._unwritten.append(_Record(_Kind.TRUNCATE, index, 0, b""))
+
+    # -- writing, in a thread
+
+    def sync(self) -> int:
+        """Write and sync all that was appended before the call; the index that is then durable. Blocking."""
+        self._check_usable()
+        count = len(self._unwritten)
+        if not count:
+            return self._durable_index
+        assert self._file is not None
+        self._failed = True  # until it has not: a half written or unsynced file is not to be continued
+        synced, end = self._end, self._end
+        parts = []
+        durable = self._durable_index
+        for _ in range(count):
+            record = self._unwritten.popleft()
+            parts.append(_encode(record, end, synced))
+            end += len(parts[-1])
+            durable = record.index if record.kind is _Kind.ENTRY else min(durable, record.index - 1)
+        self._file.write(synced, b"".join(parts))
+        self._file.sync()
+        self._end = end
+        self._durable_index = durable
+        self._failed = False
+        return durable
+
+    def save_snapshot(self, index: int, term: int, data: bytes) -> None:
+        """Keep the state after `index` in place of the entries up to it. Blocking.
+
+        Of a durable entry's index and term: may overlap `append`. Any other is a leader's snapshot, which replaces the
+        log too, entries not yet synced included: then nothing may overlap.
+        """
+        self._check_usable()
+        if index <= self._base_index:
+            raise ValueError(f"the snapshot of entry {index} is not newer than that of entry {self._base_index}")
+        ours = index <= self._durable_index and self.term_at(index) == term
+        self._failed = True
+        self._directory.replace(SNAPSHOT, _encode_snapshot(index, term, data))
+        entries: list[Entry] = []
+        if ours:
+            entries = _after(index, term, self._scan(self._directory.read(JOURNAL)))
+            self._replace_file(index, term, entries, keep_newer=True)
+        else:
+            self._unwritten.clear()
+            self._replace_file(index, term, entries)
+        self._failed = False
+
+    def set_vote(self, term: int, voted_for: str | None) -> None:
+        """Make a term and this node's vote in it durable, before either is told to anybody. Blocking."""
+        self._check_usable()
+        if term < self.term or (term == self.term and self.voted_for is not None and voted_for != self.voted_for):
+            raise ValueError(
+                f"the vote of term {self.term} for {self.voted_for} cannot become term {term}, {voted_for}"
+            )
+        self._failed = True
+        self._write_vote(self._vote._replace(term=term, voted_for=voted_for))
+        self._failed = False
+
+    # -- the journal file
+
+    def _check_usable(self) -> None:
+        if self._failed:
+            raise JournalError(f"the metadata journal in {self._directory.path} failed earlier; restart the broker")
+        if self._file is None:
+            raise JournalError("the metadata journal is not open")
+
+    def _note_term(self, index: int, term: int) -> None:
+        if term != self._terms[-1]:
+            self._term_starts.append(index)
+            self._terms.append(term)
+
+    def _replace_file(
+        self, base_index: int, base_term: int, entries: Sequence[Entry], *, keep_newer: bool = False
+    ) -> None:
+        """A new file with these entries in place of the old one; `keep_newer`: more were appended meanwhile."""
+        parts, end = [bytes(_FILE.size)], _FILE.size
+        for entry in entries:
+            parts.append(_encode(_Record(_Kind.ENTRY, entry.index, entry.term, entry.data), end, 0))
+            end += len(parts[-1])
+        parts[0] = _file_header(base_index, base_term, end)
+        self._directory.replace(JOURNAL, b"".join(parts))
+        if keep_newer:
+            self._reopen(end)
+            self._base_index = base_index
+        else:
+            self._open_at(_Scan(base_index, base_term, list(entries), end))
+
+    def _open_at(self, scan: _Scan) -> None:
+        """Go on after the good records; what is behind them is cut, what is before them made durable if it was not."""
+        self._reopen(scan.end)
+        self._base_index = scan.base_index
+        self._last_index = self._durable_index = scan.entries[-1].index if scan.entries else scan.base_index
+        self._term_starts, self._terms = [scan.base_index], [scan.base_term]
+        for entry in scan.entries:
+            self._note_term(entry.index, entry.term)
+
+    def _reopen(self, end: int) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = self._directory.open(JOURNAL)
+        if self._file.size() > end:
+            self._file.truncate(end)
+        self._file.sync()
+        self._end = end
+
+    def _scan(self, data: bytes) -> _Scan:
+        """Check a whole journal file. Raises `CorruptJournalError` for anything that a crash does not explain."""
+        if len(data) < _FILE.size:
+            raise self._corrupt(JOURNAL, f"it has {len(data)} bytes, less than its header")
+        magic, base_index, base_term, synced, checksum = _FILE.unpack_from(data)
+        if magic != _FILE_MAGIC or checksum != xxhash.xxh3_64_intdigest(data[: _FILE.size - _CHECKSUM_BYTES]):
+            raise self._corrupt(JOURNAL, "its header is damaged")
+        if self._vote.base_index == base_index:
+            synced = max(synced, self._vote.length)
+        entries: list[Entry] = []
+        end, terms = _FILE.size, [base_term]
+        for record, record_end, told in _records(data, _FILE.size):
+            last_index = base_index + len(entries)
+            if record.kind is _Kind.ENTRY and record.index == last_index + 1 and record.term >= terms[-1]:
+                entries.append(Entry(index=record.index, term=record.term, data=record.data))
+                terms.append(record.term)
+            elif record.kind is _Kind.TRUNCATE and base_index < record.index <= last_index:
+                del entries[record.index - base_index - 1 :], terms[record.index - base_index :]
+            else:
+                raise self._corrupt(JOURNAL, f"at byte {end}, {record.kind.name} {record.index} follows {last_index}")
+            end, synced = record_end, max(synced, told)
+        if end < len(data):
+            synced = max([synced, *(told for _, _, told in _later_records(data, end + 1))])
+        if end < synced:
+            raise self._corrupt(
+                JOURNAL,
+                f"the record at byte {end} (entry {base_index + len(entries) + 1}) is damaged or missing, "
+                f"and it was safely on the disk: {synced} bytes had been synced",
+            )
+        return _Scan(base_index, base_term, entries, end)
+
+    # -- snapshot and vote
+
+    def _read_snapshot(self) -> Snapshot:
+        data = self._directory.read(SNAPSHOT)
+        if len(data) < _SNAPSHOT.size:
+            raise self._corrupt(SNAPSHOT, f"it has {len(data)} bytes, less than its header")
+        magic, index, term, length, _ = _SNAPSHOT.unpack_from(data)
+        body = data[_SNAPSHOT.size :]
+        if magic != _SNAPSHOT_MAGIC or length != len(body) or data != _encode_snapshot(index, term, body):
+            raise self._corrupt(SNAPSHOT, "its checksum does not match")
+        return Snapshot(index=index, term=term, data=body)
+
+    def _read_vote(self) -> _Vote:
+        data = self._directory.read(VOTE)
+        body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+        if checksum != _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body)):
+            raise self._corrupt(VOTE, "its checksum does not match")
+        try:
+            return _Vote(*unpack(body))
+        except (CodecError, TypeError) as error:
+            raise self._corrupt(VOTE, str(error)) from error
+
+    def _write_vote(self, vote: _Vote) -> None:
+        body = pack(list(vote))
+        self._directory.replace(VOTE, body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body)))
+        self._vote = vote
+
+    def _corrupt(self, name: str, what: str) -> CorruptJournalError:
+        return CorruptJournalError(
+            f"{self._directory.path}/{name} cannot be trusted: {what}. The broker does not start on damaged metadata; "
+            "restore the directory from a copy, or from another node of the quorum"
+        )
+
+
+class _Vote(NamedTuple):
+    """The vote file: the vote, and how long the journal that starts after `base_index` was at the last clean stop."""
+
+    term: int
+    voted_for: str | None
+    base_index: int
+    length: int
+
+
+def _after(index: int, term: int, scan: _Scan) -> list[Entry]:
+    """The entries that stay beside a snapshot of `index`: those after it, if the log agrees with it there."""
+    place = index - scan.base_index - 1
+    if place >= len(scan.entries) or scan.entries[place].term != term:
+        return []
+    return scan.entries[place + 1 :]
+
+
+def _encode(record: _Record, position: int, synced: int) -> bytes:
+    """A record as it stands at `position`; its checksum holds there only."""
+    head = _RECORD.pack(_RECORD_MAGIC, record.kind, len(record.data), record.index, record.term, synced, 0)
+    body = head[:-_CHECKSUM_BYTES]
+    checksum = xxhash.xxh3_64_intdigest(body + record.data, seed=position)
+    return body + _CHECKSUM.pack(checksum) + record.data
+
+
+def _file_header(base_index: int, base_term: int, synced: int) -> bytes:
+    body = _FILE.pack(_FILE_MAGIC, base_index, base_term, synced, 0)[:-_CHECKSUM_BYTES]
+    return body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body))
+
+
+def _encode_snapshot(index: int, term: int, data: bytes) -> bytes:
+    body = _SNAPSHOT.pack(_SNAPSHOT_MAGIC, index, term, len(data), 0)[:-_CHECKSUM_BYTES]
+    return body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body + data)) + data
+
+
+def _records(data: bytes, position: int) -> Iterator[tuple[_Record, int, int]]:
+    """Good records one after the other: the record, where it ends, how far it says the file was synced."""
+    while (found := _record_at(data, position)) is not None:
+        yield found
+        position = found[1]
+
+
+def _later_records(data: bytes, position: int) -> Iterator[tuple[_Record, int, int]]:
+    """Good records anywhere from `position` on: what may stand behind a damaged one."""
+    while (position := data.find(_RECORD_MAGIC, position)) >= 0:
+        if (found := _record_at(data, position)) is not None:
+            yield found
+        position += 1
+
+
+def _record_at(data: bytes, position: int) -> tuple[_Record, int, int] | None:
+    if len(data) - position < _RECORD.size:
+        return None
+    magic, kind, length, index, term, synced, _ = _RECORD.unpack_from(data, position)
+    end = position + _RECORD.size + length
+    if magic != _RECORD_MAGIC or kind not in (_Kind.ENTRY, _Kind.TRUNCATE) or end > len(data):
+        return None
+    record = _Record(_Kind(kind), index, term, data[end - length : end])
+    return (record, end, synced) if data[position:end] == _encode(record, position, synced) else None
