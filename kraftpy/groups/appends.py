@@ -1,0 +1,171 @@
+"""What waits for the log: appends in their order, and what each is for.
+
+Records change the durable state only when the log has them, in the order of the log, whatever order the shell reports
+in: an append that is reported done early waits for those before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from kraftpy.groups.events import Append
+from kraftpy.groups.group import Protocols, Waiting
+from kraftpy.groups.records import Record
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.delete_groups import DeleteGroupsResponse
+from kraftpy.protocol.messages.offset_commit import OffsetCommitResponse
+from kraftpy.protocol.messages.offset_delete import OffsetDeleteResponse
+from kraftpy.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreAssignment:
+    """The leader's assignment of that generation; once durable, the group is Stable."""
+
+    group_id: str
+    generation_id: int
+    assignments: dict[str, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStaticMember:
+    """A static member's next incarnation in a Stable group, and what it was before, in case the append fails."""
+
+    group_id: str
+    member_id: str
+    join: Waiting
+    leader_id: str
+    replaced_member_id: str
+    replaced_protocols: Protocols
+    replaced_rebalance_timeout_ms: int
+    replaced_session_timeout_ms: int
+    replaced_client_id: str
+    replaced_client_host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreEmpty:
+    """The last member has gone. Nobody waits: should it fail, a reload finds the old members and expires them."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOffsets:
+    """Committed offsets, and the answer that says so."""
+
+    group_id: str
+    request_id: int
+    partitions: tuple[TopicPartition, ...]
+    response: OffsetCommitResponse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOffsets:
+    """Tombstones of offsets somebody asked to delete, and the answer that says so."""
+
+    group_id: str
+    request_id: int
+    response: OffsetDeleteResponse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireOffsets:
+    """Tombstones of offsets nobody needs any more. Nobody waits."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroupRecords:
+    """Tombstones of whole groups. `request_id` is None where they went because nothing was left in them."""
+
+    group_ids: tuple[str, ...]
+    request_id: int | None = None
+    response: DeleteGroupsResponse | None = None
+
+
+Purpose = (
+    StoreAssignment | StoreStaticMember | StoreEmpty | StoreOffsets | DeleteOffsets | ExpireOffsets | DeleteGroupRecords
+)
+
+
+def group_ids(purpose: Purpose) -> tuple[str, ...]:
+    """The groups whose records these are."""
+    return purpose.group_ids if isinstance(purpose, DeleteGroupRecords) else (purpose.group_id,)
+
+
+@dataclass(slots=True, kw_only=True)
+class InFlight:
+    """One append; `error_code` is None until the shell has reported."""
+
+    token: int
+    records: tuple[Record, ...]
+    purpose: Purpose
+    error_code: ErrorCode | None = None
+
+
+class Appends:
+    """The appends in flight, oldest first."""
+
+    def __init__(self) -> None:
+        self._queue: deque[InFlight] = deque()
+        self._next_token = 1
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def purposes(self) -> list[Purpose]:
+        """What is in flight, oldest first."""
+        return [each.purpose for each in self._queue]
+
+    def add(self, records: tuple[Record, ...], purpose: Purpose) -> Append:
+        """Put it last in the queue, and give the effect that has it written."""
+        assert records, purpose
+        token = self._next_token
+        self._next_token += 1
+        self._queue.append(InFlight(token=token, records=records, purpose=purpose))
+        return Append(records=records, token=token)
+
+    def reported(self, token: int, error_code: ErrorCode) -> None:
+        """The shell says how it went. An unknown token, or a second report, is the shell's mistake."""
+        for each in self._queue:
+            if each.token == token:
+                assert each.error_code is None, f"append {token} was reported twice"
+                each.error_code = error_code
+                return
+        raise AssertionError(f"append {token} was never asked for, or is done")
+
+    def take_done(self) -> tuple[InFlight, ErrorCode] | None:
+        """The oldest append, if it has been reported; None while the oldest is still under way."""
+        if not self._queue or self._queue[0].error_code is None:
+            return None
+        done = self._queue.popleft()
+        assert done.error_code is not None
+        return done, done.error_code
+
+
+def group_error(error_code: ErrorCode) -> ErrorCode:
+    """What a client is told when the coordinator's own append failed: what makes it look for the coordinator again."""
+    match error_code:
+        case (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            | ErrorCode.NOT_ENOUGH_REPLICAS
+            | ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            | ErrorCode.REQUEST_TIMED_OUT
+        ):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR:
+            return ErrorCode.NOT_COORDINATOR
+        case ErrorCode.MESSAGE_TOO_LARGE | ErrorCode.RECORD_LIST_TOO_LARGE | ErrorCode.INVALID_FETCH_SIZE:
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+    return error_code
+
+
+def offset_error(error_code: ErrorCode) -> ErrorCode:
+    """The same for committed offsets: one that is too large to store is the client's doing."""
+    match error_code:
+        case ErrorCode.MESSAGE_TOO_LARGE | ErrorCode.RECORD_LIST_TOO_LARGE | ErrorCode.INVALID_FETCH_SIZE:
+            return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    return group_error(error_code)

@@ -1,0 +1,112 @@
+"""What can happen to a group coordinator, and what may follow from it: plain data, both ways.
+
+A `Request` is answered by exactly one `Reply` with its `request_id`, at once or later. An `Append` is answered by the
+shell with exactly one `Appended` of the same token, in the order of the log; until then nothing that depends on the
+records is told to anyone.
+
+A request over several groups (DescribeGroups, DeleteGroups, OffsetFetch from v8) reaches several coordinators:
+`routing.py` splits it and joins the answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kraftpy.groups.records import Record
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from kraftpy.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from kraftpy.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from kraftpy.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from kraftpy.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from kraftpy.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from kraftpy.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+GroupRequest = (
+    JoinGroupRequest
+    | SyncGroupRequest
+    | HeartbeatRequest
+    | LeaveGroupRequest
+    | OffsetCommitRequest
+    | OffsetFetchRequest
+    | OffsetDeleteRequest
+    | DescribeGroupsRequest
+    | ListGroupsRequest
+    | DeleteGroupsRequest
+)
+GroupResponse = (
+    JoinGroupResponse
+    | SyncGroupResponse
+    | HeartbeatResponse
+    | LeaveGroupResponse
+    | OffsetCommitResponse
+    | OffsetFetchResponse
+    | OffsetDeleteResponse
+    | DescribeGroupsResponse
+    | ListGroupsResponse
+    | DeleteGroupsResponse
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A client asks something of this partition's groups. `request_id` is the shell's own, unused by any other."""
+
+    request_id: int
+    api_version: int
+    message: GroupRequest
+    client_id: str = ""
+    client_host: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """The append of that token is durable (NONE), or is known not to be in the log (any other code)."""
+
+    token: int
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsDeleted:
+    """These topics are gone from the cluster; so must be what groups committed for them."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed, at least to `next_deadline`."""
+
+
+Event = Request | Appended | TopicsDeleted | Tick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """Answer that request."""
+
+    request_id: int
+    response: GroupResponse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """Write these records to this coordinator's partition as one batch, acks=all; then report `Appended(token)`."""
+
+    records: tuple[Record, ...]
+    token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something an operator may want to read in the broker's log."""
+
+    group_id: str
+    text: str
+
+
+Effect = Reply | Append | Note

@@ -1,0 +1,313 @@
+"""Committed offsets: commit, fetch, delete, expire.
+
+A commit is checked against the group, appended, and answered when it is durable; only then can a fetch see it. Commits
+in flight are counted, so that deleting or expiring never overlooks one (its tombstone must come after it in the log).
+
+Left out: transactional commits (TxnOffsetCommit), so `require_stable` in OffsetFetch finds every offset stable; topic
+ids of v10, which the shell turns into names before and back after (`topic_id` of a request's topic is copied to
+its answer); whether the topic exists, which the shell knows.
+
+Read: KIP-211 (expiry), KIP-320 (leader epochs), KIP-447 (require_stable), KIP-496 (OffsetDelete), KIP-709 (batches).
+"""
+
+from __future__ import annotations
+
+from kraftpy.groups.appends import DeleteOffsets, ExpireOffsets, StoreOffsets
+from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.events import Request
+from kraftpy.groups.group import CONSUMER_PROTOCOL_TYPE, Group, State
+from kraftpy.groups.records import NO_TIMESTAMP, OffsetCommitKey, OffsetCommitValue, Record, offset_record
+from kraftpy.groups.turn import Turn
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from kraftpy.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from kraftpy.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from kraftpy.types import Millis, TopicPartition
+
+FIRST_FETCH_WITH_GROUPS = 8
+NO_OFFSET = OffsetCommitValue(offset=-1)
+
+
+# ---- OffsetCommit
+
+
+def check_commit(message: OffsetCommitRequest, group: Group | None) -> ErrorCode:
+    """Whether this sender may commit for the group now (rules 34 and 35)."""
+    generation_id = message.generation_id_or_member_epoch
+    if group is None:
+        # Without a group there is nobody to be a member of; whoever is none stores offsets on its own account.
+        return ErrorCode.NONE if generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
+    if group.state is State.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if generation_id < 0 and group.state is State.EMPTY:
+        return ErrorCode.NONE
+    error = group.check_member(message.member_id, message.group_instance_id)
+    if error is not ErrorCode.NONE:
+        return error
+    if generation_id != group.generation_id:
+        return ErrorCode.ILLEGAL_GENERATION
+    if group.state is State.COMPLETING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def refuse_commit(message: OffsetCommitRequest, error_code: ErrorCode) -> OffsetCommitResponse:
+    """The answer that says the same error of every partition."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error_code)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def commit(event: Request, message: OffsetCommitRequest, group: Group, config: GroupConfig, turn: Turn) -> None:
+    """Store what passed `check_commit`; partitions with too much metadata are refused on their own."""
+    records: list[Record] = []
+    stored: list[TopicPartition] = []
+    topics = []
+    for topic in message.topics:
+        partitions = []
+        for each in topic.partitions:
+            error = ErrorCode.NONE
+            if len(each.committed_metadata or "") > config.offset_metadata_max_bytes:
+                error = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                key = OffsetCommitKey(group_id=group.group_id, topic=topic.name, partition=each.partition_index)
+                value = _to_value(each, message.retention_time_ms, turn.timestamp)
+                records.append(offset_record(key, value))
+                stored.append(key.topic_partition)
+            partitions.append(OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error))
+        topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
+    response = OffsetCommitResponse(topics=topics)
+    if not records:
+        turn.reply(event.request_id, response)
+        return
+    group.offsets_in_flight.update(stored)
+    purpose = StoreOffsets(
+        group_id=group.group_id, request_id=event.request_id, partitions=tuple(stored), response=response
+    )
+    turn.append(records, purpose)
+
+
+def _to_value(partition: OffsetCommitRequestPartition, retention_time_ms: int, timestamp: Millis) -> OffsetCommitValue:
+    """A retention time of its own (v2-4) makes the offset carry its expiry."""
+    return OffsetCommitValue(
+        offset=partition.committed_offset,
+        leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.committed_metadata or "",
+        commit_timestamp=timestamp,
+        expire_timestamp=timestamp + retention_time_ms if retention_time_ms >= 0 else NO_TIMESTAMP,
+    )
+
+
+def failed_commit(response: OffsetCommitResponse, error_code: ErrorCode) -> OffsetCommitResponse:
+    """The answer prepared for success, with this error where it said NONE."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=each.partition_index, error_code=each.error_code or error_code
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in response.topics
+        ]
+    )
+
+
+# ---- OffsetFetch
+
+
+def fetch(message: OffsetFetchRequest, api_version: int, groups: dict[str, Group]) -> OffsetFetchResponse:
+    """Durable offsets, of one group up to v7, of several from v8; null topics mean all. Nobody is refused."""
+    if api_version >= FIRST_FETCH_WITH_GROUPS:
+        return OffsetFetchResponse(
+            groups=[
+                OffsetFetchResponseGroup(
+                    group_id=asked.group_id,
+                    topics=_all_topics(groups.get(asked.group_id))
+                    if asked.topics is None
+                    else [
+                        OffsetFetchResponseTopics(
+                            name=topic.name,
+                            topic_id=topic.topic_id,
+                            partitions=_partitions(groups.get(asked.group_id), topic.name, topic.partition_indexes),
+                        )
+                        for topic in asked.topics
+                    ],
+                )
+                for asked in message.groups
+            ]
+        )
+    group = groups.get(message.group_id)
+    topics = (
+        _all_topics(group)
+        if message.topics is None
+        else [
+            OffsetFetchResponseTopics(
+                name=topic.name, partitions=_partitions(group, topic.name, topic.partition_indexes)
+            )
+            for topic in message.topics
+        ]
+    )
+    return OffsetFetchResponse(topics=[_of_one_group(topic) for topic in topics])
+
+
+def _all_topics(group: Group | None) -> list[OffsetFetchResponseTopics]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(group.offsets) if group is not None else []:
+        by_topic.setdefault(topic, []).append(partition)
+    return [
+        OffsetFetchResponseTopics(name=topic, partitions=_partitions(group, topic, partitions))
+        for topic, partitions in by_topic.items()
+    ]
+
+
+def _partitions(group: Group | None, topic: str, partitions: list[int]) -> list[OffsetFetchResponsePartitions]:
+    offsets = group.offsets if group is not None else {}
+    found = [(partition, offsets.get(TopicPartition(topic, partition), NO_OFFSET)) for partition in partitions]
+    return [
+        OffsetFetchResponsePartitions(
+            partition_index=partition,
+            committed_offset=value.offset,
+            committed_leader_epoch=value.leader_epoch,
+            metadata=value.metadata,
+        )
+        for partition, value in found
+    ]
+
+
+def _of_one_group(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+    """The same in the form of v1-7."""
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetFetchResponsePartition(
+                partition_index=each.partition_index,
+                committed_offset=each.committed_offset,
+                committed_leader_epoch=each.committed_leader_epoch,
+                metadata=each.metadata,
+            )
+            for each in topic.partitions
+        ],
+    )
+
+
+# ---- OffsetDelete
+
+
+def _tombstone(group: Group, partition: TopicPartition) -> Record:
+    key = OffsetCommitKey(group_id=group.group_id, topic=partition.topic, partition=partition.partition)
+    return offset_record(key, None)
+
+
+def tombstones(group: Group, topics: frozenset[str] | None = None) -> list[Record]:
+    """Tombstones of all its offsets, or of those of some topics, with those still on the way to the log."""
+    known = sorted(group.offsets.keys() | group.offsets_in_flight.keys())
+    return [_tombstone(group, each) for each in known if topics is None or each.topic in topics]
+
+
+def delete(event: Request, message: OffsetDeleteRequest, group: Group | None, turn: Turn) -> None:
+    """Delete offsets of topics nobody in the group reads (KIP-496)."""
+    error = _check_delete(group)
+    if error is not ErrorCode.NONE or group is None:
+        turn.reply(event.request_id, OffsetDeleteResponse(error_code=error))
+        return
+    records: list[Record] = []
+    topics = []
+    for topic in message.topics:
+        subscribed = group.subscribes_to(topic.name)
+        error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
+        partitions = []
+        for each in topic.partitions:
+            partition = TopicPartition(topic.name, each.partition_index)
+            if not subscribed and (partition in group.offsets or partition in group.offsets_in_flight):
+                records.append(_tombstone(group, partition))
+            partitions.append(OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=error))
+        topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
+    response = OffsetDeleteResponse(topics=topics)
+    if not records:
+        turn.reply(event.request_id, response)
+        return
+    turn.append(records, DeleteOffsets(group_id=group.group_id, request_id=event.request_id, response=response))
+
+
+def _check_delete(group: Group | None) -> ErrorCode:
+    if group is None or group.state is State.DEAD:
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    if group.state is not State.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return ErrorCode.NON_EMPTY_GROUP
+    return ErrorCode.NONE
+
+
+def failed_delete(error_code: ErrorCode) -> OffsetDeleteResponse:
+    """The answer when the tombstones could not be written: nothing is known of any partition."""
+    return OffsetDeleteResponse(error_code=error_code)
+
+
+# ---- expiry
+
+
+def expired(group: Group, config: GroupConfig, timestamp: Millis) -> list[TopicPartition]:
+    """The offsets nobody needs any more (rule 38, KIP-211), sorted.
+
+    An offset's clock starts when the group became empty, or, where nobody ever joined, at its commit. While a consumer
+    group is Stable, only topics it no longer reads expire, from their commit. In any other state nothing does.
+    """
+    since_empty = NO_TIMESTAMP
+    if group.protocol_type is not None:
+        if group.state is State.EMPTY:
+            since_empty = group.current_state_timestamp
+        elif group.state is not State.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return []
+
+    def is_expired(value: OffsetCommitValue) -> bool:
+        if value.expire_timestamp != NO_TIMESTAMP:
+            return timestamp >= value.expire_timestamp
+        since = since_empty if since_empty != NO_TIMESTAMP else value.commit_timestamp
+        return timestamp - since >= config.offsets_retention_ms
+
+    stable = group.state is State.STABLE
+    return sorted(
+        partition
+        for partition, value in group.offsets.items()
+        if is_expired(value) and not (stable and group.subscribes_to(partition.topic))
+    )
+
+
+def expire(group: Group, partitions: list[TopicPartition], turn: Turn) -> None:
+    """Delete these offsets; the group stays."""
+    turn.note(group, f"{len(partitions)} offsets have expired")
+    records = [_tombstone(group, each) for each in partitions]
+    turn.append(records, ExpireOffsets(group_id=group.group_id))

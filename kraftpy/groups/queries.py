@@ -1,0 +1,89 @@
+"""What can be asked about groups without changing them: DescribeGroups, ListGroups.
+
+Members' metadata and assignments are shown of a Stable group only; between generations they mean nothing.
+
+Read: KIP-518 (states filter), KIP-848 (types filter), KIP-1043 (GROUP_ID_NOT_FOUND from v6), KIP-430 (operations).
+"""
+
+from __future__ import annotations
+
+from kraftpy.groups.group import Group, State
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from kraftpy.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+FIRST_DESCRIBE_WITH_NOT_FOUND = 6
+CLASSIC = "classic"
+
+OPERATIONS_NOT_ASKED = -(2**31)
+ALL_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
+"""Everything one may do to a group: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, by ACL operation code."""
+
+
+def describe(message: DescribeGroupsRequest, api_version: int, groups: dict[str, Group]) -> DescribeGroupsResponse:
+    """The groups asked for; one that is not there is Dead, and an error from v6."""
+    operations = ALL_OPERATIONS if message.include_authorized_operations else OPERATIONS_NOT_ASKED
+    return DescribeGroupsResponse(
+        groups=[
+            _describe(group, operations)
+            if (group := groups.get(group_id)) is not None
+            else _not_found(group_id, api_version, operations)
+            for group_id in message.groups
+        ]
+    )
+
+
+def _not_found(group_id: str, api_version: int, operations: int) -> DescribedGroup:
+    is_error = api_version >= FIRST_DESCRIBE_WITH_NOT_FOUND
+    return DescribedGroup(
+        error_code=ErrorCode.GROUP_ID_NOT_FOUND if is_error else ErrorCode.NONE,
+        error_message=f"Group {group_id} not found." if is_error else None,
+        group_id=group_id,
+        group_state=State.DEAD.value,
+        authorized_operations=operations,
+    )
+
+
+def _describe(group: Group, operations: int) -> DescribedGroup:
+    stable = group.state is State.STABLE
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if stable else "",
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(group.protocol_name) if stable else b"",
+                member_assignment=(member.assignment or b"") if stable else b"",
+            )
+            for member in group.members.values()
+        ],
+        authorized_operations=operations,
+    )
+
+
+def list_groups(message: ListGroupsRequest, groups: dict[str, Group]) -> ListGroupsResponse:
+    """This partition's groups, sorted by id; filters are of states and types, in any case of letters, empty for all."""
+    states = {state.lower() for state in message.states_filter}
+    types = {each.lower() for each in message.types_filter}
+    return ListGroupsResponse(
+        groups=[
+            ListedGroup(
+                group_id=group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type=CLASSIC,
+            )
+            for group_id, group in sorted(groups.items())
+            if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
+        ]
+    )

@@ -1,0 +1,189 @@
+"""Which partition of `__consumer_offsets` a group belongs to, requests that touch several, and plain refusals.
+
+Left out: ids for names of topics, and the partitions' leaders, which the shell knows.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import assert_never
+
+from kraftpy.groups.events import GroupRequest, GroupResponse
+from kraftpy.groups.offsets import FIRST_FETCH_WITH_GROUPS, refuse_commit
+from kraftpy.groups.rebalance import join_error
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from kraftpy.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from kraftpy.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from kraftpy.protocol.messages.join_group import JoinGroupRequest
+from kraftpy.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from kraftpy.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from kraftpy.protocol.messages.offset_commit import OffsetCommitRequest
+from kraftpy.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from kraftpy.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+FIRST_FETCH_WITH_ERROR = 2
+
+
+def partition_for_group(group_id: str, count: int) -> int:
+    """The partition of `__consumer_offsets`, of `count`, that holds the group: Java's hash of the id, made positive."""
+    code_units = group_id.encode("utf-16-be", "surrogatepass")
+    hashed = 0
+    for (unit,) in struct.iter_unpack(">H", code_units):
+        hashed = (31 * hashed + unit) & 0xFFFFFFFF
+    signed = hashed - 2**32 if hashed >= 2**31 else hashed
+    return 0 if signed == -(2**31) else abs(signed) % count
+
+
+def group_ids(message: GroupRequest, api_version: int) -> list[str] | None:
+    """The groups a request names; None for ListGroups, which means all."""
+    match message:
+        case DescribeGroupsRequest():
+            return list(message.groups)
+        case DeleteGroupsRequest():
+            return list(message.groups_names)
+        case ListGroupsRequest():
+            return None
+        case OffsetFetchRequest() if api_version >= FIRST_FETCH_WITH_GROUPS:
+            return [group.group_id for group in message.groups]
+        case _:
+            return [message.group_id]
+
+
+def split(message: GroupRequest, api_version: int, partition_count: int) -> dict[int, GroupRequest]:
+    """The request by partition of `__consumer_offsets`, each with its groups only. ListGroups goes to all of them."""
+    named = group_ids(message, api_version)
+    if named is None:
+        return dict.fromkeys(range(partition_count), message)
+    by_partition: dict[int, list[str]] = {}
+    for group_id in dict.fromkeys(named):
+        by_partition.setdefault(partition_for_group(group_id, partition_count), []).append(group_id)
+    if len(by_partition) == 1:
+        return dict.fromkeys(by_partition, message)
+    return {partition: _only(message, frozenset(ids)) for partition, ids in sorted(by_partition.items())}
+
+
+def _only(message: GroupRequest, ids: frozenset[str]) -> GroupRequest:
+    match message:
+        case DescribeGroupsRequest():
+            return DescribeGroupsRequest(
+                groups=[group_id for group_id in message.groups if group_id in ids],
+                include_authorized_operations=message.include_authorized_operations,
+            )
+        case DeleteGroupsRequest():
+            return DeleteGroupsRequest(groups_names=[each for each in message.groups_names if each in ids])
+        case OffsetFetchRequest():
+            return OffsetFetchRequest(
+                groups=[group for group in message.groups if group.group_id in ids],
+                require_stable=message.require_stable,
+            )
+    return message
+
+
+def merge(responses: Sequence[GroupResponse]) -> GroupResponse:
+    """One answer of the partitions' answers to a request that was split. Raises ValueError where there is none."""
+    if not responses:
+        raise ValueError("nothing to merge")
+    first = responses[0]
+    if len(responses) == 1:
+        return first
+    match first:
+        case DescribeGroupsResponse():
+            described = [each for r in responses if isinstance(r, DescribeGroupsResponse) for each in r.groups]
+            return DescribeGroupsResponse(groups=described)
+        case DeleteGroupsResponse():
+            results = [each for r in responses if isinstance(r, DeleteGroupsResponse) for each in r.results]
+            return DeleteGroupsResponse(results=results)
+        case OffsetFetchResponse():
+            fetched = [each for r in responses if isinstance(r, OffsetFetchResponse) for each in r.groups]
+            return OffsetFetchResponse(groups=fetched)
+        case ListGroupsResponse():
+            # A partition that is not ours, or no longer, has nothing to list; one that is loading makes it incomplete.
+            parts = [r for r in responses if isinstance(r, ListGroupsResponse)]
+            errors = [r.error_code for r in parts if r.error_code not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR)]
+            listed = sorted((each for r in parts for each in r.groups), key=lambda each: each.group_id)
+            return ListGroupsResponse(error_code=errors[0] if errors else ErrorCode.NONE, groups=listed)
+    raise ValueError(f"{type(first).__name__} never comes in several parts")
+
+
+def while_loading(message: GroupRequest, api_version: int) -> GroupResponse:
+    """The answer of a coordinator that has not read its partition yet.
+
+    A heartbeat is believed. SyncGroup gets REBALANCE_IN_PROGRESS: old clients know no better error there.
+    """
+    match message:
+        case HeartbeatRequest():
+            return HeartbeatResponse(error_code=ErrorCode.NONE)
+        case SyncGroupRequest():
+            return refuse(message, api_version, ErrorCode.REBALANCE_IN_PROGRESS)
+    return refuse(message, api_version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
+def refuse(message: GroupRequest, api_version: int, error_code: ErrorCode) -> GroupResponse:
+    """The answer that says this error wherever the version of the response has room for it."""
+    match message:
+        case JoinGroupRequest():
+            return join_error(api_version, message.member_id, error_code)
+        case SyncGroupRequest():
+            return SyncGroupResponse(error_code=error_code, assignment=b"")
+        case HeartbeatRequest():
+            return HeartbeatResponse(error_code=error_code)
+        case LeaveGroupRequest():
+            return LeaveGroupResponse(error_code=error_code)
+        case OffsetCommitRequest():
+            return refuse_commit(message, error_code)
+        case OffsetFetchRequest():
+            return _refuse_fetch(message, api_version, error_code)
+        case OffsetDeleteRequest():
+            return OffsetDeleteResponse(error_code=error_code)
+        case DescribeGroupsRequest():
+            return DescribeGroupsResponse(
+                groups=[DescribedGroup(error_code=error_code, group_id=group_id) for group_id in message.groups]
+            )
+        case ListGroupsRequest():
+            return ListGroupsResponse(error_code=error_code)
+        case DeleteGroupsRequest():
+            return DeleteGroupsResponse(
+                results=[
+                    DeletableGroupResult(group_id=group_id, error_code=error_code) for group_id in message.groups_names
+                ]
+            )
+        case _:
+            assert_never(message)
+
+
+def _refuse_fetch(message: OffsetFetchRequest, api_version: int, error_code: ErrorCode) -> OffsetFetchResponse:
+    if api_version >= FIRST_FETCH_WITH_GROUPS:
+        return OffsetFetchResponse(
+            groups=[OffsetFetchResponseGroup(group_id=each.group_id, error_code=error_code) for each in message.groups]
+        )
+    if api_version >= FIRST_FETCH_WITH_ERROR:
+        return OffsetFetchResponse(error_code=error_code)
+    return OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(partition_index=partition, error_code=error_code)
+                    for partition in topic.partition_indexes
+                ],
+            )
+            for topic in message.topics or []
+        ]
+    )

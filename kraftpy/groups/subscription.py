@@ -1,0 +1,35 @@
+"""The topics a member of the `consumer` protocol subscribes to: the little of its metadata a broker needs.
+
+A member's metadata is opaque to the broker and carried as it is (KIP-429's owned partitions, user data, racks). Only
+offset deletion and expiry must know the topics, and they are in the same place in ConsumerProtocolSubscription v0-v3:
+an int16 version, then an array of strings. Later versions only append, so any version from 0 is read alike.
+
+Left out: all that follows the topics.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from kraftpy.ports import Buffer
+
+
+def subscribed_topics(metadata: Buffer) -> frozenset[str] | None:
+    """The topics in a ConsumerProtocolSubscription, or None where the bytes are not one."""
+    view = memoryview(metadata)
+    try:
+        version, count = struct.unpack_from(">hi", view)
+        if version < 0 or count < 0 or count * 2 > len(view):
+            return None
+        topics = set()
+        position = 6
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", view, position)
+            end = position + 2 + length
+            if length < 0 or end > len(view):
+                return None
+            topics.add(str(view[position + 2 : end], "utf-8"))
+            position = end
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return frozenset(topics)
