@@ -95,11 +95,14 @@ class Setting:
             choices = ", ".join(_choices(self.allowed))
             return f"a list of {choices}" if self.type is ConfigType.LIST else f"one of {choices}"
         low, high = _range(self.allowed, self.type)
-        if self.type in _BITS:
-            if high == (1 << _BITS[self.type]) - 1:
-                return f"{kind} of {_BITS[self.type] + 1} bits" if low < -1 else f"{kind}, at least {low:.0f}"
-            return f"{kind} from {low:.0f} to {high:.0f}"
-        return f"{kind} from {low:g} to {high:g}" if self.allowed else kind
+        if self.type not in _BITS:
+            return f"{kind} from {low:g} to {high:g}" if self.allowed else kind
+        extra, comma, _ = self.allowed.partition(",")
+        alternative = f", or {extra}" if comma else ""
+        bits = _BITS[self.type]
+        if low == -(1 << bits):
+            return f"{kind} of {bits + 1} bits"
+        return f"{kind} of at least {low}" if high == (1 << bits) - 1 else f"{kind} from {low} to {high}{alternative}"
 
     def _refuse(self, text: str) -> ConfigError:
         shown = "(hidden)" if self.type is ConfigType.PASSWORD else f"'{text}'"
@@ -149,7 +152,7 @@ class Setting:
             return ()
         values = tuple(item.strip() for item in text.split(","))
         if "" in values:
-            raise ConfigError(f"{self.name}='{text}' is not allowed: an entry of the list is empty")
+            raise ConfigError(f"{self.name}='{text}' is not allowed: expected a list without empty entries")
         if self.allowed.startswith("{") and not set(values) <= set(_choices(self.allowed)):
             raise self._refuse(text)
         if self.allowed == "throttled" and values != ("*",) and not all(_is_throttled(value) for value in values):

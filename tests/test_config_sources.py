@@ -1,0 +1,212 @@
+"""Where settings come from, which source wins, and what is said of a bad one."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftpy.config import BrokerConfig, ConfigError, Listener, Origin, load
+from kraftpy.config.sources import environment_settings, parse_properties, setting_name
+
+
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [
+        ("a=1\nb = 2\nc:3\nd 4\n  e\t5", {"a": "1", "b": "2", "c": "3", "d": "4", "e": "5"}),
+        ("# comment\n! another\n\n   \na=1 # not a comment", {"a": "1 # not a comment"}),
+        ("a=1,\\\n    2,\\\n  3\nb=4", {"a": "1,2,3", "b": "4"}),
+        ("a=1\\\\\nb=2", {"a": "1\\", "b": "2"}),
+        ("a=1\\", {"a": "1"}),
+        ("a=1\\\n\nb=2", {"a": "1", "b": "2"}),
+        ("a=1\\\n# no comment here", {"a": "1# no comment here"}),
+        (r"path=C\:\\data\tx", {"path": "C:\\data\tx"}),
+        (r"a\ b\=c=d", {"a b=c": "d"}),
+        (r"a=\u00e9\u0041", {"a": "éA"}),
+        (r"a=\q", {"a": "q"}),
+        ("a=1\r\nb=2\rc=3", {"a": "1", "b": "2", "c": "3"}),
+        ("a=1\na=2", {"a": "2"}),
+        ("a", {"a": ""}),
+        ("a =", {"a": ""}),
+        ("a = = b", {"a": "= b"}),
+        ("", {}),
+    ],
+)
+def test_a_properties_file_is_read_as_java_reads_it(text: str, entries: dict[str, str]) -> None:
+    assert parse_properties(text) == entries
+
+
+@pytest.mark.parametrize("escape", [r"\u00", r"\uzzzz", r"\u"])
+def test_a_broken_escape_is_named_with_its_line(escape: str) -> None:
+    with pytest.raises(ConfigError, match=r"^node\.properties, line 2: .*four hexadecimal digits"):
+        parse_properties(f"a=1\nb={escape}", "node.properties")
+
+
+@pytest.mark.parametrize(
+    ("variable", "setting"),
+    [
+        ("KAFKA_NODE_ID", "node.id"),
+        ("KAFKA_LISTENER_SECURITY_PROTOCOL_MAP", "listener.security.protocol.map"),
+        ("KAFKA_A__B_C", "a_b.c"),
+        ("KAFKA_A___B", "a-b"),
+    ],
+)
+def test_environment_variables_are_named_as_in_kafkas_image(variable: str, setting: str) -> None:
+    assert setting_name(variable) == setting
+
+
+def test_variables_of_the_image_itself_are_no_settings() -> None:
+    environment = {
+        "KAFKA_HEAP_OPTS": "-Xmx1G",
+        "KAFKA_VERSION": "4.3.0",
+        "PATH": "/bin",
+        "KAFKA_": "x",
+        "KAFKA_NUM_PARTITIONS": "3",
+    }
+    assert environment_settings(environment) == {"num.partitions": "3"}
+
+
+def test_later_sources_win() -> None:
+    config, warnings = load(
+        "node.id=1\nnum.partitions=1\nmessage.max.bytes=1\n",
+        {"KAFKA_NUM_PARTITIONS": "2", "KAFKA_MESSAGE_MAX_BYTES": "2"},
+        ["message.max.bytes=3", "message.max.bytes = 4"],
+    )
+    assert (config.node_id, config.num_partitions, config.message_max_bytes) == (1, 2, 4)
+    assert config.given["message.max.bytes"].origin is Origin.OVERRIDE
+    assert config.given["num.partitions"].origin is Origin.ENVIRONMENT
+    assert config.given["node.id"].origin is Origin.FILE
+    assert warnings == []
+
+
+def test_what_kafka_has_and_we_do_not_use_is_one_warning() -> None:
+    config, warnings = load(
+        "num.network.threads=3\nzookeeper.connect=a:1\nlistener.name.external.ssl.keystore.type=PEM",
+        {"KAFKA_SSL_CLIENT_AUTH": "none"},
+        ["background.threads=1"],
+    )
+    assert warnings == [
+        "num.network.threads is ignored: Kafka has it, this broker does not use it",
+        "zookeeper.connect is ignored: Kafka 4 no longer has it",
+        "listener.name.external.ssl.keystore.type is ignored: Kafka has it, this broker does not use it",
+        "ssl.client.auth is ignored: Kafka has it, this broker does not use it",
+        "background.threads is ignored: Kafka has it, this broker does not use it",
+    ]
+    assert config == BrokerConfig()
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("nod.id", "node.id"),
+        ("log.retention.hour", "log.retention.hours"),
+        ("ssl.keystore.pasword", "ssl.keystore.password"),
+    ],
+)
+def test_a_name_nobody_knows_is_an_error_that_names_the_nearest(name: str, near: str) -> None:
+    for sources in ({"properties": f"{name}=1"}, {"overrides": [f"{name}=1"]}):
+        with pytest.raises(ConfigError) as refused:
+            load(**sources)  # type: ignore[arg-type]
+        assert str(refused.value) == f"{name} is not a setting; did you mean {near}?"
+
+
+def test_a_name_like_no_other_is_an_error_without_a_guess() -> None:
+    with pytest.raises(ConfigError, match=r"^qqqq is not a setting$"):
+        load("qqqq=1")
+
+
+def test_from_the_environment_it_is_a_warning() -> None:
+    _, warnings = load(None, {"KAFKA_NOD_ID": "1"})
+    assert warnings == ["KAFKA_NOD_ID is ignored: nod.id is not a setting; did you mean node.id?"]
+
+
+@pytest.mark.parametrize("override", ["node.id", "=3", " =3", ""])
+def test_an_override_needs_a_name_and_a_value(override: str) -> None:
+    with pytest.raises(ConfigError, match="expected name=value"):
+        load(None, {}, [override])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num.partitions": "0"}, "num.partitions='0' is not allowed: expected an integer of at least 1"),
+        ({"process.roles": "boss"}, "process.roles='boss' is not allowed: expected a list of broker, controller"),
+        ({"process.roles": ""}, "process.roles='' is not allowed: expected a list of broker, controller"),
+        ({"log.dirs": "", "log.dir": ""}, "log.dirs='' is not allowed: expected at least one directory"),
+        (
+            {"log.retention.ms": "0"},
+            "log.retention.ms=0 is not allowed: expected an integer of at least 1, or -1 for no limit",
+        ),
+        ({"node.id": "1", "broker.id": "2"}, "node.id=1 and broker.id=2 differ: set node.id only"),
+        (
+            {"group.min.session.timeout.ms": "10", "group.max.session.timeout.ms": "9"},
+            "group.min.session.timeout.ms is above group.max.session.timeout.ms",
+        ),
+        (
+            {"log.cleaner.min.compaction.lag.ms": "5", "log.cleaner.max.compaction.lag.ms": "4"},
+            "min.compaction.lag.ms=5 is not allowed: it is above max.compaction.lag.ms=4",
+        ),
+        ({"listeners": "localhost:9092"}, "listeners='localhost:9092' is not allowed: expected NAME://host:port"),
+        (
+            {"listeners": "PLAINTEXT://h:70000"},
+            "listeners='PLAINTEXT://h:70000' is not allowed: expected a port from 0 to 65535",
+        ),
+        ({"listeners": "A://h:1,A://h:2"}, "listeners: the listener name A is there twice"),
+        ({"listeners": "A://:1,B://h:1"}, "listeners: A://:1 and B://h:1 want the same port"),
+        ({"listeners": "A://h:1"}, "listeners: no protocol for A in listener.security.protocol.map"),
+        ({"listeners": "SSL://h:1"}, "listeners: SSL://h:1 is SSL, but this broker speaks PLAINTEXT only"),
+        ({"listeners": "CONTROLLER://h:1"}, "listeners: none is for clients; all are in controller.listener.names"),
+        (
+            {"listener.security.protocol.map": "A"},
+            "listener.security.protocol.map='A' is not allowed: "
+            "expected NAME:PROTOCOL, of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL",
+        ),
+        (
+            {"listeners": "PLAINTEXT://0.0.0.0:1"},
+            "advertised.listeners: PLAINTEXT://0.0.0.0:1 cannot be told to clients; "
+            "set the address that they can reach",
+        ),
+        (
+            {"advertised.listeners": "PLAINTEXT://0.0.0.0:1"},
+            "advertised.listeners='PLAINTEXT://0.0.0.0:1' is not allowed: clients cannot connect to 0.0.0.0",
+        ),
+        ({"advertised.listeners": "B://h:1"}, "advertised.listeners: B is not among listeners (PLAINTEXT)"),
+        ({"inter.broker.listener.name": "B"}, "inter.broker.listener.name=B is not among listeners"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_one_clear_line(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig.of(settings)
+    assert str(refused.value) == message
+
+
+def test_listeners_as_in_a_container() -> None:
+    config = BrokerConfig.of(
+        {
+            "listeners": "PLAINTEXT://:19092,CONTROLLER://:9093,PLAINTEXT_HOST://[::1]:9092",
+            "advertised.listeners": "PLAINTEXT://broker-1:19092,plaintext_host://localhost:9092",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,PLAINTEXT_HOST:PLAINTEXT",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+        }
+    )
+    assert config.listeners == (
+        Listener("PLAINTEXT", "", 19092),
+        Listener("CONTROLLER", "", 9093),
+        Listener("PLAINTEXT_HOST", "::1", 9092),
+    )
+    assert config.client_listeners == (config.listeners[0], config.listeners[2])
+    assert config.advertised_listeners == (
+        Listener("PLAINTEXT", "broker-1", 19092),
+        Listener("PLAINTEXT_HOST", "localhost", 9092),
+    )
+    assert [str(listener) for listener in config.listeners][2] == "PLAINTEXT_HOST://[::1]:9092"
+
+
+def test_without_advertised_listeners_clients_are_told_where_it_listens() -> None:
+    config = BrokerConfig.of({"listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0"})
+    assert config.advertised_listeners == (Listener("PLAINTEXT", "127.0.0.1", 0),)
+
+
+def test_older_names_still_work() -> None:
+    config = BrokerConfig.of({"broker.id": "4", "log.dir": "/a,/b"})
+    assert (config.node_id, config.log_dirs) == (4, ("/a", "/b"))
+    assert BrokerConfig.of({"log.dir": "/a", "log.dirs": "/b"}).log_dirs == ("/b",)

@@ -1,0 +1,190 @@
+"""A topic's settings: defaults from the broker, overrides, alterations, and how they are described."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftpy.config import (
+    AlterOperation,
+    BrokerConfig,
+    ConfigError,
+    ConfigType,
+    TopicConfig,
+    alter_topic_config,
+    topic_config,
+    validate_topic_config,
+)
+from kraftpy.config.describe import (
+    ConfigSource,
+    describe_broker,
+    describe_topic,
+    differing_defaults,
+    render_differing_defaults,
+)
+
+DEFAULT = BrokerConfig()
+
+
+@pytest.mark.parametrize(
+    ("broker", "attribute", "value"),
+    [
+        ({}, "retention_ms", 604_800_000),
+        ({"log.retention.hours": "1"}, "retention_ms", 3_600_000),
+        ({"log.retention.hours": "1", "log.retention.minutes": "1"}, "retention_ms", 60_000),
+        ({"log.retention.minutes": "1", "log.retention.ms": "1"}, "retention_ms", 1),
+        ({"log.retention.hours": "-1"}, "retention_ms", -1),
+        ({"log.roll.hours": "2"}, "segment_ms", 7_200_000),
+        ({"log.roll.hours": "2", "log.roll.ms": "5"}, "segment_ms", 5),
+        ({"log.roll.jitter.hours": "1"}, "segment_jitter_ms", 3_600_000),
+        ({"log.flush.scheduler.interval.ms": "7"}, "flush_ms", 7),
+        ({"log.flush.scheduler.interval.ms": "7", "log.flush.interval.ms": "8"}, "flush_ms", 8),
+        ({"log.cleanup.policy": "compact,delete"}, "cleanup_policy", frozenset({"compact", "delete"})),
+        ({"message.max.bytes": "5"}, "max_message_bytes", 5),
+        ({"log.message.timestamp.type": "LogAppendTime"}, "message_timestamp_type", "LogAppendTime"),
+        ({"log.segment.bytes": "2000000"}, "segment_bytes", 2_000_000),
+    ],
+)
+def test_a_topic_takes_its_defaults_from_the_broker(broker: dict[str, str], attribute: str, value: object) -> None:
+    assert getattr(BrokerConfig.of(broker).topic_defaults, attribute) == value
+
+
+def test_overrides_are_before_the_brokers_settings() -> None:
+    config = topic_config(
+        {"retention.ms": "5", "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "preallocate": "true"},
+        BrokerConfig.of({"log.retention.ms": "7"}),
+    )
+    assert (config.retention_ms, config.is_compacted, config.preallocate) == (5, True, True)
+    assert config.min_cleanable_dirty_ratio == 0.1
+    assert not TopicConfig().is_compacted
+
+
+def test_the_internal_segment_size_has_no_lower_bound_and_comes_first() -> None:
+    assert topic_config({"internal.segment.bytes": "100", "segment.bytes": "2000000"}, DEFAULT).segment_bytes == 100
+    with pytest.raises(ConfigError, match=r"segment\.bytes='100' is not allowed"):
+        topic_config({"segment.bytes": "100"}, DEFAULT)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("retention.ms", "-1", None),
+        ("retention.ms", "-2", "retention.ms='-2' is not allowed: expected an integer of at least -1"),
+        ("cleanup.policy", "delete,compact", None),
+        ("cleanup.policy", "shred", "cleanup.policy='shred' is not allowed: expected a list of compact, delete"),
+        ("retention.ms", None, "retention.ms: no value was given"),
+        ("retention", "1", "retention is not a topic setting; did you mean retention.ms?"),
+        ("qqqq", "1", "qqqq is not a topic setting"),
+        (
+            "remote.storage.enable",
+            "true",
+            "remote.storage.enable=true is not allowed: this broker has no remote tier",
+        ),
+        ("remote.storage.enable", "false", None),
+        (
+            "compression.gzip.level",
+            "0",
+            "compression.gzip.level='0' is not allowed: expected an integer from 1 to 9, or -1",
+        ),
+    ],
+)
+def test_one_setting_is_checked(name: str, value: str | None, complaint: str | None) -> None:
+    assert validate_topic_config(name, value) == complaint
+
+
+def test_compaction_lags_are_checked_together() -> None:
+    with pytest.raises(ConfigError, match=r"above max\.compaction\.lag\.ms=1"):
+        topic_config({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}, DEFAULT)
+
+
+@pytest.mark.parametrize(
+    ("before", "operation", "name", "value", "after"),
+    [
+        ({}, "SET", "retention.ms", "5", {"retention.ms": "5"}),
+        ({"retention.ms": "5"}, "SET", "retention.ms", "6", {"retention.ms": "6"}),
+        ({"retention.ms": "5"}, "DELETE", "retention.ms", None, {}),
+        ({}, "DELETE", "retention.ms", None, {}),
+        ({}, "APPEND", "cleanup.policy", "compact", {"cleanup.policy": "delete,compact"}),
+        ({"cleanup.policy": "compact"}, "APPEND", "cleanup.policy", "compact", {"cleanup.policy": "compact"}),
+        ({"cleanup.policy": "compact,delete"}, "SUBTRACT", "cleanup.policy", "compact", {"cleanup.policy": "delete"}),
+    ],
+)
+def test_settings_are_altered_one_operation_at_a_time(
+    before: dict[str, str], operation: str, name: str, value: str | None, after: dict[str, str]
+) -> None:
+    unchanged = dict(before)
+    assert alter_topic_config(before, name, AlterOperation[operation], value, DEFAULT) == after
+    assert before == unchanged
+
+
+@pytest.mark.parametrize(
+    ("operation", "name", "value", "complaint"),
+    [
+        ("SET", "retention.ms", None, "no value was given"),
+        ("SET", "retention.ms", "x", "expected an integer"),
+        ("APPEND", "retention.ms", "1", "cannot append to it, it is not a list"),
+        ("SUBTRACT", "retention.ms", "1", "cannot subtract from it, it is not a list"),
+        ("APPEND", "cleanup.policy", "shred", "expected a list of compact, delete"),
+        ("DELETE", "qqqq", None, "is not a topic setting"),
+    ],
+)
+def test_a_bad_alteration_is_refused(operation: str, name: str, value: str | None, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        alter_topic_config({}, name, AlterOperation[operation], value, DEFAULT)
+
+
+def test_a_topic_setting_is_described_with_where_it_comes_from() -> None:
+    broker = BrokerConfig.of({"log.retention.minutes": "1"})
+    (entry,) = describe_topic({"retention.ms": "5"}, broker, ["retention.ms"])
+    assert (entry.value, entry.source, entry.type) == ("5", ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigType.LONG)
+    assert not entry.read_only
+    assert not entry.is_default
+    assert [(synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms] == [
+        ("retention.ms", "5", ConfigSource.DYNAMIC_TOPIC_CONFIG),
+        ("log.retention.minutes", "1", ConfigSource.STATIC_BROKER_CONFIG),
+        ("log.retention.hours", "168", ConfigSource.DEFAULT_CONFIG),
+    ]
+    (entry,) = describe_topic({}, broker, ["retention.ms"])
+    assert (entry.value, entry.source) == ("60000", ConfigSource.STATIC_BROKER_CONFIG)
+    (entry,) = describe_topic({}, DEFAULT, ["retention.ms"])
+    assert (entry.value, entry.is_default) == ("604800000", True)
+
+
+def test_all_of_a_topics_settings_are_described_but_the_internal_one() -> None:
+    names = [entry.name for entry in describe_topic({}, DEFAULT)]
+    assert len(names) == 33
+    assert names == sorted(names)
+    assert "internal.segment.bytes" in [
+        entry.name for entry in describe_topic({"internal.segment.bytes": "9"}, DEFAULT)
+    ]
+
+
+def test_a_broker_setting_is_described() -> None:
+    broker = BrokerConfig.of({"num.partitions": "3", "ssl.key.password": "secret", "listeners": "PLAINTEXT://a:1"})
+    entries = {entry.name: entry for entry in describe_broker(broker)}
+    assert entries["num.partitions"].value == "3"
+    assert entries["num.partitions"].source is ConfigSource.STATIC_BROKER_CONFIG
+    assert entries["num.partitions"].read_only
+    assert entries["node.id"].value == "1"
+    assert entries["advertised.listeners"].value == "PLAINTEXT://a:1"
+    assert entries["auto.create.topics.enable"].value == "true"
+    assert entries["log.dirs"].value == "./kraftpy-data"
+    assert "ssl.key.password" not in entries
+    (password,) = describe_broker(broker, ["ssl.key.password"])
+    assert password.is_sensitive
+    assert password.value is None
+    assert "secret" not in repr(password)
+
+
+def test_the_differing_defaults_are_the_ones_a_single_node_needs() -> None:
+    assert [(name, theirs, ours) for name, theirs, ours, _ in differing_defaults()] == [
+        ("controller.listener.names", None, "CONTROLLER"),
+        ("group.initial.rebalance.delay.ms", "3000", "0"),
+        ("listeners", "PLAINTEXT://:9092", "PLAINTEXT://127.0.0.1:9092"),
+        ("log.dir", "/tmp/kafka-logs", "./kraftpy-data"),
+        ("node.id", None, "1"),
+        ("offsets.topic.replication.factor", "3", "1"),
+        ("process.roles", None, "broker,controller"),
+        ("transaction.state.log.min.isr", "2", "1"),
+        ("transaction.state.log.replication.factor", "3", "1"),
+    ]
+    assert render_differing_defaults().count("\n") == 10
