@@ -14,6 +14,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,8 @@ def spark_session(java: Java, scratch: Path) -> Iterator[SparkSession]:
         "spark.ui.showConsoleProgress": "false",
     }
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    with _environment(environment), (scratch / "spark.log").open("wb") as log:
+    with _environment(environment), (scratch / "spark.log").open("wb") as log, warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # Spark warns of pandas 3, which nothing here uses
         gateway = launch_gateway(
             conf,  # type: ignore[no-untyped-call]
             popen_kwargs={"stdout": log, "stderr": log},

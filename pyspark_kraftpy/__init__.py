@@ -1,0 +1,39 @@
+"""What Spark finds by itself: `spark.read.format("kraftpy")`, without registration.
+
+Spark imports every top-level module named `pyspark_*` in a worker when a session first needs a Python data source,
+and takes its `DefaultSource`. So this module imports nothing of its own until a source is used; all the work is in
+`kraftpy.spark`.
+
+Left out: streaming reads and writing; Spark says of both that they are not implemented.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.types import StructType
+
+
+class DefaultSource(DataSource):
+    """Topics of a Kafka broker as rows: the columns and options of Spark's own Kafka source."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format`."""
+        return "kraftpy"
+
+    def schema(self) -> StructType:
+        """Kafka's seven columns, and `headers` where `includeHeaders` is true. Raises OptionError."""
+        from kraftpy.spark.source import default_schema
+
+        return default_schema(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch reader for the columns of `schema`; a schema the user gave prunes them. Raises OptionError."""
+        from kraftpy.spark.source import BatchReader
+
+        return BatchReader(self.options, schema)
