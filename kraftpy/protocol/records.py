@@ -28,7 +28,7 @@ NewRecord = tuple[int, bytes | None, bytes | None, Headers]
 """A record to be written: timestamp in ms, key, value, headers."""
 
 
-class CorruptBatch(KafkaError):  # noqa: N818 - named for what it says of the bytes
+class CorruptBatch(KafkaError):
     """The bytes are not a record batch, or contradict themselves. CORRUPT_MESSAGE unless a finer code fits."""
 
     def __init__(self, reason: str, code: ErrorCode = ErrorCode.CORRUPT_MESSAGE) -> None:
@@ -131,7 +131,7 @@ def decode_records(
 ) -> Iterator[Record]:
     """The `records_count` records that `data` is, one at a time; every record's time is `append_time` where given.
 
-    CorruptBatch where a record does not end where it said, offsets do not rise or pass the last, or bytes are left over.
+    CorruptBatch where a record does not end where it said, offsets do not rise or pass the last, or bytes are left.
 
     The consumer's hot loop: varints of one and two bytes are read in line, because a call costs as much as three.
     """
@@ -223,7 +223,7 @@ def zigzag(encoded: int) -> int:
     return encoded >> 1 ^ -(encoded & 1)
 
 
-def read_unsigned(data: bytes, position: int) -> tuple[int, int]:
+def read_unsigned(data: Buffer, position: int) -> tuple[int, int]:
     """A varint of up to 64 bits, not zigzag decoded, and the position after it. IndexError at the end of the data."""
     value = shift = 0
     while (byte := data[position]) > 127:
