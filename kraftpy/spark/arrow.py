@@ -1,0 +1,122 @@
+"""Kafka records as Arrow batches with exactly the columns Spark asked for.
+
+Spark accepts a batch only if its schema equals, to the letter, what Spark derives from the query's schema (since
+4.2); so the arrays are built to that schema, in its order. No Python object is made per record, headers aside.
+
+Invariant: a column nobody asked for costs nothing; a user's schema is the pruning Spark's Python sources do not
+have.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kraftpy.spark.offsets import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from kraftpy.client.columns import Columns
+
+TYPES = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""Every column there is, with its type in Spark's words; the order is that of Spark's own Kafka source."""
+
+ROWS_PER_BATCH = 16_384
+BYTES_PER_BATCH = 8 << 20
+"""No batch goes on beyond this many bytes of keys and values, one record aside: Spark holds several at once."""
+
+_MAY_BE_NULL = frozenset({"key", "value", "headers"})
+_BY_LOWERED_NAME = {name.lower(): name for name in TYPES}
+
+
+def default_schema_ddl(*, include_headers: bool) -> str:
+    """The columns of a query that names none."""
+    return ", ".join(f"{name} {kind}" for name, kind in TYPES.items() if include_headers or name != "headers")
+
+
+def check_schema(schema: StructType) -> tuple[str, ...]:
+    """Our column for each of the schema's fields, in order; names as Spark compares them, without regard to case.
+
+    Raises OptionError for a name, a type or a NOT NULL that cannot be served.
+    """
+    columns = []
+    for field in schema.fields:
+        column = _BY_LOWERED_NAME.get(field.name.lower())
+        if column is None:
+            close = difflib.get_close_matches(field.name.lower(), sorted(_BY_LOWERED_NAME), n=1)
+            guess = f"; did you mean {_BY_LOWERED_NAME[close[0]]!r}?" if close else "."
+            raise OptionError(f"schema: there is no column {field.name!r}{guess} There are {', '.join(TYPES)}")
+        if field.dataType.simpleString() != TYPES[column]:
+            raise OptionError(f"schema: column {column!r} is {TYPES[column]}, not {field.dataType.simpleString()}")
+        if column in _MAY_BE_NULL and not field.nullable:
+            raise OptionError(f"schema: column {column!r} may be null in Kafka, so it cannot be NOT NULL")
+        columns.append(column)
+    if not columns:
+        raise OptionError(f"schema: no column in it; there are {', '.join(TYPES)}")
+    return tuple(columns)
+
+
+def to_batches(
+    records: Columns, columns: tuple[str, ...], schema: pa.Schema, *, topic: str, partition: int
+) -> Iterator[pa.RecordBatch]:
+    """The records as batches of a schema whose fields are `columns`. Raises CorruptBatch for malformed headers."""
+    import pyarrow as pa
+
+    builders = [_builder(column, field.type, topic, partition) for column, field in zip(columns, schema, strict=True)]
+    for start, stop in _cuts(records):
+        rows = records.slice(start, stop)
+        yield pa.RecordBatch.from_arrays([build(rows) for build in builders], schema=schema)
+
+
+def _cuts(records: Columns) -> Iterator[tuple[int, int]]:
+    """Where to cut: every ROWS_PER_BATCH rows, or earlier where the rows are large."""
+    count = len(records)
+    start = 0
+    while start < count:
+        stop = min(start + ROWS_PER_BATCH, count)
+        limit = records.key_starts[start] + BYTES_PER_BATCH
+        if records.value_ends[stop - 1] > limit:
+            fitting = int(records.value_ends[start:stop].searchsorted(limit, side="right"))
+            stop = start + max(fitting, 1)
+        yield start, stop
+        start = stop
+
+
+def _builder(column: str, kind: pa.DataType, topic: str, partition: int) -> Callable[[Columns], Any]:
+    """What makes one column's array of some rows."""
+    import pyarrow as pa
+
+    from kraftpy.client import columns as arrays
+
+    match column:
+        case "key":
+            return arrays.key_array
+        case "value":
+            return arrays.value_array
+        case "topic":
+            return lambda rows: pa.repeat(topic, len(rows))
+        case "partition":
+            return lambda rows: pa.repeat(pa.scalar(partition, pa.int32()), len(rows))
+        case "offset":
+            return lambda rows: pa.array(rows.offsets)
+        case "timestamp":
+            return arrays.timestamp_array
+        case "timestampType":
+            return lambda rows: pa.array(rows.timestamp_types)
+        case "headers":
+            # Null, not empty, where a record has none: so does Spark's own source.
+            return lambda rows: arrays.headers_array(rows, kind, empty_is_null=True)
+        case _:
+            raise AssertionError(column)
