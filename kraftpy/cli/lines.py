@@ -1,0 +1,64 @@
+"""Input as blocks of whole lines, from files and standard input, without stalling the client's event loop.
+
+Files are read through aiofiles. Standard input has a thread of its own that is not waited for: a read at a terminal
+ends only when somebody presses a key, and Ctrl-C must not wait for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Sequence
+
+BLOCK_BYTES = 1 << 18
+STANDARD_INPUT = "-"
+
+
+async def read_lines(names: Sequence[str]) -> AsyncIterator[list[bytes]]:
+    """The lines of the files in turn, many at a time, without their line ends; `-` is standard input.
+
+    Line ends are `\\n` or `\\r\\n`; a last line without one counts. Raises OSError.
+    """
+    for name in names:
+        rest = b""
+        blocks = _standard_input() if name == STANDARD_INPUT else _file(name)
+        async for block in blocks:
+            lines = (rest + block).split(b"\n")
+            rest = lines.pop()
+            if lines:
+                yield [line.removesuffix(b"\r") for line in lines]
+        if rest:
+            yield [rest.removesuffix(b"\r")]
+
+
+async def _file(name: str) -> AsyncIterator[bytes]:
+    import aiofiles
+
+    async with aiofiles.open(name, "rb") as file:
+        while block := await file.read(BLOCK_BYTES):
+            yield block
+
+
+async def _standard_input() -> AsyncIterator[bytes]:
+    loop = asyncio.get_running_loop()
+    blocks: asyncio.Queue[bytes | OSError] = asyncio.Queue(maxsize=4)
+    descriptor = sys.stdin.fileno()
+
+    def read() -> None:
+        block: bytes | OSError = b"-"
+        while block and not isinstance(block, OSError):
+            try:
+                block = os.read(descriptor, BLOCK_BYTES)
+            except OSError as error:
+                block = error
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants it any more
+                asyncio.run_coroutine_threadsafe(blocks.put(block), loop).result()
+
+    threading.Thread(target=read, name="standard input", daemon=True).start()
+    while block := await blocks.get():
+        if isinstance(block, OSError):
+            raise block
+        yield block
