@@ -47,6 +47,11 @@ def _compiled(kind: type, version: int, flexible: bool) -> tuple[Reader, Writer]
 
 
 @cache
+def _numbers(code: str) -> primitives.Numbers:
+    return primitives.Numbers(code)
+
+
+@cache
 def min_size(kind: type, version: int, flexible: bool) -> int:
     """The fewest bytes a struct of this class can take, and at least 1."""
     present = [field for field in fields(kind) if version in field.versions and field.tag is None]
@@ -196,7 +201,8 @@ class _Source:
             yield "    else:"
             indent = "        "
         if isinstance(wire.element, Fixed):
-            yield f"{indent}{into} = read_fixed(buffer, position, count, {wire.element.code!r})"
+            read = self._name("read", _numbers(wire.element.code).read)
+            yield f"{indent}{into} = {read}(buffer, position, count)"
             yield f"{indent}position += count * {wire.element.size}"
             return
         if wire.element is None:
@@ -283,12 +289,9 @@ class _Source:
                 yield from self._unless_null(null, value, nothing, [f"emit({length})", f"emit({value})"])
             case Array():
                 self._int32()
-                length = "uvarint(len(items) + 1)" if self.flexible else "int32(len(items))"
                 nothing = "b'\\0'" if self.flexible else "b'\\xff\\xff\\xff\\xff'"
                 yield f"    items = {value}"
-                yield from self._unless_null(
-                    null, "items", nothing, [f"emit({length})", *self._elements(field, field.wire)]
-                )
+                yield from self._unless_null(null, "items", nothing, list(self._elements(field, field.wire)))
             case Nested():
                 assert field.struct is not None
                 write = self._name("write", writer(field.struct, self.version, self.flexible))
@@ -308,15 +311,18 @@ class _Source:
             yield ("        " if null else "    ") + line
 
     def _elements(self, field: Field, wire: Array) -> Iterator[str]:
-        match wire.element:
-            case Fixed():
-                yield f"emit(fixed(items, {wire.element.code!r}))"
-            case Sized():
-                yield f"for item in items: emit({self.compact}{wire.element.name}(item))"
-            case None:
-                assert field.struct is not None
-                write = self._name("write", writer(field.struct, self.version, self.flexible))
-                yield f"for item in items: {write}(item, emit)"
+        if isinstance(wire.element, Fixed):
+            numbers = _numbers(wire.element.code)
+            write = self._name("write", numbers.compact_write if self.flexible else numbers.write)
+            yield f"emit({write}(items))"
+            return
+        yield "emit(uvarint(len(items) + 1))" if self.flexible else "emit(int32(len(items)))"
+        if wire.element is None:
+            assert field.struct is not None
+            write = self._name("write", writer(field.struct, self.version, self.flexible))
+            yield f"for item in items: {write}(item, emit)"
+        else:
+            yield f"for item in items: emit({self.compact}{wire.element.name}(item))"
 
     def _write_tags(self) -> Iterator[str]:
         yield "    tags = []"

@@ -35,18 +35,17 @@ class FrameDecoder:
     `max_frame_bytes` may be changed at any time, and holds for the next size that is read.
     """
 
-    __slots__ = ("_have", "_parts", "_want", "max_frame_bytes")
+    __slots__ = ("_pending", "_want", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
-        self._parts: list[Buffer] = []  # what has arrived of the frame under way, or of its size
-        self._have = 0
-        self._want = -1  # bytes of the frame under way; -1 while its size is not known
+        self._pending = bytearray()  # the beginning of a frame, its size included
+        self._want = _SIZE.size  # how long `_pending` must become before there is something to do
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes that wait for the rest of their frame."""
-        return self._have
+        return len(self._pending)
 
     def feed(self, data: Buffer) -> list[memoryview]:
         """The frames that `data` completes, without their sizes. They may be views of `data` where that is `bytes`.
@@ -55,51 +54,40 @@ class FrameDecoder:
         """
         view = memoryview(data if isinstance(data, bytes) else bytes(data))
         frames: list[memoryview] = []
-        position, end = 0, len(view)
-        while position < end:
-            if self._have or self._want >= 0:
-                position = self._resume(view, position, frames)
-            elif end - position < 4:
-                self._keep(view[position:])
-                position = end
-            else:
-                size = self._checked(_SIZE.unpack_from(view, position)[0])
-                position += 4
-                if end - position >= size:
-                    frames.append(view[position : position + size])
-                    position += size
-                else:
-                    self._want = size
-                    self._keep(view[position:])
-                    position = end
+        position = self._resume(view, frames) if self._pending else 0
+        end = len(view)
+        while end - position >= 4:
+            whole = self._whole(_SIZE.unpack_from(view, position)[0])
+            if end - position < whole:
+                self._want = whole
+                break
+            frames.append(view[position + 4 : position + whole])
+            position += whole
+        if position < end:
+            self._pending += view[position:]
         return frames
 
-    def _resume(self, view: memoryview, position: int, frames: list[memoryview]) -> int:
-        """Go on with the frame under way; returns the position after what it took."""
-        missing = (4 if self._want < 0 else self._want) - self._have
-        piece = view[position : position + missing]
-        self._keep(piece)
-        if len(piece) == missing:
-            whole = b"".join(self._parts)
-            self._parts, self._have = [], 0
-            if self._want < 0:
-                self._want = self._checked(_SIZE.unpack(whole)[0])
-                if self._want > 0:
-                    return position + missing
-                whole = b""
-            self._want = -1
-            frames.append(memoryview(whole))
-        return position + len(piece)
+    def _resume(self, view: memoryview, frames: list[memoryview]) -> int:
+        """Go on with the frame under way; returns how much of `view` that took."""
+        position = 0
+        while True:
+            piece = view[position : position + self._want - len(self._pending)]
+            self._pending += piece
+            position += len(piece)
+            if len(self._pending) < self._want:
+                return position
+            if self._want == _SIZE.size:
+                self._want = self._whole(_SIZE.unpack(self._pending)[0])
+            if len(self._pending) == self._want:
+                frames.append(memoryview(self._pending)[4:])
+                self._pending, self._want = bytearray(), _SIZE.size
+                return position
 
-    def _keep(self, piece: memoryview) -> None:
-        if len(piece):
-            self._parts.append(piece)
-            self._have += len(piece)
-
-    def _checked(self, size: int) -> int:
+    def _whole(self, size: int) -> int:
+        """Bytes of a frame with its size, which must be one that is allowed."""
         if size < 0 or size > self.max_frame_bytes:
             raise ProtocolError(f"a frame of {size} bytes; the limit is {self.max_frame_bytes}")
-        return size
+        return _SIZE.size + size
 
 
 class RequestHeader(NamedTuple):

@@ -18,7 +18,7 @@ Left out: unknown tagged fields are skipped, not kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from struct import Struct, pack, unpack_from
+from struct import Struct
 from typing import Any
 
 from kraftpy.ports import Buffer
@@ -102,14 +102,19 @@ def read_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int
 
 def read_compact_string(buffer: Buffer, position: int) -> tuple[str, int]:
     """A string with a varint length."""
-    length, position = read_uvarint(buffer, position)
+    length = buffer[position]
+    if length >= 0x80:
+        length, position = read_uvarint(buffer, position)
+    else:
+        position += 1
     return _string(buffer, position, length - 1)
 
 
 def read_compact_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
     """A string with a varint length, 0 for null."""
-    length, position = read_uvarint(buffer, position)
-    return (None, position) if length == 0 else _string(buffer, position, length - 1)
+    if buffer[position] == 0:
+        return None, position + 1
+    return read_compact_string(buffer, position)
 
 
 def read_bytes(buffer: Buffer, position: int) -> tuple[bytes, int]:
@@ -224,26 +229,46 @@ def read_nullable_count(buffer: Buffer, position: int, min_size: int, budget: Bu
 
 def read_compact_count(buffer: Buffer, position: int, min_size: int, budget: Budget) -> tuple[int, int]:
     """An array's varint length."""
-    count, position = read_uvarint(buffer, position)
+    count = buffer[position]
+    if count >= 0x80:
+        count, position = read_uvarint(buffer, position)
+    else:
+        position += 1
     return _affordable(buffer, position, count - 1, min_size, budget), position
 
 
 def read_compact_nullable_count(buffer: Buffer, position: int, min_size: int, budget: Budget) -> tuple[int, int]:
     """An array's varint length; -1 for null."""
-    count, position = read_uvarint(buffer, position)
-    if count == 0:
-        return -1, position
-    return _affordable(buffer, position, count - 1, min_size, budget), position
+    if buffer[position] == 0:
+        return -1, position + 1
+    return read_compact_count(buffer, position, min_size, budget)
 
 
-def read_fixed(buffer: Buffer, position: int, count: int, code: str) -> list[Any]:
-    """`count` numbers of `struct`'s type `code`, which `read_count` has found to fit."""
-    return list(unpack_from(f">{count}{code}", buffer, position))
+class Numbers:
+    """Arrays of one fixed-width type, given as its code in `struct`. Short ones, as of replica ids, are made ready."""
 
+    __slots__ = ("_code", "_short")
 
-def fixed(values: list[Any], code: str) -> bytes:
-    """Numbers of `struct`'s type `code`, one after the other."""
-    return pack(f">{len(values)}{code}", *values)
+    def __init__(self, code: str) -> None:
+        self._code = code
+        self._short = tuple(Struct(f">{count}{code}") for count in range(9))
+
+    def _layout(self, count: int) -> Struct:
+        return self._short[count] if count < 9 else Struct(f">{count}{self._code}")
+
+    def read(self, buffer: Buffer, position: int, count: int) -> list[Any]:
+        """`count` of them, which `read_count` has found to fit."""
+        return list(self._layout(count).unpack_from(buffer, position))
+
+    def write(self, values: list[Any]) -> bytes:
+        """An int32 length and the values."""
+        count = len(values)
+        return _INT32.pack(count) + self._layout(count).pack(*values)
+
+    def compact_write(self, values: list[Any]) -> bytes:
+        """A varint length and the values."""
+        count = len(values)
+        return uvarint(count + 1) + self._layout(count).pack(*values)
 
 
 # --- tagged fields -------------------------------------------------------------------------------------------------

@@ -212,6 +212,7 @@ def _make_init(kind: type[Struct]) -> Callable[..., None]:
     source = f"def __init__(self{', *, ' if keywords else ''}{', '.join(keywords)}):\n{''.join(body) or '    pass'}"
     exec(compile(source, f"<{kind.__name__}.__init__>", "exec"), names)
     made: Callable[..., None] = names["__init__"]
+    made.__qualname__ = f"{kind.__name__}.__init__"  # for the message of a TypeError
     return made
 
 
@@ -222,13 +223,13 @@ def _declare(cls: type[T], base: type, **extra: object) -> type[T]:
     return type(cls.__name__, (base,), {**namespace, "__slots__": names, "_defaults": defaults, **extra})
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True)
+@dataclass_transform(kw_only_default=True)
 def struct(cls: type[T]) -> type[T]:
     """Declare what a message carries. Its versions are those of the message around it."""
     return _declare(cls, Struct)
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True)
+@dataclass_transform(kw_only_default=True)
 def message(*, api_key: int, versions: str, flexible: str) -> Callable[[type[T]], type[T]]:
     """Declare a request or a response: its API key, the versions it has, and those that are flexible ("none" if
     none)."""
@@ -239,6 +240,9 @@ def message(*, api_key: int, versions: str, flexible: str) -> Callable[[type[T]]
 
     return declare
 
+
+_ELEMENTS = (None, int8, int16, int32, int64, string)
+"""What arrays are made of; the protocol has no others."""
 
 # --- what a declaration says ---------------------------------------------------------------------------------------
 
@@ -295,7 +299,8 @@ def _read(kind: type, name: str, hint: Any) -> Field:
         of = inner
     elif wire == array:
         (of,) = get_args(inner)
-    assert not isinstance(wire, Array) or get_origin(inner) is list
+    if isinstance(wire, Array) and (get_origin(inner) is not list or wire.element not in _ELEMENTS):
+        raise TypeError(f"{kind.__name__}.{name}: {hint!r} is not an array that can be read")
     null_versions = NEVER if not optional else null_in or versions
     default = kind._defaults.get(name, REQUIRED)  # type: ignore[attr-defined]
     return Field(name, wire, of, versions, null_versions, number, may_ignore, default)
