@@ -1,0 +1,48 @@
+"""What a batch must be for its topic: one of it, in size, in time, with keys. No state."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kraftpy.config.topic import TopicConfig
+from kraftpy.ports import Buffer
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.record_batch import BatchHeader, CorruptBatch, iter_records, split_batches
+from kraftpy.types import Millis
+
+_LOG_APPEND_TIME: Final = "LogAppendTime"
+
+
+def only_batch(records: Buffer) -> tuple[BatchHeader, memoryview]:
+    """The one batch a producer may send per partition (since Produce v3). INVALID_RECORD for none or several."""
+    batches = split_batches(records)
+    if len(batches) != 1:
+        raise CorruptBatch(f"{len(batches)} batches where one is expected", ErrorCode.INVALID_RECORD)
+    return batches[0]
+
+
+def log_append_time(config: TopicConfig, now: Millis) -> int | None:
+    """The time to stamp, or None where the topic keeps the producer's."""
+    return now if config.message_timestamp_type == _LOG_APPEND_TIME else None
+
+
+def check_timestamps(header: BatchHeader, config: TopicConfig, now: Millis) -> None:
+    """INVALID_TIMESTAMP where the batch's first or largest timestamp is too far from the broker's time (KIP-937)."""
+    for timestamp in (header.base_timestamp, header.max_timestamp):
+        if timestamp < 0:
+            continue
+        if timestamp - now > config.message_timestamp_after_max_ms:
+            raise KafkaError(
+                ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is {timestamp - now} ms ahead of the broker"
+            )
+        if now - timestamp > config.message_timestamp_before_max_ms:
+            raise KafkaError(
+                ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is {now - timestamp} ms behind the broker"
+            )
+
+
+def check_keys(header: BatchHeader, batch: Buffer) -> None:
+    """INVALID_RECORD where a record has no key; only asked of compacted topics, as it decodes the batch."""
+    for record in iter_records(batch, header):
+        if record.key is None:
+            raise KafkaError(ErrorCode.INVALID_RECORD, f"record {record.offset} of a compacted topic has no key")

@@ -1,0 +1,134 @@
+"""Which leader wrote what: leader epoch -> first offset of that epoch, and where two logs part.
+
+Two logs agree up to the end of the last epoch both know (KIP-101, KIP-279, KIP-320), so a follower truncates by epochs
+and never by high watermark.
+
+Invariants: epochs and start offsets grow strictly from entry to entry, but for an epoch that began and ended without a
+record, whose entry is replaced by the next one's.
+
+Durability: changes are in memory until the next flush of the log writes `leader-epoch-checkpoint` (`version` says
+whether it must). That is enough: an entry with records behind it is found again by the recovery scan, which begins at
+the recovery point, and the recovery point moves only after this file was written; an entry without records behind it is
+dropped when a log is opened, here as in Kafka.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kraftpy.log.layout import CorruptFile, decode_entries, encode_entries
+
+
+class EpochEnd(NamedTuple):
+    """The end of an epoch in this log; both -1 where it is undefined."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+UNDEFINED = EpochEnd(-1, -1)
+
+
+class LeaderEpochs:
+    """The epochs of one partition's log."""
+
+    __slots__ = ("_epochs", "_starts", "version")
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        self.version = 0
+        """How often it changed: what a flush compares."""
+        for epoch, start in entries:
+            self.assign(epoch, start)
+
+    def entries(self) -> list[tuple[int, int]]:
+        """(leader epoch, first offset) pairs in order."""
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch, -1 where none is known."""
+        return self._epochs[-1] if self._epochs else -1
+
+    def assign(self, leader_epoch: int, start_offset: int) -> bool:
+        """Epoch `leader_epoch` begins at `start_offset`. True where that is news.
+
+        Entries of the same or a later epoch, or that begin at or after the offset, are of a history that did not
+        happen.
+        """
+        if leader_epoch < 0 or start_offset < 0:
+            raise ValueError(f"leader epoch {leader_epoch} at offset {start_offset}")
+        if leader_epoch == self.latest and start_offset >= self._starts[-1]:
+            return False
+        keep = min(bisect_left(self._epochs, leader_epoch), bisect_left(self._starts, start_offset))
+        del self._epochs[keep:]
+        del self._starts[keep:]
+        self._epochs.append(leader_epoch)
+        self._starts.append(start_offset)
+        self.version += 1
+        return True
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch in which a record of the log was written, -1 where that is not known."""
+        found = bisect_right(self._starts, offset)
+        return self._epochs[found - 1] if found else -1
+
+    def end_offset_for(self, leader_epoch: int, log_end_offset: int) -> EpochEnd:
+        """The largest epoch not above the one asked for, and where it ends: what OffsetForLeaderEpoch answers.
+
+        Undefined for an epoch newer than all known, and for -1. Where all known ones are newer, the asked epoch ends
+        where the first of them begins.
+        """
+        if leader_epoch < 0 or not self._epochs or leader_epoch > self._epochs[-1]:
+            return UNDEFINED
+        if leader_epoch == self._epochs[-1]:
+            return EpochEnd(leader_epoch, log_end_offset)
+        above = bisect_right(self._epochs, leader_epoch)
+        floor = self._epochs[above - 1] if above else leader_epoch
+        return EpochEnd(floor, self._starts[above])
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """The log now ends before `end_offset`: drop epochs that begin there or later."""
+        keep = bisect_left(self._starts, end_offset)
+        if keep < len(self._starts):
+            del self._epochs[keep:]
+            del self._starts[keep:]
+            self.version += 1
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """The log now begins at `start_offset`: the epoch it lies in begins there, earlier ones are gone."""
+        found = bisect_right(self._starts, start_offset)
+        if found and self._starts[found - 1] < start_offset:
+            self._starts[found - 1] = start_offset
+            self.version += 1
+        if found > 1:
+            del self._epochs[: found - 1]
+            del self._starts[: found - 1]
+            self.version += 1
+
+    def clear(self) -> None:
+        """Forget everything: the log starts anew."""
+        if self._epochs:
+            self._epochs.clear()
+            self._starts.clear()
+            self.version += 1
+
+    def encode(self) -> bytes:
+        """As `leader-epoch-checkpoint` holds them."""
+        return encode_entries(list(self.entries()))
+
+    @classmethod
+    def decode(cls, data: bytes) -> LeaderEpochs:
+        """From the bytes of a checkpoint. CorruptFile where they are damaged."""
+        try:
+            pairs = [(int(epoch), int(start)) for epoch, start in decode_entries(data, 2)]
+        except CorruptFile:
+            raise
+        except ValueError as error:
+            raise CorruptFile(str(error)) from error
+        if any(epoch < 0 or start < 0 for epoch, start in pairs):
+            raise CorruptFile("a negative epoch or offset")
+        return cls(pairs)

@@ -1,0 +1,228 @@
+"""Sparse indexes of a segment: from an offset to a position, and from a timestamp to an offset.
+
+On disk they are Kafka's `.index` and `.timeindex`: big-endian entries of int32 relative offset + int32 position, and of
+int64 timestamp + int32 relative offset. An entry is added with the batch before which more than `index.interval.bytes`
+have gone by since the last entry; it names that batch's *last* offset and its start position. A time entry says: the
+largest timestamp so far, and the last offset of the batch that brought it.
+
+A segment being written holds its entries here, in flat arrays. A sealed one holds none: a lookup reads a few bytes of
+the file and returns a small window of it (`*_window`), so a thousand idle partitions cost no memory and a lookup's cost
+does not depend on who asked before.
+
+Invariants: within an index offsets, positions and timestamps strictly grow (positions and timestamps of a well-formed
+index; `is_sane` says whether a file from the disk is one).
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from typing import Final
+
+from kraftpy.ports import File
+
+OFFSET_ENTRY_BYTES: Final = 8
+TIME_ENTRY_BYTES: Final = 12
+MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+_WINDOW_ENTRIES: Final = 256
+_SWAP: Final = sys.byteorder == "little"
+_HIGH: Final = 1 if _SWAP else 0  # where the high word of a native int64 lies among its two
+
+
+class OffsetIndex:
+    """Entries of an `.index`: relative offset and position, in order."""
+
+    __slots__ = ("offsets", "positions")
+
+    def __init__(self) -> None:
+        self.offsets = array("I")
+        self.positions = array("I")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def append(self, relative_offset: int, position: int) -> None:
+        """Add the entry of a batch: its last offset and its start."""
+        self.offsets.append(relative_offset)
+        self.positions.append(position)
+
+    def last_position(self) -> int:
+        """The last entry's position, 0 where there is none."""
+        return self.positions[-1] if self.positions else 0
+
+    def position_of(self, relative_offset: int) -> int:
+        """Where to start looking for an offset: the position of the last entry not beyond it, else 0."""
+        found = bisect_right(self.offsets, relative_offset)
+        return self.positions[found - 1] if found else 0
+
+    def position_before(self, position: int) -> int:
+        """The last entry's position that is not beyond `position`, else 0."""
+        found = bisect_right(self.positions, position)
+        return self.positions[found - 1] if found else 0
+
+    def truncate(self, relative_offset: int) -> None:
+        """Keep the entries below an offset."""
+        keep = bisect_left(self.offsets, relative_offset)
+        self.offsets = self.offsets[:keep]  # new arrays: a thread may be writing the old ones
+        self.positions = self.positions[:keep]
+
+    def frozen(self) -> OffsetIndex:
+        """These entries for a thread to encode, for as long as nothing is appended here."""
+        index = OffsetIndex()
+        index.offsets, index.positions = self.offsets, self.positions
+        return index
+
+    def encode(self) -> bytes:
+        """The entries as they lie on disk."""
+        words = array("I", bytes(OFFSET_ENTRY_BYTES * len(self)))
+        words[0::2] = self.offsets
+        words[1::2] = self.positions
+        if _SWAP:
+            words.byteswap()
+        return words.tobytes()
+
+    @classmethod
+    def decode(cls, data: bytes) -> OffsetIndex:
+        """The whole entries in `data`; bytes of a torn last one are ignored."""
+        index = cls()
+        words = array("I", data[: len(data) // OFFSET_ENTRY_BYTES * OFFSET_ENTRY_BYTES])
+        if _SWAP:
+            words.byteswap()
+        index.offsets = words[0::2]
+        index.positions = words[1::2]
+        return index
+
+
+class TimeIndex:
+    """Entries of a `.timeindex`: timestamp in ms and relative offset, in order."""
+
+    __slots__ = ("offsets", "timestamps")
+
+    def __init__(self) -> None:
+        self.timestamps = array("q")
+        self.offsets = array("I")
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    def append(self, timestamp: int, relative_offset: int) -> None:
+        """Add an entry where the timestamp is larger than the last one's and not below 0; else do nothing."""
+        if timestamp > (self.timestamps[-1] if self.timestamps else -1):
+            self.timestamps.append(timestamp)
+            self.offsets.append(relative_offset)
+
+    def first_at_least(self, timestamp: int) -> int | None:
+        """The relative offset of the first entry whose timestamp is `timestamp` or more; None where there is none."""
+        found = bisect_left(self.timestamps, timestamp)
+        return self.offsets[found] if found < len(self.offsets) else None
+
+    def truncate(self, relative_offset: int) -> None:
+        """Keep the entries below an offset."""
+        keep = bisect_left(self.offsets, relative_offset)
+        self.timestamps = self.timestamps[:keep]
+        self.offsets = self.offsets[:keep]
+
+    def frozen(self) -> TimeIndex:
+        """These entries for a thread to encode, for as long as nothing is appended here."""
+        index = TimeIndex()
+        index.timestamps, index.offsets = self.timestamps, self.offsets
+        return index
+
+    def encode(self) -> bytes:
+        """The entries as they lie on disk."""
+        halves = array("I", self.timestamps.tobytes())
+        words = array("I", bytes(TIME_ENTRY_BYTES * len(self)))
+        words[0::3] = halves[_HIGH::2]
+        words[1::3] = halves[1 - _HIGH :: 2]
+        words[2::3] = self.offsets
+        if _SWAP:
+            words.byteswap()
+        return words.tobytes()
+
+    @classmethod
+    def decode(cls, data: bytes) -> TimeIndex:
+        """The whole entries in `data`; bytes of a torn last one are ignored."""
+        index = cls()
+        words = array("I", data[: len(data) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES])
+        if _SWAP:
+            words.byteswap()
+        halves = array("I", bytes(8 * (len(words) // 3)))
+        halves[_HIGH::2] = words[0::3]
+        halves[1 - _HIGH :: 2] = words[1::3]
+        index.timestamps = array("q", halves.tobytes())
+        index.offsets = words[2::3]
+        return index
+
+
+# --- looking into a file ----------------------------------------------------------------------------------------------
+
+
+def offset_window(file: File, relative_offset: int) -> OffsetIndex:
+    """A few entries of an `.index` file, with the one `position_of(relative_offset)` would find in the whole."""
+    return _offset_window(file, lambda index: index.offsets[0] <= relative_offset)
+
+
+def position_window(file: File, position: int) -> OffsetIndex:
+    """A few entries of an `.index` file, with the one `position_before(position)` would find in the whole."""
+    return _offset_window(file, lambda index: index.positions[0] <= position)
+
+
+def _offset_window(file: File, not_beyond: Callable[[OffsetIndex], bool]) -> OffsetIndex:
+    low, high = _narrow(
+        file.size() // OFFSET_ENTRY_BYTES,
+        lambda entry: not_beyond(OffsetIndex.decode(file.read(entry * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES))),
+    )
+    return OffsetIndex.decode(file.read(low * OFFSET_ENTRY_BYTES, (high - low) * OFFSET_ENTRY_BYTES))
+
+
+def time_window(file: File, timestamp: int) -> TimeIndex:
+    """A few entries of a `.timeindex` file, with the one `first_at_least(timestamp)` would find in the whole."""
+
+    def below(entry: int) -> bool:
+        return TimeIndex.decode(file.read(entry * TIME_ENTRY_BYTES, TIME_ENTRY_BYTES)).timestamps[0] < timestamp
+
+    low, high = _narrow(file.size() // TIME_ENTRY_BYTES, below)
+    return TimeIndex.decode(file.read(low * TIME_ENTRY_BYTES, (high + 1 - low) * TIME_ENTRY_BYTES))
+
+
+def _narrow(entries: int, holds: Callable[[int], bool]) -> tuple[int, int]:
+    """Entries [low, high), at most a window, around the last for which `holds`; it holds for a prefix of them."""
+    low, high = 0, entries
+    while high - low > _WINDOW_ENTRIES:
+        middle = (low + high) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return low, high
+
+
+def last_time_entry(file: File) -> tuple[int, int] | None:
+    """The last entry of a `.timeindex` file: timestamp and relative offset."""
+    entries = file.size() // TIME_ENTRY_BYTES
+    if not entries:
+        return None
+    last = TimeIndex.decode(file.read((entries - 1) * TIME_ENTRY_BYTES, TIME_ENTRY_BYTES))
+    return last.timestamps[0], last.offsets[0]
+
+
+def is_sane(index: File, time_index: File, segment_bytes: int, segment_offsets: int) -> bool:
+    """Whether two index files can belong to a segment of that many bytes and offsets. Looks at both ends only."""
+    index_bytes, time_bytes = index.size(), time_index.size()
+    if index_bytes % OFFSET_ENTRY_BYTES or time_bytes % TIME_ENTRY_BYTES:
+        return False
+    if index_bytes:
+        ends = OffsetIndex.decode(
+            index.read(0, OFFSET_ENTRY_BYTES) + index.read(index_bytes - OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
+        )
+        # position 0 is never indexed, so a zero-filled file shows in its first entry and a half-written one in its last
+        if not 0 < ends.positions[0] <= ends.positions[1] < segment_bytes:
+            return False
+        if not ends.offsets[0] <= ends.offsets[1] < segment_offsets:
+            return False
+    if time_bytes:
+        last = last_time_entry(time_index)
+        return last is not None and last[1] < segment_offsets and not (last == (0, 0) and time_bytes > TIME_ENTRY_BYTES)
+    return True

@@ -1,0 +1,219 @@
+"""What a log directory looks like: names of files, and the small files that are replaced as a whole.
+
+```
+<log dir>/meta.properties                   which cluster, node and directory this is
+         /.kafka_cleanshutdown              the last stop was clean; read, then deleted, before any log is opened
+         /recovery-point-offset-checkpoint  per partition: all before this offset is synced
+         /log-start-offset-checkpoint       per partition: the first offset readers may see
+         /topic-0/partition.metadata        the topic's id, written before any data
+                 /leader-epoch-checkpoint
+                 /00000000000000000000.log .index .timeindex
+                 /00000000000000000042.snapshot
+```
+
+Names and line formats are Kafka's own. Where Kafka leaves a checkpoint unprotected we end it with a line `xxh64 <hex>`,
+so that a damaged file is told from an old one; a damaged checkpoint raises `CorruptFile` and the caller falls back to a
+scan.
+
+Every write here goes through `Directory.replace`: atomic, durable, and blocking. Call it from a thread.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from typing import Final
+
+import xxhash
+
+from kraftpy.ports import Directory
+from kraftpy.types import TopicId, TopicPartition
+
+LOG: Final = ".log"
+INDEX: Final = ".index"
+TIME_INDEX: Final = ".timeindex"
+SNAPSHOT: Final = ".snapshot"
+SEGMENT_SUFFIXES: Final = (LOG, INDEX, TIME_INDEX)
+
+DELETED: Final = ".deleted"  # out of the log, waiting to be removed
+CLEANED: Final = ".cleaned"  # compaction's output while it is being written
+SWAP: Final = ".swap"  # compaction's output, complete, about to replace what it was made from
+TEMPORARY: Final = ".tmp"  # what `Directory.replace` leaves when it is interrupted
+
+PARTITION_METADATA: Final = "partition.metadata"
+LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
+RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
+HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+META_PROPERTIES: Final = "meta.properties"
+DELETED_PARTITION: Final = "-delete"
+
+_DIGITS: Final = 20
+
+
+class CorruptFile(ValueError):
+    """A small file whose checksum or form is wrong."""
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """`00000000000000000042.log` for 42 and `.log`."""
+    return f"{base_offset:020d}{suffix}"
+
+
+def offset_of(name: str, suffix: str) -> int | None:
+    """The offset in a file's name, or None where the name is not 20 digits and `suffix`."""
+    if len(name) == _DIGITS + len(suffix) and name.endswith(suffix) and name[:_DIGITS].isdecimal():
+        return int(name[:_DIGITS])
+    return None
+
+
+def parse_partition(name: str) -> TopicPartition | None:
+    """The partition a directory holds, by its name `topic-0`; None for any other directory."""
+    topic, dash, number = name.rpartition("-")
+    if not dash or not topic or not number.isdecimal() or not number.isascii() or str(int(number)) != number:
+        return None
+    return TopicPartition(topic, int(number))
+
+
+def deleted_partition_name(partition: TopicPartition, unique: str) -> str:
+    """What a deleted partition's directory is renamed to until it is removed; at most 255 characters."""
+    suffix = f".{unique}{DELETED_PARTITION}"
+    return str(partition)[: 255 - len(suffix)] + suffix
+
+
+def partitions(log_directory: Directory) -> list[TopicPartition]:
+    """The partitions that have a directory here, sorted."""
+    return sorted(found for name in log_directory.names() if (found := parse_partition(name)) is not None)
+
+
+def deleted_partitions(log_directory: Directory) -> list[str]:
+    """Directories of partitions that were deleted and not yet removed."""
+    return [name for name in log_directory.names() if name.endswith(DELETED_PARTITION)]
+
+
+# --- text with a checksum ---------------------------------------------------------------------------------------------
+
+
+def with_checksum(text: str) -> bytes:
+    """`text`, which ends in a newline, and a last line that proves it whole."""
+    body = text.encode()
+    return body + f"xxh64 {xxhash.xxh64_hexdigest(body)}\n".encode()
+
+
+def without_checksum(data: bytes) -> str:
+    """The text `with_checksum` was given. CorruptFile where the last line does not prove it."""
+    start = data.rfind(b"xxh64 ")
+    if start < 0 or data[start:] != f"xxh64 {xxhash.xxh64_hexdigest(data[:start])}\n".encode():
+        raise CorruptFile("the checksum does not match")
+    return data[:start].decode()
+
+
+def encode_entries(entries: list[tuple[object, ...]]) -> bytes:
+    """Kafka's checkpoint form: version 0, the number of lines, then one line per entry."""
+    lines = ["0", str(len(entries)), *(" ".join(map(str, entry)) for entry in entries)]
+    return with_checksum("\n".join(lines) + "\n")
+
+
+def decode_entries(data: bytes, fields: int) -> list[list[str]]:
+    """The entries' fields as text. CorruptFile where anything is not as `encode_entries` writes it."""
+    lines = without_checksum(data).splitlines()
+    if len(lines) < 2 or lines[0] != "0" or not lines[1].isdecimal() or int(lines[1]) != len(lines) - 2:
+        raise CorruptFile("not a checkpoint of version 0")
+    entries = [line.split(" ") for line in lines[2:]]
+    if any(len(entry) != fields for entry in entries):
+        raise CorruptFile(f"an entry without {fields} fields")
+    return entries
+
+
+# --- the log directory's files ----------------------------------------------------------------------------------------
+
+
+def read_offsets(log_directory: Directory, name: str) -> dict[TopicPartition, int]:
+    """A checkpoint of one offset per partition; empty where there is none. Raises CorruptFile."""
+    try:
+        data = log_directory.read(name)
+    except FileNotFoundError:
+        return {}
+    try:
+        return {TopicPartition(topic, int(number)): int(offset) for topic, number, offset in decode_entries(data, 3)}
+    except CorruptFile as error:
+        raise CorruptFile(f"{log_directory.path}/{name}: {error}") from error
+
+
+def write_offsets(log_directory: Directory, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace such a checkpoint, durably. Blocks."""
+    log_directory.replace(name, encode_entries([(*key, offset) for key, offset in sorted(offsets.items())]))
+
+
+def take_clean_shutdown(log_directory: Directory) -> int | None:
+    """The broker epoch the last clean stop left, and forget it; None where the last stop was not clean.
+
+    The marker is gone, durably, before this returns: a crash from here on is seen as one. -1 for an epoch not recorded.
+    """
+    try:
+        data = log_directory.read(CLEAN_SHUTDOWN)
+    except FileNotFoundError:
+        return None
+    log_directory.delete(CLEAN_SHUTDOWN)
+    log_directory.sync()
+    try:
+        epoch = json.loads(data)["brokerEpoch"]
+    except (ValueError, KeyError, TypeError):
+        return -1
+    return epoch if isinstance(epoch, int) else -1
+
+
+def mark_clean_shutdown(log_directory: Directory, broker_epoch: int = -1) -> None:
+    """Say that every log here was closed and every checkpoint written. The last write of a clean stop. Blocks."""
+    log_directory.replace(CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode())
+
+
+def read_meta_properties(log_directory: Directory) -> dict[str, str] | None:
+    """`cluster.id`, `node.id`, `directory.id`, `version`; None where the directory is new."""
+    try:
+        text = log_directory.read(META_PROPERTIES).decode()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise CorruptFile(f"{log_directory.path}/{META_PROPERTIES}: {error}") from error
+    pairs = (line.partition("=") for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def write_meta_properties(log_directory: Directory, properties: Mapping[str, str]) -> None:
+    """Replace them, durably. Blocks."""
+    text = "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
+    log_directory.replace(META_PROPERTIES, text.encode())
+
+
+# --- the partition directory's files ----------------------------------------------------------------------------------
+
+
+def read_topic_id(directory: Directory) -> TopicId | None:
+    """The id of the topic a partition directory belongs to; None where none was written. Raises CorruptFile."""
+    try:
+        data = directory.read(PARTITION_METADATA)
+    except FileNotFoundError:
+        return None
+    for line in data.decode("ascii", "replace").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "topic_id":
+            try:
+                topic_id = urlsafe_b64decode(value.strip() + "==")
+            except ValueError:
+                break
+            if len(topic_id) == 16:
+                return TopicId(topic_id)
+    raise CorruptFile(f"{directory.path}/{PARTITION_METADATA} has no topic id")
+
+
+def write_topic_id(directory: Directory, topic_id: TopicId) -> None:
+    """Record the topic's id, durably. Before any data, so that no data is ever of an unknown topic. Blocks."""
+    text = urlsafe_b64encode(topic_id).decode().rstrip("=")
+    directory.replace(PARTITION_METADATA, f"version: 0\ntopic_id: {text}\n".encode())
