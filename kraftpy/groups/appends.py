@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from kraftpy.groups.events import Append
-from kraftpy.groups.group import Protocols, Waiting
+from kraftpy.groups.group import Waiting
 from kraftpy.groups.records import Record
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsResponse
@@ -30,18 +30,13 @@ class StoreAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStaticMember:
-    """A static member's next incarnation in a Stable group, and what it was before, in case the append fails."""
+    """A static member's next incarnation in a Stable group; `leader_id` is who led before it came."""
 
     group_id: str
+    group_instance_id: str
     member_id: str
     join: Waiting
     leader_id: str
-    replaced_member_id: str
-    replaced_protocols: Protocols
-    replaced_rebalance_timeout_ms: int
-    replaced_session_timeout_ms: int
-    replaced_client_id: str
-    replaced_client_host: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -410,7 +410,7 @@ class GroupCoordinator:
                 assert live.generation_id == group.persisted.generation_id
                 assert (live.leader, live.protocol) == (group.persisted.leader, group.persisted.protocol)
         assert set(in_flight) <= self.groups.keys()
-        assert set(self._deadlines.keys()) == expected, (self._deadlines.keys(), expected)
+        assert self._deadlines.all().keys() == expected, (self._deadlines.all(), expected)
 
 
 def _failed_deletion(prepared: DeleteGroupsResponse, error_code: ErrorCode) -> DeleteGroupsResponse:

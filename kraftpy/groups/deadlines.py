@@ -34,9 +34,9 @@ class Deadlines:
     def __contains__(self, key: Key) -> bool:
         return key in self._due
 
-    def keys(self) -> list[Key]:
-        """Every key that has a deadline, sorted."""
-        return sorted(self._due)
+    def all(self) -> dict[Key, Millis]:
+        """Every key that has a deadline, and that deadline, sorted by key. For tests and messages."""
+        return dict(sorted(self._due.items()))
 
     def set(self, key: Key, deadline: Millis) -> None:
         """Let `key` fall due at `deadline`, instead of when it did before."""

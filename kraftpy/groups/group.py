@@ -178,7 +178,7 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long the slowest member asked to be waited for: at least 1, or a barrier set up anew would fall at once."""
+        """How long the slowest member asked to be waited for. At least 1, lest a new barrier fall at once."""
         return max((1, *(member.rebalance_timeout_ms for member in self.members.values())))
 
     def elect_joined_leader(self) -> bool:
@@ -265,20 +265,22 @@ class Group:
         self.protocol_name = value.protocol
         self.leader_id = None
         for stored in value.members:
-            self.add(
-                Member(
-                    member_id=stored.member_id,
-                    group_instance_id=stored.group_instance_id,
-                    client_id=stored.client_id,
-                    client_host=stored.client_host,
-                    rebalance_timeout_ms=stored.rebalance_timeout_ms,
-                    session_timeout_ms=stored.session_timeout_ms,
-                    protocols=((value.protocol or "", stored.subscription),),
-                    assignment=stored.assignment,
-                )
-            )
+            self.add(_restored(stored, value.protocol))
         if value.leader in self.members:
             self.leader_id = value.leader
+
+    def revert_static(self, group_instance_id: str) -> None:
+        """Make a static member of a Stable group what the durable half says of it, in place."""
+        value = self.persisted
+        assert value is not None
+        stored = next(each for each in value.members if each.group_instance_id == group_instance_id)
+        member = self.rename(self.static_members[group_instance_id], stored.member_id)
+        durable = _restored(stored, value.protocol)
+        member.client_id = durable.client_id
+        member.client_host = durable.client_host
+        member.rebalance_timeout_ms = durable.rebalance_timeout_ms
+        member.session_timeout_ms = durable.session_timeout_ms
+        member.protocols = durable.protocols
 
     def validate(self) -> None:
         """Assert the invariants. For tests and simulations."""
@@ -287,7 +289,7 @@ class Group:
         assert not self.members or self.state not in (State.EMPTY, State.DEAD), self.state
         assert (self.leader_id is None) == (not self.members)
         assert self.leader_id is None or self.leader_id in self.members
-        assert self.static_members == unique((m.group_instance_id, m.member_id) for m in members)
+        assert self.static_members == _unique((m.group_instance_id, m.member_id) for m in members)
         assert self.pending_sync <= self.members.keys()
         assert not self.pending_members & self.members.keys()
         assert not self.pending_sync or self.state in (State.COMPLETING_REBALANCE, State.STABLE)
@@ -302,7 +304,21 @@ class Group:
             assert all(member.supports(self.protocol_name) for member in members)
 
 
-def unique(pairs: Iterable[tuple[str | None, str]]) -> dict[str, str]:
+def _restored(stored: MemberMetadata, protocol_name: str | None) -> Member:
+    """A member as it was stored. Of its protocols only the chosen one is known; it will be asked again."""
+    return Member(
+        member_id=stored.member_id,
+        group_instance_id=stored.group_instance_id,
+        client_id=stored.client_id,
+        client_host=stored.client_host,
+        rebalance_timeout_ms=stored.rebalance_timeout_ms,
+        session_timeout_ms=stored.session_timeout_ms,
+        protocols=((protocol_name or "", stored.subscription),),
+        assignment=stored.assignment,
+    )
+
+
+def _unique(pairs: Iterable[tuple[str | None, str]]) -> dict[str, str]:
     """The pairs with a key, as a dictionary; asserts that no key comes twice."""
     result: dict[str, str] = {}
     for key, value in pairs:

@@ -201,21 +201,16 @@ class Membership:
         """A static member is back: no rebalance in a Stable group whose protocol stays the same (rule 36)."""
         old_leader = group.leader_id or ""
         member = self.rebalance.replace_static(group, old_id, new_id, turn)
-        purpose = StoreStaticMember(
-            group_id=group.group_id,
-            member_id=new_id,
-            join=joining.waiting,
-            leader_id=old_leader,
-            replaced_member_id=old_id,
-            replaced_protocols=member.protocols,
-            replaced_rebalance_timeout_ms=member.rebalance_timeout_ms,
-            replaced_session_timeout_ms=member.session_timeout_ms,
-            replaced_client_id=member.client_id,
-            replaced_client_host=member.client_host,
-        )
         self._update(joining, group, member, turn)
         if group.state is State.STABLE and group.select_protocol() == group.protocol_name:
             assignments = {each.member_id: each.assignment or b"" for each in group.members.values()}
+            purpose = StoreStaticMember(
+                group_id=group.group_id,
+                group_instance_id=joining.group_instance_id or "",
+                member_id=new_id,
+                join=joining.waiting,
+                leader_id=old_leader,
+            )
             turn.append([group_record(group.group_id, group.to_value(assignments))], purpose)
             return
         # In CompletingRebalance the leader may be assigning to the old id right now: all must join again.

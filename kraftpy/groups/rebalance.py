@@ -299,12 +299,7 @@ class Rebalance:
         if error_code is not ErrorCode.NONE:
             self.refuse_join(member, group_error(error_code), turn)
             self.forget_session(group, purpose.member_id)
-            group.rename(purpose.member_id, purpose.replaced_member_id)
-            member.protocols = purpose.replaced_protocols
-            member.rebalance_timeout_ms = purpose.replaced_rebalance_timeout_ms
-            member.session_timeout_ms = purpose.replaced_session_timeout_ms
-            member.client_id = purpose.replaced_client_id
-            member.client_host = purpose.replaced_client_host
+            group.revert_static(purpose.group_instance_id)
             self.touch(group, member, turn)
             return
         if purpose.join.api_version >= FIRST_JOIN_WITH_SKIP_ASSIGNMENT:

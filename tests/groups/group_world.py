@@ -1,0 +1,180 @@
+"""A group coordinator with a log, driven by hand: what scripts and random histories share.
+
+Checks after every step, whoever drives: the coordinator's own invariants, every request answered exactly once or
+still waiting inside, every answer encodable in the version of its request, generations that never go back, and a
+log that, replayed afresh, gives the same durable state.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.coordinator import GroupCoordinator
+from kraftpy.groups.events import (
+    Append,
+    Appended,
+    Effect,
+    Event,
+    GroupRequest,
+    GroupResponse,
+    Note,
+    Reply,
+    Request,
+    Tick,
+)
+from kraftpy.groups.group import State
+from kraftpy.groups.records import Record
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.schema import decode, encode
+from kraftpy.types import Millis
+
+
+def subscription(topics: Iterable[str], version: int = 0) -> bytes:
+    """A ConsumerProtocolSubscription with null user data."""
+    names = [topic.encode() for topic in topics]
+    body = b"".join(struct.pack(">h", len(name)) + name for name in names)
+    return struct.pack(">hi", version, len(names)) + body + struct.pack(">i", -1)
+
+
+class World:
+    """One coordinator, its log, its clients' requests, and the time."""
+
+    def __init__(self, config: GroupConfig | None = None) -> None:
+        self.config = config or GroupConfig()
+        self.now = Millis(0)
+        self.log: list[Record] = []
+        self.hold = False
+        self.held: list[Append] = []
+        self.requests: dict[int, Request] = {}
+        self.answers: dict[int, GroupResponse] = {}
+        self.generations: dict[str, int] = {}
+        self.last_id = 0
+        self.coordinator = self._fresh()
+        self.take(self.coordinator.loaded(self.now))
+
+    def _fresh(self) -> GroupCoordinator:
+        coordinator = GroupCoordinator(self.config, self._new_id)
+        for offset, (key, value) in enumerate(self.log):
+            coordinator.replay(key, value, offset)
+        return coordinator
+
+    def _new_id(self) -> str:
+        self.last_id += 1
+        return str(self.last_id)
+
+    # ---- driving
+
+    def request(self, message: GroupRequest, api_version: int, client_id: str = "c", host: str = "/10.0.0.1") -> int:
+        """Send it, as the wire would deliver it. Gives the request's id."""
+        request_id = len(self.requests) + 1
+        arrived = decode(type(message), encode(message, api_version), api_version)
+        event = Request(
+            request_id=request_id, api_version=api_version, message=arrived, client_id=client_id, client_host=host
+        )
+        self.requests[request_id] = event
+        self.step(event)
+        return request_id
+
+    def step(self, event: Event) -> list[Effect]:
+        effects = self.coordinator.step(event, self.now)
+        self.take(effects)
+        while self.held and not self.hold:
+            self.appended(self.held[0].token)
+        return effects
+
+    def tick(self, now: int) -> None:
+        self.now = Millis(now)
+        self.step(Tick())
+
+    def appended(self, token: int, error_code: ErrorCode = ErrorCode.NONE) -> None:
+        """The oldest held append, or another, is done; what succeeded is in the log, in its place."""
+        append = next(each for each in self.held if each.token == token)
+        self.held.remove(append)
+        if error_code is ErrorCode.NONE:
+            self.log += append.records
+        self.step(Appended(token=token, error_code=error_code))
+
+    def reload(self) -> None:
+        """The partition moves away and is loaded again from its log. What is held is lost."""
+        self.held.clear()
+        self.take(self.coordinator.unload(), alive=False)
+        assert self.waiting_outside() == set(), "unload left somebody waiting"
+        self.generations.clear()
+        self.coordinator = self._fresh()
+        self.take(self.coordinator.loaded(self.now))
+        while self.held and not self.hold:
+            self.appended(self.held[0].token)
+
+    # ---- what comes of it
+
+    def take(self, effects: list[Effect], *, alive: bool = True) -> None:
+        for effect in effects:
+            match effect:
+                case Reply():
+                    self._answered(effect)
+                case Append():
+                    self.held.append(effect)
+                case Note():
+                    pass
+            self.happened(effect)
+        if alive:
+            self.check()
+
+    def happened(self, effect: Effect) -> None:
+        """For those who want to write it down."""
+
+    def _answered(self, reply: Reply) -> None:
+        request = self.requests[reply.request_id]
+        assert reply.request_id not in self.answers, f"request {reply.request_id} was answered twice"
+        version = request.api_version
+        self.answers[reply.request_id] = decode(type(reply.response), encode(reply.response, version), version)
+
+    # ---- checks
+
+    def waiting_outside(self) -> set[int]:
+        return self.requests.keys() - self.answers.keys()
+
+    def waiting_inside(self) -> set[int]:
+        coordinator = self.coordinator
+        waiting = [
+            each.request_id
+            for group in coordinator.groups.values()
+            for member in group.members.values()
+            for each in (member.join, member.sync)
+            if each is not None
+        ]
+        asked = (getattr(purpose, "request_id", None) for purpose in coordinator._appends.purposes())
+        waiting += [request_id for request_id in asked if request_id is not None]
+        assert len(set(waiting)) == len(waiting), waiting
+        return set(waiting)
+
+    def check(self) -> None:
+        coordinator = self.coordinator
+        coordinator.validate()
+        assert self.waiting_inside() == self.waiting_outside()
+        deadline = coordinator.next_deadline()
+        assert deadline is not None
+        assert deadline > self.now, f"{deadline} was due, it is {self.now}"
+        for group_id, group in coordinator.groups.items():
+            known = self.generations.get(group_id, 0)
+            assert group.generation_id >= known, f"{group_id} went from generation {known} to {group.generation_id}"
+        self.generations = {group_id: group.generation_id for group_id, group in coordinator.groups.items()}
+
+    def check_replay(self) -> None:
+        """A coordinator that reads the log now has the same durable state, and shows Stable groups the same."""
+        if self.held:
+            return
+        fresh = self._fresh()
+        assert fresh.durable() == self.coordinator.durable()
+        fresh.loaded(self.now)
+        fresh.validate()
+        for group_id, group in self.coordinator.groups.items():
+            if group.state is State.STABLE:
+                again = fresh.groups[group_id]
+                assert again.state is State.STABLE
+                assignments = {m.member_id: m.assignment or b"" for m in group.members.values()}
+                assert again.to_value(assignments).members == group.to_value(assignments).members
+                assert {m.member_id: m.assignment for m in again.members.values()} == assignments
+                assert (again.generation_id, again.leader_id) == (group.generation_id, group.leader_id)
