@@ -118,7 +118,7 @@ def _compress_snappy(data: Buffer) -> bytes:
 
     view = memoryview(data)
     parts: list[bytes] = [_XERIAL_HEADER]
-    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+    for start in range(0, max(len(view), 1), _XERIAL_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
         parts += (len(block).to_bytes(4, "big"), block)
     return b"".join(parts)

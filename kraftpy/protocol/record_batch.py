@@ -219,7 +219,7 @@ def split_batches(records: Buffer, *, allow_partial: bool = False) -> list[tuple
 
 
 def _refuse_magic(magic: int) -> NoReturn:
-    if magic < MAGIC:
+    if magic in (0, 1):
         raise CorruptBatch(f"message format {magic} is no longer accepted", ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
     raise CorruptBatch(f"magic {magic} is unknown")
 
