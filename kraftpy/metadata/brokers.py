@@ -40,6 +40,7 @@ from kraftpy.types import BrokerId, LeaderEpoch, ProducerId
 
 PRODUCER_IDS_PER_BLOCK = 1000
 MAX_PRODUCER_ID = (1 << 63) - 1
+MAX_BROKER_ID = (1 << 31) - 1
 
 
 def format_cluster(command: FormatCluster, image: Image) -> Decision[None]:
@@ -58,7 +59,7 @@ def format_cluster(command: FormatCluster, image: Image) -> Decision[None]:
 
 def register_broker(command: RegisterBroker, image: Image) -> Decision[BrokerResult]:
     """A new epoch for a new incarnation; the epoch it has for one that registers again (KIP-631)."""
-    if command.broker_id < 0 or len(command.incarnation_id) != 16:
+    if not 0 <= command.broker_id <= MAX_BROKER_ID or len(command.incarnation_id) != 16:
         return Decision(
             error=ErrorCode.INVALID_REQUEST, message="A broker has an id from 0 on and 16 bytes of its own."
         )

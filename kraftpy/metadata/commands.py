@@ -4,9 +4,10 @@ A command carries everything its decision may depend on apart from the committed
 out, the defaults of the broker that took the request. So every node that decides it on the same image decides the
 same, today and when the journal is replayed.
 
-On disk and on the wire a command is `[schema, number, fields]` in msgpack. The schema counts *meanings*: a change to
-what an accepted command decides takes a new number and keeps the old meaning for the old one, for a journal is
-decided again each time it is replayed. A field that is added with a default that means "as before" needs none.
+On disk and on the wire a command is `[schema, number, fields]` in msgpack. The schema counts formats and meanings: a
+new field or command, or a change to what an accepted command decides, takes a new number and leaves the old one its
+meaning, because a journal is decided again each time it is replayed. A node that meets a newer number stops
+(`NewerSchemaError`): to skip what the others decide would be to disagree with them for ever.
 
 Left out until the quorum of several nodes needs them: unregistering a broker, reassignments, elections on request,
 feature levels, scram and ACLs.
@@ -239,6 +240,11 @@ Command = (
     | ChangePartitions
 )
 
+
+class NewerSchemaError(CodecError):
+    """A newer version of kraftpy wrote this; the message says what to do."""
+
+
 _NUMBERS: dict[type[Any], int] = {  # numbers are on disk: never reuse one
     FormatCluster: 1,
     RegisterBroker: 2,
@@ -259,13 +265,18 @@ def encode_command(command: Command) -> bytes:
 
 
 def decode_command(data: bytes | memoryview) -> Command:
-    """The command that these bytes hold. Raises `CodecError` on anything else, and on a schema newer than this code."""
+    """The command that these bytes hold. Raises `CodecError` on anything else, `NewerSchemaError` on a later schema."""
     plain = unpack(data)
     if type(plain) is not list or len(plain) != 3:
         raise CodecError("not a metadata command")
     schema, number, fields = plain
-    if type(schema) is not int or not 1 <= schema <= SCHEMA:
-        raise CodecError(f"metadata command of schema {schema}; this version of kraftpy knows 1 to {SCHEMA}")
+    if type(schema) is not int or schema < 1:
+        raise CodecError("not a metadata command: its schema is no number")
+    if schema > SCHEMA:
+        raise NewerSchemaError(
+            f"a newer version of kraftpy wrote this metadata (commands of schema {schema}, this one knows {SCHEMA}): "
+            "upgrade this node"
+        )
     if type(number) is not int or number not in _CLASSES:
         raise CodecError(f"unknown metadata command {number}")
     command: Command = from_plain(_CLASSES[number], fields)

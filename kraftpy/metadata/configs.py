@@ -40,7 +40,7 @@ def set_configs(command: SetConfigs, image: Image) -> Decision[tuple[ConfigResul
         error, message = ErrorCode.NONE, None
         try:
             if times_named[change.resource_type, change.resource_name] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate resource.")
+                raise Refused(ErrorCode.INVALID_REQUEST, "The request names this resource more than once.")
             resource_type = _existing(change, image)
             if change.replace:
                 records += _replacement_records(resource_type, change, image)
@@ -61,7 +61,7 @@ def config_records(
 ) -> list[Record]:
     """What these operations change of a resource that exists or is about to. Raises `Refused`."""
     if any(times > 1 for times in Counter(operation.name for operation in operations).values()):
-        raise Refused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+        raise Refused(ErrorCode.INVALID_REQUEST, "The request names a setting of this resource more than once.")
     _refuse_nulls(operations)
     before = image.configs(resource_type, name)
     after = dict(before)
@@ -87,22 +87,22 @@ def _existing(change: ConfigChange, image: Image) -> ConfigResourceType:
     match change.resource_type:
         case ConfigResourceType.TOPIC:
             if image.topic(name) is None:
-                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist.")
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
             return ConfigResourceType.TOPIC
         case ConfigResourceType.BROKER:
             if name and (not name.isascii() or not name.isdecimal() or len(name) > 10 or str(int(name)) != name):
-                raise Refused(ErrorCode.INVALID_REQUEST, f"Unable to parse broker name '{name}' as an integer.")
+                raise Refused(ErrorCode.INVALID_REQUEST, f"'{name}' is not a broker's id.")
             if name and image.broker(BrokerId(int(name))) is None:
                 raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {name} is registered.")
             return ConfigResourceType.BROKER
         case _:
-            raise Refused(ErrorCode.INVALID_REQUEST, f"Unexpected resource type {change.resource_type}.")
+            raise Refused(ErrorCode.INVALID_REQUEST, f"Resources of type {change.resource_type} have no settings here.")
 
 
 def _refuse_nulls(operations: Sequence[ConfigOperation]) -> None:
     deleting = ConfigOperationType.DELETE
     if nulls := sorted(o.name for o in operations if o.value is None and o.operation is not deleting):
-        raise Refused(ErrorCode.INVALID_REQUEST, f"Null value not supported for: {','.join(nulls)}")
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Settings without a value: {', '.join(nulls)}")
 
 
 def _after(operation: ConfigOperation, resource_type: ConfigResourceType, current: str | None) -> str | None:
@@ -114,8 +114,8 @@ def _after(operation: ConfigOperation, resource_type: ConfigResourceType, curren
             return None
     setting = (TOPIC_SETTINGS if resource_type is ConfigResourceType.TOPIC else BROKER_SETTINGS).get(operation.name)
     if setting is not None and setting.type is not ConfigType.LIST:
-        verb = operation.operation.name
-        raise Refused(ErrorCode.INVALID_CONFIG, f"Can't {verb} to key {operation.name} because its type is not LIST.")
+        verb = operation.operation.name.lower()
+        raise Refused(ErrorCode.INVALID_CONFIG, f"{operation.name} is not a list: there is nothing to {verb}.")
     items = _items(operation.inherited if current is None else current)
     given = _items(operation.value)
     if operation.operation is ConfigOperationType.APPEND:

@@ -8,8 +8,9 @@ no setting of the broker at hand, no order of a set. So `MetadataStateMachine.ap
 commands: the local journal of a single node, or a quorum.
 
 `apply` is total. Bytes that are no command, or a failure of ours within `decide`, become a refusal that changes
-nothing, since a command that raises would raise on every node and at every restart. A failure within `replay` does
-stop the node: half a decision has been taken in.
+nothing, since a command that raises would raise on every node and at every restart. What does stop the node: a
+command that a newer version wrote, want of memory (the other nodes may have had it), and a failure within `replay`,
+with half a decision taken in.
 
 Left out: who may ask what (the handlers' part), and whether a command was applied before (creating a topic under its
 own id twice is harmless; a block of producer ids given twice is only lost).
@@ -30,6 +31,7 @@ from kraftpy.metadata.commands import (
     CreateTopics,
     DeleteTopics,
     FormatCluster,
+    NewerSchemaError,
     RegisterBroker,
     SetConfigs,
     decode_command,
@@ -99,9 +101,11 @@ class MetadataStateMachine:
         self.image = image or Image()
 
     def apply(self, command: bytes | memoryview) -> Decision[Any]:
-        """Decide a committed command and take the decision in. Never raises for what the command says."""
+        """Decide a committed command and take the decision in. Of all that it may hold, a newer schema alone raises."""
         try:
             decision = decide(decode_command(command), self.image)
+        except (NewerSchemaError, MemoryError, RecursionError):
+            raise
         except CodecError as error:
             return Decision(error=ErrorCode.INVALID_REQUEST, message=str(error))
         except Exception as error:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import assert_never
 
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack
-from kraftpy.metadata.commands import ConfigResourceType, Endpoint
+from kraftpy.metadata.commands import ConfigResourceType, Endpoint, NewerSchemaError
 from kraftpy.metadata.records import (
     NO_LEADER,
     BrokerChanged,
@@ -304,12 +304,15 @@ class Image:
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Image:
-        """The image that `to_bytes` gave. Raises `CodecError` on anything else, before anything is replaced."""
+        """The image that `to_bytes` gave. Raises `CodecError` on anything else (`NewerSchemaError`: another schema)."""
         plain = unpack(data)
         if type(plain) is not list or len(plain) != 2:
             raise CodecError("not a metadata snapshot")
         if plain[0] != SCHEMA:
-            raise CodecError(f"metadata snapshot of schema {plain[0]}; this version of kraftpy knows {SCHEMA}")
+            raise NewerSchemaError(
+                f"another version of kraftpy wrote this metadata (a snapshot of schema {plain[0]}, this one knows "
+                f"{SCHEMA}): upgrade this node"
+            )
         saved = from_plain(_Saved, plain[1])
         image = cls()
         image.cluster_id, image.version = saved.cluster_id, saved.version

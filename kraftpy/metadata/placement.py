@@ -31,12 +31,9 @@ def place(
     """
     leaders = _circle([broker for broker in brokers if not broker.fenced])
     if not leaders:
-        raise CannotPlaceError("All brokers are currently fenced.")
+        raise CannotPlaceError("no broker is active")
     if replication_factor > len(brokers):
-        raise CannotPlaceError(
-            f"The target replication factor of {replication_factor} cannot be reached because only "
-            f"{len(brokers)} broker(s) are registered."
-        )
+        raise CannotPlaceError(f"{len(brokers)} broker(s) are registered")
     everyone = _circle(brokers)
     places = {broker.broker_id: place for place, broker in enumerate(everyone)}
     for step, leader in enumerate(leaders):

@@ -53,13 +53,13 @@ def is_internal(name: str) -> bool:
 def topic_name_problem(name: str) -> str | None:
     """What is wrong with a topic's name, in words; None when it is a good one."""
     if not name:
-        return "Topic name is invalid: the empty string is not allowed"
+        return "A topic needs a name"
     if name in (".", ".."):
-        return f"Topic name is invalid: '{name}' is not allowed"
+        return f"A topic cannot be named '{name}'"
     if len(name) > MAX_NAME_LENGTH:
-        return f"Topic name is invalid: it has {len(name)} characters, and {MAX_NAME_LENGTH} are allowed"
+        return f"A topic's name has at most {MAX_NAME_LENGTH} characters, not {len(name)}"
     if not _NAME_CHARACTERS.issuperset(name):
-        return "Topic name is invalid: it may hold ASCII letters, digits, '.', '_' and '-' only"
+        return "A topic's name is made of ASCII letters, digits, '.', '_' and '-'"
     return None
 
 
@@ -84,7 +84,7 @@ def create_topics(command: CreateTopics, image: Image) -> Decision[tuple[TopicRe
     for topic in command.topics:
         try:
             if times_named[topic.name] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                raise Refused(ErrorCode.INVALID_REQUEST, "The request names this topic more than once.")
             existing = image.topic(topic.name)
             if existing and existing.topic_id == topic.topic_id:
                 results.append(_created(topic, len(existing.partitions), existing.replication_factor))
@@ -123,7 +123,7 @@ def _too_many_partitions(command: CreateTopics | CreatePartitions) -> Decision[t
     """Everything is refused: which topic is to blame is not for us to say."""
     refused = Refused(
         ErrorCode.POLICY_VIOLATION,
-        f"Excessively large number of partitions per request: at most {MAX_PARTITIONS_PER_REQUEST} are allowed.",
+        f"One request may ask for {MAX_PARTITIONS_PER_REQUEST} new partitions in all, not more.",
     )
     return Decision(
         result=tuple(_refused(topic.name, refused) for topic in command.topics),
@@ -138,13 +138,15 @@ def _unified(name: str) -> str:
 
 def _check_new_name(name: str, existing: Topic | None, new_names: dict[str, str], image: Image) -> None:
     if name == METADATA_TOPIC:
-        raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"Creation of {METADATA_TOPIC} is prohibited.")
+        raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{METADATA_TOPIC} is not to be created as a topic.")
     if problem := topic_name_problem(name):
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     if existing:
-        raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"There is a topic '{name}' already.")
     if other := image.topic_colliding_with(name) or new_names.get(_unified(name)):
-        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic '{other}'.")
+        raise Refused(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"'{name}' is too close to '{other}': '.' and '_' count as the same."
+        )
 
 
 def _check_new_id(topic_id: TopicId, ids: Sequence[TopicId], image: Image) -> None:
@@ -155,7 +157,7 @@ def _check_new_id(topic_id: TopicId, ids: Sequence[TopicId], image: Image) -> No
 
 def _new_configs(topic: NewTopic, image: Image) -> list[Record]:
     if nulls := sorted(config.name for config in topic.configs if config.value is None):
-        raise Refused(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}")
+        raise Refused(ErrorCode.INVALID_CONFIG, f"Settings without a value: {', '.join(nulls)}")
     values = {config.name: config.value for config in topic.configs}
     operations = [ConfigOperation(name=name, value=value) for name, value in values.items()]
     return config_records(ConfigResourceType.TOPIC, topic.name, operations, image)
@@ -164,17 +166,14 @@ def _new_configs(topic: NewTopic, image: Image) -> list[Record]:
 def _place_new(topic: NewTopic, command: CreateTopics, image: Image, seed: int) -> list[Replicas]:
     if topic.assignments:
         return _manual_placement(topic, image)
-    if topic.replication_factor < -1 or topic.replication_factor == 0:
-        raise Refused(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            "Replication factor must be larger than 0, or -1 to use the default value.",
-        )
-    if topic.partitions < -1 or topic.partitions == 0:
-        raise Refused(
-            ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0, or -1 to use the default value."
-        )
     partitions = command.default_partitions if topic.partitions == -1 else topic.partitions
     factor = command.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    if factor < 1:
+        raise Refused(
+            ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor must be 1 or more; -1 means the default."
+        )
+    if partitions < 1:
+        raise Refused(ErrorCode.INVALID_PARTITIONS, "The number of partitions must be 1 or more; -1 means the default.")
     return _placed(image, partitions, factor, seed)
 
 
@@ -182,29 +181,27 @@ def _placed(image: Image, partitions: int, factor: int, seed: int, after: Broker
     try:
         return place(image.brokers(), partitions=partitions, replication_factor=factor, seed=seed, after=after)
     except CannotPlaceError as error:
-        raise Refused(
-            ErrorCode.INVALID_REPLICATION_FACTOR, f"Unable to replicate the partition {factor} time(s): {error}"
-        ) from None
+        raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, f"No place for {factor} replica(s): {error}.") from None
 
 
 def _manual_placement(topic: NewTopic, image: Image) -> list[Replicas]:
     if topic.replication_factor != -1 or topic.partitions != -1:
         raise Refused(
             ErrorCode.INVALID_REQUEST,
-            "With a manual partition assignment, the replication factor and the number of partitions must be -1.",
+            "Replicas that are assigned give the counts: partitions and replication factor must be -1 then.",
         )
     placed: dict[int, Replicas] = {}
     for assignment in topic.assignments:
         if assignment.partition in placed:
             raise Refused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"Found multiple manual partition assignments for partition {assignment.partition}",
+                f"Partition {assignment.partition} has two assignments.",
             )
         _check_replicas(assignment.replicas, len(topic.assignments[0].replicas), image)
         placed[assignment.partition] = assignment.replicas
     if sorted(placed) != list(range(len(placed))):
         raise Refused(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignments must number partitions from 0 on."
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The assigned partitions must be numbered from 0 on, without a gap."
         )
     return [placed[partition] for partition in range(len(placed))]
 
@@ -213,18 +210,15 @@ def _check_replicas(replicas: Replicas, replication_factor: int, image: Image) -
     """Replicas that a client chose: known, different, as many as the other partitions have, one of them active."""
     problem = None
     if not replicas:
-        problem = "The manual partition assignment includes an empty replica list."
+        problem = "A partition is assigned to no broker."
     elif unknown := [broker_id for broker_id in replicas if image.broker(broker_id) is None]:
-        problem = f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
+        problem = f"A partition is assigned to broker {unknown[0]}, which nobody has registered."
     elif len(frozenset(replicas)) != len(replicas):
-        problem = f"The manual partition assignment {list(replicas)} includes a broker more than once."
+        problem = f"The replicas {list(replicas)} name a broker twice."
     elif len(replicas) != replication_factor:
-        problem = (
-            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is not "
-            f"consistent with previous partitions, which have {replication_factor} replica(s)."
-        )
+        problem = f"The replicas {list(replicas)} are {len(replicas)}; the other partitions have {replication_factor}."
     elif not any(image.is_active(broker_id) for broker_id in replicas):
-        problem = f"All brokers of the manual partition assignment {list(replicas)} are fenced."
+        problem = f"None of the replicas {list(replicas)} is on an active broker."
     if problem:
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
 
@@ -264,9 +258,7 @@ def delete_topics(command: DeleteTopics, image: Image) -> Decision[tuple[TopicRe
             if topic is None:
                 raise Refused(ErrorCode.UNKNOWN_TOPIC_ID)
             if meant[topic.topic_id] > 1:
-                raise Refused(
-                    ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied."
-                )
+                raise Refused(ErrorCode.INVALID_REQUEST, "The request gives this topic by its name and by its id.")
         except Refused as refused:
             results.append(_refused(reference.name, refused, reference.topic_id))
             continue
@@ -281,13 +273,13 @@ def _resolve(reference: TopicReference, image: Image) -> Topic | None:
 
 def _check_reference(reference: TopicReference, named: Counter[str | TopicId]) -> None:
     if reference.name is None and reference.topic_id == ZERO_TOPIC_ID:
-        raise Refused(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+        raise Refused(ErrorCode.INVALID_REQUEST, "A topic must be named, or given by its id.")
     if reference.name is not None and reference.topic_id != ZERO_TOPIC_ID:
-        raise Refused(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+        raise Refused(ErrorCode.INVALID_REQUEST, "A topic is given by its name or by its id, not by both.")
     if reference.name is None and named[reference.topic_id] > 1:
-        raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+        raise Refused(ErrorCode.INVALID_REQUEST, "The request names this topic id more than once.")
     if reference.name is not None and named[reference.name] > 1:
-        raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        raise Refused(ErrorCode.INVALID_REQUEST, "The request names this topic more than once.")
 
 
 # -- growth
@@ -305,7 +297,7 @@ def create_partitions(command: CreatePartitions, image: Image) -> Decision[tuple
     for wanted in command.topics:
         try:
             if times_named[wanted.name] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                raise Refused(ErrorCode.INVALID_REQUEST, "The request names this topic more than once.")
             topic = image.topic(wanted.name)
             if topic is None:
                 raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -333,11 +325,11 @@ def _count(topic: Topic | None) -> int:
 def _place_added(wanted: NewPartitions, topic: Topic, image: Image, seed: int) -> list[Replicas]:
     has = len(topic.partitions)
     if wanted.count == has:
-        raise Refused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {has} partition(s).")
+        raise Refused(ErrorCode.INVALID_PARTITIONS, f"It has {has} partition(s) already.")
     if wanted.count < has:
         raise Refused(
             ErrorCode.INVALID_PARTITIONS,
-            f"The topic {topic.name} currently has {has} partition(s); {wanted.count} would not be an increase.",
+            f"It has {has} partition(s), and partitions cannot be taken away: {wanted.count} are too few.",
         )
     added = wanted.count - has
     factor = topic.replication_factor
@@ -346,8 +338,7 @@ def _place_added(wanted: NewPartitions, topic: Topic, image: Image, seed: int) -
     if len(wanted.assignments) != added:
         raise Refused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Attempted to add {added} additional partition(s), but only {len(wanted.assignments)} assignment(s) were "
-            "specified.",
+            f"{added} partition(s) would be added, but {len(wanted.assignments)} are assigned to brokers.",
         )
     for replicas in wanted.assignments:
         _check_replicas(replicas, factor, image)
