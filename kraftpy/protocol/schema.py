@@ -367,5 +367,5 @@ def encode_into(parts: list[Buffer], value: object, version: int) -> None:
     writer = _writers.get((kind, version)) or _codec(kind, version)[1]
     try:
         writer(value, parts.append)
-    except (struct_error, AttributeError, TypeError, UnicodeEncodeError) as error:
+    except (struct_error, AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{kind.__name__} v{version} cannot be encoded: {error}") from error
