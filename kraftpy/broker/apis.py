@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kraftpy.protocol.apis import ApiKey, api
+from kraftpy.protocol.apis import APIS, ApiKey
 from kraftpy.protocol.errors import ErrorCode, ProtocolError
-from kraftpy.protocol.frames import decode_request_header, encode_response
+from kraftpy.protocol.frames import RequestHeader, decode_request_header, encode_response
 from kraftpy.protocol.schema import decode
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class RequestContext:
 Handler = Callable[["Broker", Any, RequestContext], Awaitable[Any]]
 """From a decoded request to its response message, or None where no response is due (acks=0)."""
 
-_HANDLERS: dict[ApiKey, str] = {
+_HANDLERS: dict[int, str] = {
     ApiKey.PRODUCE: "produce:produce",
     ApiKey.FETCH: "fetch:fetch",
     ApiKey.LIST_OFFSETS: "offsets:list_offsets",
@@ -74,7 +74,7 @@ _loaded: dict[int, Handler] = {}
 
 def served() -> list[ApiKey]:
     """Every API this broker answers, by key."""
-    return sorted(_HANDLERS)
+    return [ApiKey(key) for key in sorted(_HANDLERS)]
 
 
 def handler_for(key: ApiKey) -> Handler:
@@ -87,19 +87,19 @@ def handler_for(key: ApiKey) -> Handler:
     return handler
 
 
-async def answer(broker: Broker, frame: bytearray, client_host: str, listener: str) -> bytes | bytearray | None:
+async def answer(broker: Broker, frame: bytearray, client_host: str, listener: str) -> bytes | None:
     """The whole response to one request frame. Raises ProtocolError where the connection has to be closed."""
     header, body = decode_request_header(frame)
     version = header.api_version
     if header.api_key not in _HANDLERS:
         raise ProtocolError(f"API {header.api_key} is not served")
     key = ApiKey(header.api_key)
-    spec = api(key)
-    if not spec.min_version <= version <= spec.max_version:
+    api = APIS[key]
+    if version not in api:
         if key is ApiKey.API_VERSIONS:
-            return await _step_down(broker, header.correlation_id)
-        raise ProtocolError(f"{key.name} version {version} is not served; {spec.min_version} to {spec.max_version} are")
-    request = decode(spec.request, body, version)
+            return await _step_down(broker, header)
+        raise ProtocolError(f"{key.name} version {version} is not served; {api.first} to {api.last} are")
+    request = decode(api.request, body, version)
     context = RequestContext(
         api_key=key,
         api_version=version,
@@ -111,9 +111,9 @@ async def answer(broker: Broker, frame: bytearray, client_host: str, listener: s
     return None if response is None else encode_response(key, version, header.correlation_id, response)
 
 
-async def _step_down(broker: Broker, correlation_id: int) -> bytes | bytearray:
+async def _step_down(broker: Broker, header: RequestHeader) -> bytes:
     """What a client that is newer than we are gets: our versions and error 35, readable by anybody."""
     from kraftpy.broker.handlers.cluster import api_versions_response
 
     response = api_versions_response(broker, ErrorCode.UNSUPPORTED_VERSION)
-    return encode_response(ApiKey.API_VERSIONS, 0, correlation_id, response)
+    return encode_response(ApiKey.API_VERSIONS, header.api_version, header.correlation_id, response)

@@ -184,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def close(self) -> None:
-        """Close from our side, after what was written has left."""
+    def abort(self) -> None:
+        """Close from our side, at once."""
         if self._transport is not None:
-            self._transport.close()
+            self._transport.abort()

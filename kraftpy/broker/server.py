@@ -32,12 +32,13 @@ def run(config: BrokerConfig) -> int:
         stream=sys.stderr,
     )
     _allow_many_files()
+    status = 0
     try:
         asyncio.run(_serve(config))
     except* StartupError as errors:
         print(f"kraftpy: {_first(errors)}", file=sys.stderr)
-        return EXIT_USAGE
-    return 0
+        status = EXIT_USAGE
+    return status
 
 
 async def _serve(config: BrokerConfig) -> None:

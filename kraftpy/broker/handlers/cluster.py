@@ -10,7 +10,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from kraftpy.broker import apis
-from kraftpy.protocol.apis import api
+from kraftpy.protocol.apis import APIS
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kraftpy.protocol.messages.describe_cluster import (
@@ -45,10 +45,7 @@ async def api_versions(
 
 def api_versions_response(broker: Broker, error_code: ErrorCode) -> ApiVersionsResponse:
     """The table of `apis`, as a response."""
-    keys = []
-    for key in apis.served():
-        spec = api(key)
-        keys.append(ApiVersion(api_key=key, min_version=spec.min_version, max_version=spec.max_version))
+    keys = [ApiVersion(api_key=key, min_version=APIS[key].first, max_version=APIS[key].last) for key in apis.served()]
     return ApiVersionsResponse(error_code=error_code, api_keys=keys)
 
 
@@ -66,11 +63,11 @@ async def describe_cluster(
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
             error_message="this is a broker listener; it describes brokers",
-            cluster_id=broker.image.cluster_id,
+            cluster_id=broker.image.cluster_id or "",
             brokers=[],
         )
     return DescribeClusterResponse(
-        cluster_id=broker.image.cluster_id,
+        cluster_id=broker.image.cluster_id or "",
         controller_id=broker.controller_id,
         brokers=[
             DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack)

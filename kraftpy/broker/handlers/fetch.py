@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.apis import RequestContext
     from kraftpy.broker.broker import Broker
     from kraftpy.broker.fetch_sessions import FetchContext, FetchedPartition
-    from kraftpy.broker.replicas import Replica
+    from kraftpy.broker.replica import Replica
 
 READ_COMMITTED = 1
 

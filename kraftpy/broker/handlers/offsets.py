@@ -26,7 +26,7 @@ from kraftpy.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from kraftpy.types import LeaderEpoch, Millis
+from kraftpy.types import LeaderEpoch, Millis, Offset
 
 if TYPE_CHECKING:
     from kraftpy.broker.apis import RequestContext
@@ -76,9 +76,9 @@ def _look_up(
             answer.leader_epoch = replica.leader_epoch
         case -2 | -4:
             answer.offset = log.log_start_offset
-            answer.leader_epoch = replica.epoch_of(log.log_start_offset)
+            answer.leader_epoch = replica.epoch_of(Offset(log.log_start_offset))
         case -3:
-            found = log.offset_of_max_timestamp(end_offset=readable_end)
+            found = log.offset_of_max_timestamp()
             if found is not None:
                 answer.offset, answer.timestamp, answer.leader_epoch = found.offset, found.timestamp, found.leader_epoch
         case -5 | -6:

@@ -11,8 +11,10 @@ Left out: transactional batches, which are refused with INVALID_TXN_STATE.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from kraftpy.broker.replica import Replica
+from kraftpy.log.partition_log import Origin
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.produce import (
     LeaderIdAndEpoch,
@@ -28,19 +30,24 @@ from kraftpy.types import TopicId
 if TYPE_CHECKING:
     from kraftpy.broker.apis import RequestContext
     from kraftpy.broker.broker import Broker
-    from kraftpy.broker.replicas import Replica
 
 ALL_IN_SYNC = -1
 _FIRST_BATCH_VERSION = 3
 _FIRST_TOPIC_ID_VERSION = 13
 
-Unanswered = list[tuple["Replica", PartitionProduceResponse, int]]
-"""Replica, its answer so far, and the log end offset that has to be committed."""
+
+class _Unanswered(NamedTuple):
+    """An append whose answer is not final: what it waits for."""
+
+    replica: Replica
+    answer: PartitionProduceResponse
+    end_offset: int
+    flush_due: bool
 
 
 async def produce(broker: Broker, request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
     """Append, wait for the acknowledgements asked for, answer; None for acks=0."""
-    unanswered: Unanswered = []
+    unanswered: list[_Unanswered] = []
     responses = [
         TopicProduceResponse(
             name=topic.name,
@@ -51,6 +58,9 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
         )
         for topic in request.topic_data
     ]
+    for waiting in unanswered:
+        if waiting.flush_due:
+            await _flush(broker, waiting)
     if request.acks == ALL_IN_SYNC and unanswered:
         await _committed(unanswered, request.timeout_ms)
     if request.acks == 0:
@@ -64,7 +74,7 @@ def _append(
     context: RequestContext,
     topic: TopicProduceData,
     partition: PartitionProduceData,
-    unanswered: Unanswered,
+    unanswered: list[_Unanswered],
 ) -> PartitionProduceResponse:
     answer = PartitionProduceResponse(index=partition.index, base_offset=-1)
     replica: Replica | None = None
@@ -74,9 +84,7 @@ def _append(
             replica = broker.replicas.leader_by_id(TopicId(topic.topic_id), partition.index)
         else:
             replica = broker.replicas.leader(topic.name, partition.index)
-        appended = replica.append_from_client(
-            partition.records or b"", acks_all=request.acks == ALL_IN_SYNC, now=broker.clock.now()
-        )
+        appended = replica.append(partition.records or b"", Origin.CLIENT, broker.clock.now())
     except KafkaError as error:
         answer.error_code = error.code
         answer.error_message = str(error)
@@ -86,7 +94,7 @@ def _append(
     answer.base_offset = appended.base_offset
     answer.log_append_time_ms = appended.log_append_time
     answer.log_start_offset = appended.log_start_offset
-    unanswered.append((replica, answer, appended.last_offset + 1))
+    unanswered.append(_Unanswered(replica, answer, appended.last_offset + 1, appended.flush_due))
     return answer
 
 
@@ -102,9 +110,18 @@ def _check(request: ProduceRequest, context: RequestContext) -> None:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served by this broker")
 
 
-async def _committed(unanswered: Unanswered, timeout_ms: int) -> None:
+async def _flush(broker: Broker, waiting: _Unanswered) -> None:
+    """`flush.messages` is reached: sync before acknowledging."""
+    try:
+        await waiting.replica.flush(waiting.end_offset, broker.clock.now())
+    except KafkaError as error:
+        waiting.answer.error_code = error.code
+        waiting.answer.error_message = str(error)
+
+
+async def _committed(unanswered: list[_Unanswered], timeout_ms: int) -> None:
     deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-    for replica, answer, end_offset in unanswered:
+    for replica, answer, end_offset, _ in unanswered:
         if not await replica.committed(end_offset, deadline):
             answer.error_code = ErrorCode.REQUEST_TIMED_OUT
             answer.error_message = f"not replicated within {timeout_ms} ms"

@@ -60,7 +60,7 @@ async def describe_producers(
                         coordinator_epoch=producer.coordinator_epoch,
                         current_txn_start_offset=producer.current_txn_start_offset,
                     )
-                    for producer in replica.log.active_producers()
+                    for producer in replica.log.producers.describe()
                 ]
             partitions.append(answer)
         topics.append(TopicResponse(name=topic.name, partitions=partitions))

@@ -1,0 +1,220 @@
+"""Groups and committed offsets (keys 8 to 16, 42, 47): what a coordinator is asked, and where it is.
+
+The protocol itself is `groups.coordinator`. What is added here is what only the broker knows: which partition of
+`__consumer_offsets` a group belongs to and who leads it (FindCoordinator, KIP-699 for several keys), whether the
+topics of a commit exist, and the names behind topic ids (OffsetCommit and OffsetFetch 10, KIP-848).
+
+Left out: coordinators of transactions and share groups (FindCoordinator answers INVALID_REQUEST for those key types).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
+from kraftpy.groups.events import GroupRequest
+from kraftpy.groups.routing import partition_for_group
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest
+from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest
+from kraftpy.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from kraftpy.protocol.messages.heartbeat import HeartbeatRequest
+from kraftpy.protocol.messages.join_group import JoinGroupRequest
+from kraftpy.protocol.messages.leave_group import LeaveGroupRequest
+from kraftpy.protocol.messages.list_groups import ListGroupsRequest
+from kraftpy.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from kraftpy.protocol.messages.offset_delete import OffsetDeleteRequest
+from kraftpy.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from kraftpy.protocol.messages.sync_group import SyncGroupRequest
+from kraftpy.types import ZERO_TOPIC_ID, TopicId
+
+if TYPE_CHECKING:
+    from kraftpy.broker.apis import RequestContext
+    from kraftpy.broker.broker import Broker
+
+_GROUP = 0
+_FIRST_KEYS_VERSION = 4
+_FIRST_TOPIC_ID_VERSION = 10
+
+
+# --- straight to the coordinator --------------------------------------------------------------------------------------
+
+
+async def _ask(broker: Broker, request: GroupRequest, context: RequestContext) -> Any:
+    return await broker.coordinators.ask(request, context)
+
+
+async def join_group(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> Any:
+    """Enter a group; answered when its next generation begins."""
+    return await _ask(broker, request, context)
+
+
+async def sync_group(broker: Broker, request: SyncGroupRequest, context: RequestContext) -> Any:
+    """Hand in, or wait for, the generation's assignment."""
+    return await _ask(broker, request, context)
+
+
+async def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestContext) -> Any:
+    """Stay a member."""
+    return await _ask(broker, request, context)
+
+
+async def leave_group(broker: Broker, request: LeaveGroupRequest, context: RequestContext) -> Any:
+    """Leave a group, for oneself or for several members."""
+    return await _ask(broker, request, context)
+
+
+async def describe_groups(broker: Broker, request: DescribeGroupsRequest, context: RequestContext) -> Any:
+    """State and members of groups."""
+    return await _ask(broker, request, context)
+
+
+async def list_groups(broker: Broker, request: ListGroupsRequest, context: RequestContext) -> Any:
+    """Every group of this broker."""
+    return await _ask(broker, request, context)
+
+
+async def delete_groups(broker: Broker, request: DeleteGroupsRequest, context: RequestContext) -> Any:
+    """Delete empty groups with their offsets."""
+    return await _ask(broker, request, context)
+
+
+async def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: RequestContext) -> Any:
+    """Delete committed offsets of topics the group does not subscribe to."""
+    return await _ask(broker, request, context)
+
+
+# --- where the coordinator is -----------------------------------------------------------------------------------------
+
+
+async def find_coordinator(
+    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
+) -> FindCoordinatorResponse:
+    """The broker that leads each group's partition; creates `__consumer_offsets` when first asked."""
+    if context.api_version >= _FIRST_KEYS_VERSION:
+        found = [await _coordinator(broker, key, request.key_type, context) for key in request.coordinator_keys]
+        return FindCoordinatorResponse(coordinators=found)
+    one = await _coordinator(broker, request.key, request.key_type, context)
+    return FindCoordinatorResponse(
+        error_code=one.error_code, error_message=one.error_message, node_id=one.node_id, host=one.host, port=one.port
+    )
+
+
+async def _coordinator(broker: Broker, key: str, key_type: int, context: RequestContext) -> Coordinator:
+    answer = Coordinator(key=key, node_id=-1, host="", port=-1)
+    if key_type != _GROUP:
+        answer.error_code = ErrorCode.INVALID_REQUEST
+        answer.error_message = "this broker coordinates consumer groups only"
+        return answer
+    if broker.image.topic(CONSUMER_OFFSETS) is None:
+        await broker.auto_create_topics([CONSUMER_OFFSETS])
+    topic = broker.image.topic(CONSUMER_OFFSETS)
+    if topic is None:
+        answer.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return answer
+    leader = topic.partitions[partition_for_group(key, len(topic.partitions))].leader
+    for node_id, host, port, _ in broker.endpoints(context.listener):
+        if node_id == leader:
+            answer.node_id, answer.host, answer.port = node_id, host, port
+            return answer
+    answer.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return answer
+
+
+# --- offsets, with the topics they are of -----------------------------------------------------------------------------
+
+
+async def offset_commit(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
+    """Commit the offsets of partitions that exist; the others get their own error."""
+    by_id = context.api_version >= _FIRST_TOPIC_ID_VERSION
+    unknown_error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    ids: dict[str, TopicId] = {}
+    known: list[OffsetCommitRequestTopic] = []
+    refused: list[OffsetCommitResponseTopic] = []
+    for topic in request.topics:
+        found = broker.image.topic_by_id(TopicId(topic.topic_id)) if by_id else broker.image.topic(topic.name)
+        count = 0 if found is None else len(found.partitions)
+        good = [part for part in topic.partitions if 0 <= part.partition_index < count]
+        bad = [part for part in topic.partitions if not 0 <= part.partition_index < count]
+        error = unknown_error if found is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if found is not None:
+            ids[found.name] = found.topic_id
+            if good:
+                known.append(OffsetCommitRequestTopic(name=found.name, partitions=good))
+        if bad:
+            refused.append(
+                OffsetCommitResponseTopic(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        OffsetCommitResponsePartition(partition_index=part.partition_index, error_code=error)
+                        for part in bad
+                    ],
+                )
+            )
+    if request.topics and not known:
+        return OffsetCommitResponse(topics=refused)
+    request.topics = known
+    answered = await _ask(broker, request, context)
+    assert isinstance(answered, OffsetCommitResponse)
+    for answer in answered.topics:
+        answer.topic_id = ids.get(answer.name, ZERO_TOPIC_ID)
+    answered.topics.extend(refused)
+    return answered
+
+
+async def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+    """The offsets groups committed; by topic id from version 10 on."""
+    if context.api_version < _FIRST_TOPIC_ID_VERSION:
+        answered = await _ask(broker, request, context)
+        assert isinstance(answered, OffsetFetchResponse)
+        return answered
+    unknown: dict[str, list[OffsetFetchResponseTopics]] = {}
+    for group in request.groups:
+        if group.topics is None:
+            continue
+        known = []
+        for topic in group.topics:
+            found = broker.image.topic_by_id(TopicId(topic.topic_id))
+            if found is None:
+                unknown.setdefault(group.group_id, []).append(
+                    OffsetFetchResponseTopics(
+                        topic_id=topic.topic_id,
+                        partitions=[
+                            OffsetFetchResponsePartitions(
+                                partition_index=index, committed_offset=-1, error_code=ErrorCode.UNKNOWN_TOPIC_ID
+                            )
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                )
+            else:
+                topic.name = found.name
+                known.append(topic)
+        group.topics = known
+    answered = await _ask(broker, request, context)
+    assert isinstance(answered, OffsetFetchResponse)
+    for answer in answered.groups:
+        named = []
+        for offsets in answer.topics:
+            found = broker.image.topic(offsets.name)
+            if found is not None:  # an id is all that this version can name a topic by
+                offsets.topic_id = found.topic_id
+                named.append(offsets)
+        answer.topics = named + unknown.get(answer.group_id, [])
+    return answered

@@ -1,0 +1,34 @@
+"""The topics the broker keeps for itself, and what they are created with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kraftpy.config import BrokerConfig
+
+CONSUMER_OFFSETS = "__consumer_offsets"
+"""Groups and their committed offsets; compacted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InternalTopic:
+    """How one is created."""
+
+    partitions: int
+    replication_factor: int
+    configs: tuple[tuple[str, str], ...]
+
+
+def settings_of(name: str, config: BrokerConfig) -> InternalTopic | None:
+    """What the topic of that name is created with; None for a topic of the users'."""
+    if name != CONSUMER_OFFSETS:
+        return None
+    return InternalTopic(
+        partitions=config.offsets_topic_num_partitions,
+        replication_factor=config.offsets_topic_replication_factor,
+        configs=(
+            ("cleanup.policy", "compact"),
+            ("compression.type", "producer"),
+            ("segment.bytes", str(config.offsets_topic_segment_bytes)),
+        ),
+    )

@@ -1,0 +1,101 @@
+"""What a broker does on its own from time to time: retention, flushes, checkpoints, expiry, idle connections.
+
+Each is a loop of its own that a failure of the disk ends, and with it the broker, except where one partition's log
+fails to sync: that partition then refuses writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from kraftpy.protocol.errors import KafkaError
+from kraftpy.types import Millis
+
+if TYPE_CHECKING:
+    from kraftpy.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_CHECK_MS = 1000
+_IDLE_CHECK_MS = 30_000
+
+
+class Maintenance:
+    """The periodic work of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """The loops, each to be run as a task until it is cancelled."""
+        return [self.retention(), self.flushes(), self.checkpoints(), self.expiry(), self.idle_connections()]
+
+    async def retention(self) -> None:
+        """Delete what `retention.ms` and `retention.bytes` let go."""
+        config = self._broker.config
+        await _pause(config.log_initial_task_delay_ms)
+        while True:
+            for replica in self._broker.replicas:
+                self._broker.replicas.delete_old_segments(replica)
+            await _pause(config.log_retention_check_interval_ms)
+
+    async def flushes(self) -> None:
+        """Sync logs whose `flush.ms` has passed, and those with sealed segments that are not synced yet."""
+        interval_ms = min(self._broker.config.log_flush_scheduler_interval_ms, _FLUSH_CHECK_MS)
+        while True:
+            await _pause(interval_ms)
+            now = self._broker.clock.now()
+            for replica in self._broker.replicas:
+                log = replica.log
+                if log.recovery_point >= log.log_end_offset:
+                    replica.flushed_at_ms = now
+                elif (
+                    log.segments[-1].base_offset > log.recovery_point
+                    or now - replica.flushed_at_ms >= log.config.flush_ms
+                ):
+                    try:
+                        await replica.flush(log.log_end_offset, now)
+                    except KafkaError as error:
+                        logger.critical("%s refuses writes until a restart: %s", replica.topic_partition, error)
+
+    async def checkpoints(self) -> None:
+        """Write down how far each log is durable, so that a start after a crash scans no more than it must."""
+        config = self._broker.config
+        while True:
+            await _pause(
+                min(
+                    config.log_flush_offset_checkpoint_interval_ms,
+                    config.log_flush_start_offset_checkpoint_interval_ms,
+                )
+            )
+            await self._broker.replicas.checkpoint()
+
+    async def expiry(self) -> None:
+        """Forget idempotent producers that have been silent for `producer.id.expiration.ms`."""
+        while True:
+            await _pause(self._broker.config.producer_id_expiration_check_interval_ms)
+            for replica in self._broker.replicas:
+                replica.log.expire_producers(self._broker.clock.now())
+
+    async def idle_connections(self) -> None:
+        """Close connections that have said nothing for `connections.max.idle.ms`."""
+        limit_ms = self._broker.config.connections_max_idle_ms
+        if limit_ms < 0:
+            return
+        while True:
+            await _pause(min(limit_ms, _IDLE_CHECK_MS))
+            now = asyncio.get_running_loop().time()
+            for connection in self._broker.connections:
+                if now - connection.last_active_at > limit_ms / 1000:
+                    connection.abort()
+
+
+async def _pause(milliseconds: Millis | int) -> None:
+    # asyncio cannot sleep for Kafka's "never" (2^63 - 1 ms); a day at a time does the same.
+    remaining = milliseconds / 1000
+    while remaining > 0:
+        await asyncio.sleep(min(remaining, 86_400.0))
+        remaining -= 86_400.0

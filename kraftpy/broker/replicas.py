@@ -1,0 +1,263 @@
+"""The partitions this broker holds, on the disks it has.
+
+Appends and reads run on the event loop: they touch the page cache. What may block for long runs in threads: opening
+(recovery), syncing, deleting, checkpoints.
+
+Invariants: a partition's directory carries its topic's id before any data, so that the log of a topic that was deleted
+and created again is never taken for the new one's; a directory that the metadata does not know is never deleted, only
+set aside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from kraftpy.broker.directories import LogDirectories
+from kraftpy.broker.replica import Replica
+from kraftpy.config import BrokerConfig, TopicConfig
+from kraftpy.config.topic import topic_config
+from kraftpy.log import layout
+from kraftpy.log.files import FileCache
+from kraftpy.log.partition_log import PartitionLog, delete_files
+from kraftpy.metadata.commands import ConfigResourceType
+from kraftpy.metadata.image import Image, Partition, Topic
+from kraftpy.metadata.records import ConfigChanged, PartitionChanged, PartitionCreated, Record, TopicDeleted
+from kraftpy.ports import Clock, Directory
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.types import Offset, TopicId, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_STRAY = "-stray"
+
+
+@dataclass(slots=True)
+class _Disk:
+    """One log directory, and what its checkpoints said when the broker started."""
+
+    directory: Directory
+    clean: bool
+    recovery_points: dict[TopicPartition, int]
+    log_start_offsets: dict[TopicPartition, int]
+    partitions: set[TopicPartition] = field(default_factory=set)
+
+
+class Replicas:
+    """Every partition of this broker, by topic name and by topic id."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock, directories: LogDirectories) -> None:
+        self._config = config
+        self._clock = clock
+        self._directories = directories
+        self._disks: list[_Disk] = []
+        self._files = FileCache()
+        self._by_name: dict[TopicPartition, Replica] = {}
+        self._by_id: dict[tuple[TopicId, int], Replica] = {}
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(list(self._by_name.values()))
+
+    # --- lookups -----------------------------------------------------------------------------
+
+    def leader(self, topic: str, partition: int) -> Replica:
+        """The partition's replica. Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION)."""
+        replica = self._by_name.get(TopicPartition(topic, partition))
+        if replica is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {topic}-{partition}")
+        return replica
+
+    def leader_by_id(self, topic_id: TopicId, partition: int) -> Replica:
+        """The same by topic id. Raises KafkaError (UNKNOWN_TOPIC_ID)."""
+        replica = self._by_id.get((topic_id, partition))
+        if replica is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no partition {partition} of topic {topic_id.hex()}")
+        return replica
+
+    @property
+    def directories(self) -> list[str]:
+        """The log directories' paths."""
+        return self._directories.paths
+
+    def in_directory(self, path: str) -> list[Replica]:
+        """The partitions in a log directory, sorted."""
+        return [self._by_name[key] for key in sorted(self._by_name) if self._by_name[key].log_directory.path == path]
+
+    # --- start and stop ----------------------------------------------------------------------
+
+    async def start(self, image: Image) -> None:
+        """Open every partition the metadata gives this broker; several at once."""
+        await asyncio.to_thread(self._read_disks)
+        configs = {topic.name: self._topic_config(topic.name, image) for topic in image.topics()}
+        await self._open_all(
+            [(topic, number, partition, configs[topic.name]) for topic, number, partition in image.partitions()]
+        )
+        known = set(self._by_name)
+        for disk in self._disks:
+            for stray in sorted(disk.partitions - known):
+                logger.warning("%s/%s belongs to no topic; it is left alone", disk.directory.path, stray)
+
+    async def stop(self) -> None:
+        """Make every log durable, close it, and write the checkpoints that let the next start skip the scan."""
+        for replica in self:
+            await replica.close()
+        await self.checkpoint()
+
+    async def apply(self, records: Sequence[Record], image: Image) -> None:
+        """Act on changed metadata; returns when new partitions can be used and deleted ones are gone."""
+        created = []
+        for record in records:
+            match record:
+                case PartitionCreated():
+                    topic = image.topic_by_id(record.topic_id)
+                    if topic is not None:
+                        partition = topic.partitions[record.partition]
+                        created.append((topic, record.partition, partition, self._topic_config(topic.name, image)))
+                case PartitionChanged():
+                    replica = self._by_id.get((record.topic_id, record.partition))
+                    if replica is not None and record.leader_epoch != replica.leader_epoch:
+                        replica.lead(record.leader_epoch)
+                case ConfigChanged(resource_type=ConfigResourceType.TOPIC):
+                    self._reconfigure(record.resource_name, image)
+                case TopicDeleted():
+                    await self._delete(record)
+                case _:
+                    pass
+        await self._open_all(created)
+
+    def _topic_config(self, topic: str, image: Image) -> TopicConfig:
+        return topic_config(image.topic_configs(topic), self._config)
+
+    def _reconfigure(self, topic: str, image: Image) -> None:
+        config = self._topic_config(topic, image)
+        for replica in self:
+            if replica.topic_partition.topic == topic:
+                replica.log.config = config
+
+    # --- opening -----------------------------------------------------------------------------
+
+    def _read_disks(self) -> None:
+        for directory, clean in zip(self._directories.opened, self._directories.clean, strict=True):
+            try:
+                points = layout.read_offsets(directory, layout.RECOVERY_POINTS)
+            except layout.CorruptFile as error:
+                logger.warning("%s; every log in it is scanned", error)
+                clean, points = False, {}
+            try:
+                starts = layout.read_offsets(directory, layout.LOG_START_OFFSETS)
+            except layout.CorruptFile as error:
+                logger.warning("%s; deleted records that still have a segment show again", error)
+                starts = {}
+            self._disks.append(_Disk(directory, clean, points, starts, set(layout.partitions(directory))))
+            for name in layout.deleted_partitions(directory):
+                directory.delete(name)
+
+    async def _open_all(self, wanted: Sequence[tuple[Topic, int, Partition, TopicConfig]]) -> None:
+        if not wanted:
+            return
+        loop = asyncio.get_running_loop()
+        threads = self._config.num_recovery_threads_per_data_dir * len(self._disks)
+        with ThreadPoolExecutor(min(threads, len(wanted)), thread_name_prefix="open-log") as pool:
+            opening = []
+            for topic, number, partition, config in wanted:
+                disk = self._disk_for(TopicPartition(topic.name, number))
+                opening.append(loop.run_in_executor(pool, self._open, disk, topic, number, partition, config))
+            for replica in await asyncio.gather(*opening):
+                self._by_name[replica.topic_partition] = replica
+                self._by_id[(replica.topic_id, replica.topic_partition.partition)] = replica
+
+    def _disk_for(self, key: TopicPartition) -> _Disk:
+        """Where the partition is, or the log directory with the fewest partitions."""
+        for disk in self._disks:
+            if key in disk.partitions:
+                return disk
+        disk = min(self._disks, key=lambda disk: len(disk.partitions))
+        disk.partitions.add(key)
+        return disk
+
+    def _open(self, disk: _Disk, topic: Topic, number: int, partition: Partition, config: TopicConfig) -> Replica:
+        key = TopicPartition(topic.name, number)
+        if disk.directory.exists(str(key)):
+            self._set_aside_if_foreign(disk, key, topic.topic_id)
+        log = PartitionLog.open(
+            disk.directory.child(str(key)),
+            config,
+            now=self._clock.now(),
+            topic_id=topic.topic_id,
+            clean=disk.clean,
+            recovery_point=disk.recovery_points.get(key, 0),
+            log_start_offset=disk.log_start_offsets.get(key, 0),
+            files=self._files,
+            expiration_ms=self._config.producer_id_expiration_ms,
+        )
+        if not log.report.clean:
+            logger.info("%s: recovered: %s", key, log.report)
+        replica = Replica(key, topic.topic_id, disk.directory, log, partition.leader_epoch)
+        replica.lead(partition.leader_epoch)
+        return replica
+
+    def _set_aside_if_foreign(self, disk: _Disk, key: TopicPartition, topic_id: TopicId) -> None:
+        found = layout.read_topic_id(disk.directory.child(str(key)))
+        if found is None or found == topic_id:
+            return
+        aside = f"{key}.{uuid.uuid4().hex}{_STRAY}"
+        logger.warning("%s/%s is of another topic of that name; set aside as %s", disk.directory.path, key, aside)
+        disk.directory.rename(str(key), aside)
+        disk.recovery_points.pop(key, None)
+        disk.log_start_offsets.pop(key, None)
+
+    # --- deleting ----------------------------------------------------------------------------
+
+    async def _delete(self, record: TopicDeleted) -> None:
+        loop = asyncio.get_running_loop()
+        for key in [key for key in self._by_name if key.topic == record.name]:
+            replica = self._by_name.pop(key)
+            del self._by_id[(replica.topic_id, key.partition)]
+            await replica.release()
+            aside = layout.deleted_partition_name(key, uuid.uuid4().hex)
+            directory = replica.log_directory
+            directory.rename(str(key), aside)
+            for disk in self._disks:
+                disk.partitions.discard(key)
+                disk.recovery_points.pop(key, None)
+                disk.log_start_offsets.pop(key, None)
+            delay_ms = replica.log.config.file_delete_delay_ms
+            loop.call_later(delay_ms / 1000, loop.run_in_executor, None, directory.delete, aside)
+        await self.checkpoint()
+
+    async def delete_records(self, replica: Replica, before: Offset) -> None:
+        """Hide the records before an offset, durably (DeleteRecords). Raises KafkaError (OFFSET_OUT_OF_RANGE)."""
+        if replica.log.advance_log_start(before):
+            await self.checkpoint()
+
+    def delete_old_segments(self, replica: Replica) -> None:
+        """Take out of the log what retention lets go, and delete it when nobody can be reading it any more."""
+        gone = replica.log.delete_old_segments(self._clock.now(), replica.high_watermark)
+        if gone:
+            logger.info("%s: %d files out of retention", replica.topic_partition, len(gone))
+            loop = asyncio.get_running_loop()
+            delay_ms = replica.log.config.file_delete_delay_ms
+            loop.call_later(delay_ms / 1000, loop.run_in_executor, None, delete_files, replica.log.directory, gone)
+
+    # --- checkpoints -------------------------------------------------------------------------
+
+    async def checkpoint(self) -> None:
+        """Write down, per log directory, how far each log is durable and where it starts."""
+        for disk in self._disks:
+            points, starts = {}, {}
+            for key, replica in self._by_name.items():
+                if replica.log_directory is disk.directory:
+                    points[key] = replica.log.recovery_point
+                    starts[key] = replica.log.log_start_offset
+            await asyncio.to_thread(_write_checkpoints, disk.directory, points, starts)
+
+
+def _write_checkpoints(
+    directory: Directory, recovery_points: dict[TopicPartition, int], log_start_offsets: dict[TopicPartition, int]
+) -> None:
+    layout.write_offsets(directory, layout.RECOVERY_POINTS, recovery_points)
+    layout.write_offsets(directory, layout.LOG_START_OFFSETS, log_start_offsets)

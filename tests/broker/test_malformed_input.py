@@ -1,0 +1,259 @@
+"""What a hostile or broken peer can send costs its connection, never the broker."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+import time
+
+import confluent_kafka
+import pytest
+from compat.clients import CONFLUENT, Message
+
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.frames import decode_response_header, encode_request
+from kraftpy.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kraftpy.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from kraftpy.protocol.record_batch import encode_batch
+from kraftpy.protocol.schema import decode
+from kraftpy.testing.cluster import EmbeddedBroker
+
+SEED = 20261121
+
+
+def connect(bootstrap: str) -> socket.socket:
+    host, port = bootstrap.split(":")
+    connection = socket.create_connection((host, int(port)), timeout=20)
+    return connection
+
+
+def read_exactly(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = connection.recv(count - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return data
+
+
+def read_frame(connection: socket.socket) -> bytes:
+    return read_exactly(connection, struct.unpack(">i", read_exactly(connection, 4))[0])
+
+
+def closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def ask(connection: socket.socket, key: ApiKey, version: int, request: object, response: type) -> object:
+    connection.sendall(encode_request(key, version, 7, "test", request))
+    correlation_id, body = decode_response_header(key, version, read_frame(connection))
+    assert correlation_id == 7
+    return decode(response, body, version)
+
+
+def serves(bootstrap: str) -> None:
+    with connect(bootstrap) as connection:
+        request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+        found = ask(connection, ApiKey.API_VERSIONS, 3, request, ApiVersionsResponse)
+        assert isinstance(found, ApiVersionsResponse)
+        assert found.error_code == ErrorCode.NONE
+
+
+def resident_mb(pid: int) -> float:
+    with open(f"/proc/{pid}/status") as status:
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS"))
+
+
+FRAMES = {
+    "negative size": struct.pack(">i", -1),
+    "huge size": struct.pack(">i", 2**31 - 1),
+    "just above socket.request.max.bytes": struct.pack(">i", 104_857_601),
+    "HTTP": b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n",
+    "TLS": bytes.fromhex("16030100c8010000c40303"),
+    "empty frame": struct.pack(">i", 0),
+    "half a header": struct.pack(">ihh", 4, 3, 1),
+    "unknown API": struct.pack(">ihhih", 10, 999, 0, 1, -1),
+    "unsupported version": struct.pack(">ihhih", 10, 3, 99, 1, -1),
+    "2^31-1 topics": struct.pack(">ihhihi", 14, 3, 1, 1, -1, 2**31 - 1),
+    "negative client id length": struct.pack(">ihhih", 10, 3, 1, 1, -9),
+    "2^28 tagged fields": struct.pack(">ihhih", 15, 18, 3, 1, -1) + b"\xff\xff\xff\xff\x01",
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_malformed_frame_costs_its_connection(kraftpy_server: EmbeddedBroker, name: str) -> None:
+    with connect(kraftpy_server.bootstrap) as connection:
+        connection.sendall(FRAMES[name])
+        if name == "TLS":  # a plausible size: the broker waits for the rest, and the peer gives up
+            connection.shutdown(socket.SHUT_WR)
+        assert closed(connection)
+    serves(kraftpy_server.bootstrap)
+
+
+def test_an_unsupported_api_versions_is_answered_in_version_0(kraftpy_server: EmbeddedBroker) -> None:
+    with connect(kraftpy_server.bootstrap) as connection:
+        connection.sendall(struct.pack(">ihhih", 10, 18, 77, 5, -1))
+        frame = read_frame(connection)
+        assert frame[:4] == struct.pack(">i", 5)
+        found = decode(ApiVersionsResponse, memoryview(frame)[4:], 0)
+        assert found.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert {key.api_key for key in found.api_keys} >= {0, 1, 2, 3, 18}
+        # The connection goes on: that is what the answer is for.
+        request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+        ask(connection, ApiKey.API_VERSIONS, 3, request, ApiVersionsResponse)
+
+
+def test_a_frame_that_never_ends_holds_nothing_up(kraftpy_server: EmbeddedBroker) -> None:
+    with contextlib.ExitStack() as stack:
+        before = resident_mb(kraftpy_server.pid)
+        for _ in range(20):
+            slow = stack.enter_context(connect(kraftpy_server.bootstrap))
+            slow.sendall(struct.pack(">i", 100_000_000) + b"\x00\x03\x00\x01")
+        serves(kraftpy_server.bootstrap)
+        assert resident_mb(kraftpy_server.pid) < before + 50, "2 GB were announced, almost nothing was sent"
+
+
+def produce(connection: socket.socket, topic: str, records: bytes, version: int = 9) -> tuple[int, int]:
+    request = ProduceRequest(
+        acks=-1,
+        timeout_ms=5000,
+        topic_data=[
+            TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=records)])
+        ],
+    )
+    found = ask(connection, ApiKey.PRODUCE, version, request, ProduceResponse)
+    assert isinstance(found, ProduceResponse)
+    answer = found.responses[0].partition_responses[0]
+    return answer.error_code, answer.base_offset
+
+
+def test_a_bad_batch_costs_its_partition_an_error(kraftpy_server: EmbeddedBroker) -> None:
+    topic = f"bad-batches-{time.time_ns()}"
+    CONFLUENT.produce(kraftpy_server.bootstrap, topic, [Message(b"first")])
+    good = encode_batch([(1_700_000_000_000, b"k", b"v" * 50, ())])
+
+    def changed(position: int, data: bytes) -> bytes:
+        return good[:position] + data + good[position + len(data) :]
+
+    with connect(kraftpy_server.bootstrap) as connection:
+        expected = {
+            "flipped bit": (changed(80, bytes([good[80] ^ 1])), ErrorCode.CORRUPT_MESSAGE),
+            "torn": (good[:-10], ErrorCode.CORRUPT_MESSAGE),
+            "lying length": (changed(8, struct.pack(">i", 2**31 - 1)), ErrorCode.CORRUPT_MESSAGE),
+            "negative length": (changed(8, struct.pack(">i", -5)), ErrorCode.CORRUPT_MESSAGE),
+        }
+        for what, (records, code) in expected.items():
+            assert produce(connection, topic, records)[0] == code, what
+        lying = bytearray(encode_batch([(1_700_000_000_000, b"k", b"v", ())]))
+        lying[57:61] = struct.pack(">i", 1_000_000)
+        import crc32c
+
+        lying[17:21] = struct.pack(">I", crc32c.crc32c(bytes(lying[21:])))
+        assert produce(connection, topic, bytes(lying))[0] == ErrorCode.INVALID_RECORD
+        assert produce(connection, topic, b"")[0] != ErrorCode.NONE
+        assert produce(connection, topic, good) == (ErrorCode.NONE, 1), "and the next good one is stored"
+
+
+def test_message_sets_get_the_proper_error(kraftpy_server: EmbeddedBroker) -> None:
+    topic = f"old-format-{time.time_ns()}"
+    CONFLUENT.produce(kraftpy_server.bootstrap, topic, [Message(b"first")])
+    message_set = struct.pack(">qiIbbii", 0, 14, 0, 0, 0, -1, -1)
+    with connect(kraftpy_server.bootstrap) as connection:
+        for version in (0, 1, 2):
+            assert produce(connection, topic, message_set, version)[0] == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+
+
+def test_garbage_and_mutations_never_stop_the_broker(kraftpy_server: EmbeddedBroker) -> None:
+    chance = random.Random(SEED)
+    topic = f"mutations-{time.time_ns()}"
+    CONFLUENT.produce(kraftpy_server.bootstrap, topic, [Message(b"before")])
+    batch = encode_batch([(1_700_000_000_000, b"k", b"v" * 20, ())])
+    originals = [
+        encode_request(
+            ApiKey.PRODUCE,
+            9,
+            1,
+            "fuzz",
+            ProduceRequest(
+                acks=1,
+                timeout_ms=100,
+                topic_data=[
+                    TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])
+                ],
+            ),
+        ),
+        encode_request(
+            ApiKey.FETCH,
+            12,
+            1,
+            "fuzz",
+            FetchRequest(
+                max_wait_ms=1,
+                min_bytes=1,
+                topics=[
+                    FetchTopic(
+                        topic=topic, partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]
+                    )
+                ],
+            ),
+        ),
+        encode_request(
+            ApiKey.API_VERSIONS, 3, 1, "fuzz", ApiVersionsRequest(client_software_name="f", client_software_version="1")
+        ),
+    ]
+    for _ in range(1500):
+        frame = bytearray(chance.choice(originals))
+        for _ in range(chance.randint(1, 4)):
+            frame[chance.randrange(4, len(frame))] = chance.randrange(256)
+        with connect(kraftpy_server.bootstrap) as connection, contextlib.suppress(ConnectionError):
+            connection.sendall(frame)
+            connection.shutdown(socket.SHUT_WR)
+    serves(kraftpy_server.bootstrap)
+    found = CONFLUENT.consume(kraftpy_server.bootstrap, topic, 1)
+    assert found[0].value == b"before"
+
+
+def test_a_fetch_of_a_topic_that_is_not_there(kraftpy_server: EmbeddedBroker) -> None:
+    with connect(kraftpy_server.bootstrap) as connection:
+        request = FetchRequest(
+            max_wait_ms=1,
+            min_bytes=1,
+            topics=[
+                FetchTopic(
+                    topic="no-such", partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]
+                )
+            ],
+        )
+        found = ask(connection, ApiKey.FETCH, 12, request, FetchResponse)
+        assert isinstance(found, FetchResponse)
+        assert found.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_client_may_not_fetch_as_a_replica(kraftpy_server: EmbeddedBroker) -> None:
+    """CVE-2018-1288: a crafted Fetch must not act on replication."""
+    with connect(kraftpy_server.bootstrap) as connection:
+        found = ask(connection, ApiKey.FETCH, 12, FetchRequest(replica_id=1, max_wait_ms=1, min_bytes=1), FetchResponse)
+        assert isinstance(found, FetchResponse)
+        assert found.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+def test_many_connections_come_and_go(kraftpy_server: EmbeddedBroker) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(connect(kraftpy_server.bootstrap))
+        serves(kraftpy_server.bootstrap)
+    producer = confluent_kafka.Producer({"bootstrap.servers": kraftpy_server.bootstrap})
+    assert producer.list_topics(timeout=20).brokers
