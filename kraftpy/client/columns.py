@@ -294,7 +294,7 @@ def _varints(octets: Bytes, positions: Int64s) -> tuple[Int64s, Int64s]:
         third = octets.take(after[rows], mode="clip").astype(np.int64)
         if shift == 63 and (third > 1).any():
             raise CorruptBatch("a varint of more than 64 bits")
-        values[rows] += (third << shift) - (1 << shift)
+        values[rows] += third - 1 << shift  # less 1: the bit that said that a byte follows was added as a digit
         after[rows] += 1
         rows = rows[third > 127]
         shift += 7
