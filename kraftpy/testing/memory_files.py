@@ -1,0 +1,397 @@
+"""Files and directories in memory, on a disk that can lose, tear, refuse and damage: the `Directory` and `File` ports
+for tests.
+
+A write is visible at once and durable only after `sync`, a name only after its directory's `sync`, as `kraftpy.ports`
+says. `MemoryDisk.crash` is a power loss: of everything that was not synced, what survives is drawn from the given
+random numbers. Handles from before it raise. The same seed gives the same disk.
+
+* `Loss.EVERYTHING`: nothing that was not synced survives.
+* `Loss.PREFIX`: of each file, its first un-synced writes survive, the last of them in part (torn).
+* `Loss.SECTORS`: each 512-byte sector of each un-synced write survives or not on its own; holes read as zeros.
+* `Loss.NOTHING`: the process died, the machine did not.
+
+Names survive as a prefix of their directory's changes, in order, as on a journaled file system; with EVERYTHING none,
+with NOTHING all of them. A sync that failed loses what it should have synced, even if a later one succeeds, as on
+Linux.
+
+Left out: reordering of changes between directories is total (each has a prefix of its own), hard links, access rights.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from enum import Enum
+from random import Random
+from typing import Final
+
+from kraftpy.ports import Buffer
+
+_SECTOR_BYTES: Final = 512
+
+
+class Loss(Enum):
+    """What a crash does to changes that were not synced."""
+
+    EVERYTHING = "everything"
+    PREFIX = "prefix"
+    SECTORS = "sectors"
+    NOTHING = "nothing"
+
+
+_Change = tuple[int, bytes | None]  # a write at a position, or (None) a truncation to that size
+
+
+class _Content:
+    """A file: its bytes now, its bytes on the platter, and the changes between them."""
+
+    __slots__ = ("changes", "data", "durable")
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = bytearray(data)
+        self.durable = bytearray(data)
+        self.changes: list[_Change] = []
+
+    def apply(self, change: _Change) -> None:
+        _apply(self.data, change)
+        self.changes.append(change)
+
+    def sync(self) -> None:
+        for change in self.changes:
+            _apply(self.durable, change)
+        self.changes.clear()
+
+    def crash(self, loss: Loss, random: Random) -> None:
+        if loss is Loss.NOTHING:
+            return
+        if loss is Loss.PREFIX and self.changes:
+            kept = random.randrange(len(self.changes) + 1)
+            for change in self.changes[:kept]:
+                _apply(self.durable, change)
+            if kept < len(self.changes):
+                position, data = self.changes[kept]
+                if data:
+                    _apply(self.durable, (position, data[: random.randrange(len(data))]))
+        elif loss is Loss.SECTORS:
+            for position, data in self.changes:
+                if data is None:
+                    if random.random() < 0.5:
+                        _apply(self.durable, (position, None))
+                    continue
+                at = 0
+                while at < len(data):  # sectors are those of the file, not of the write
+                    end = min(len(data), at + _SECTOR_BYTES - (position + at) % _SECTOR_BYTES)
+                    if random.random() < 0.5:
+                        _apply(self.durable, (position + at, data[at:end]))
+                    at = end
+        self.data = bytearray(self.durable)
+        self.changes.clear()
+
+
+def _apply(data: bytearray, change: _Change) -> None:
+    position, written = change
+    if written is None:
+        if position < len(data):
+            del data[position:]
+        else:
+            data.extend(bytes(position - len(data)))
+        return
+    if position > len(data):
+        data.extend(bytes(position - len(data)))
+    data[position : position + len(written)] = written
+
+
+class _Folder:
+    """A directory: its names now and on the platter, and every state in between since the last sync."""
+
+    __slots__ = ("durable", "names", "states")
+
+    def __init__(self) -> None:
+        self.names: dict[str, _Content | _Folder] = {}
+        self.durable: dict[str, _Content | _Folder] = {}
+        self.states: list[dict[str, _Content | _Folder]] = []
+
+    def changed(self) -> None:
+        self.states.append(dict(self.names))
+
+    def sync(self) -> None:
+        self.durable = dict(self.names)
+        self.states.clear()
+
+    def crash(self, loss: Loss, random: Random) -> None:
+        if loss in (Loss.PREFIX, Loss.SECTORS) and self.states:
+            kept = random.randrange(len(self.states) + 1)
+            if kept:
+                self.durable = self.states[kept - 1]
+        if loss is not Loss.NOTHING:
+            self.names = dict(self.durable)
+            self.states.clear()
+        for _, node in sorted(self.names.items()):
+            node.crash(loss, random)
+
+
+class _Fault:
+    __slots__ = ("count", "error", "name", "operation", "skip")
+
+    def __init__(self, operation: str, error: int, name: str, skip: int, count: int) -> None:
+        self.operation = operation
+        self.error = error
+        self.name = name
+        self.skip = skip
+        self.count = count
+
+
+class MemoryDisk:
+    """A disk. `root` is its only entry point; make directories with `root.child`."""
+
+    def __init__(self, *, capacity_bytes: int | None = None) -> None:
+        self.capacity_bytes = capacity_bytes
+        """Writes beyond it end part-way with ENOSPC. None: no end."""
+        self.generation = 0
+        self.syncs = 0
+        self.on_operation: Callable[[str, str], None] | None = None
+        """Called with operation and path before each; what it raises is what the operation raises."""
+        self._used_bytes = 0
+        self._faults: list[_Fault] = []
+        self._root = _Folder()
+
+    @property
+    def root(self) -> MemoryDirectory:
+        """The root directory, as it is since the last crash."""
+        return MemoryDirectory(self, self._root, "")
+
+    def fail(self, operation: str, error: int = errno.EIO, *, name: str = "", skip: int = 0, count: int = 1) -> None:
+        """Let operations fail: the next `count` after `skip` of that name (`write`, `sync`, `open`, `rename`, ...) on a
+        path that ends in `name`. A failing write leaves half of its bytes.
+        """
+        self._faults.append(_Fault(operation, error, name, skip, count))
+
+    def heal(self) -> None:
+        """Forget all faults that are still to come."""
+        self._faults.clear()
+
+    def crash(self, random: Random, loss: Loss | None = None) -> None:
+        """Lose power. Without `loss`, `random` draws one of PREFIX, SECTORS and EVERYTHING."""
+        self.generation += 1
+        self._faults.clear()
+        self._root.crash(random.choice([Loss.PREFIX, Loss.SECTORS, Loss.EVERYTHING]) if loss is None else loss, random)
+        self._used_bytes = _size(self._root)
+
+    def damage(self, path: str, position: int, mask: int = 1) -> None:
+        """Flip bits of one byte of a file, on the platter and in the cache alike."""
+        folder: _Content | _Folder = self._root
+        for part in path.strip("/").split("/"):
+            if not isinstance(folder, _Folder):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            folder = folder.names[part]
+        if isinstance(folder, _Folder):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        folder.sync()
+        folder.data[position] ^= mask
+        folder.durable[position] ^= mask
+
+    # --- for the handles ---
+
+    def check(self, operation: str, path: str, generation: int) -> None:
+        """Raise where the handle is of before a crash, or a fault is due."""
+        if generation != self.generation:
+            raise OSError(errno.EIO, "the machine has crashed since", path)
+        if self.on_operation is not None:
+            self.on_operation(operation, path)
+        for fault in self._faults:
+            if fault.operation == operation and path.endswith(fault.name):
+                if fault.skip:
+                    fault.skip -= 1
+                    continue
+                fault.count -= 1
+                if fault.count <= 0:
+                    self._faults.remove(fault)
+                raise OSError(fault.error, os.strerror(fault.error), path)
+
+    def room_for(self, more_bytes: int) -> int:
+        """How many of so many more bytes there is room for; they count as used."""
+        if self.capacity_bytes is not None:
+            more_bytes = min(more_bytes, max(0, self.capacity_bytes - self._used_bytes))
+        self._used_bytes += more_bytes
+        return more_bytes
+
+    def freed(self, node: _Content | _Folder) -> None:
+        """A file or directory has lost its name."""
+        self._used_bytes -= _size(node)
+
+
+def _size(node: _Content | _Folder) -> int:
+    if isinstance(node, _Content):
+        return len(node.data)
+    return sum(_size(child) for child in node.names.values())
+
+
+class MemoryFile:
+    """An open file on a `MemoryDisk`."""
+
+    def __init__(self, disk: MemoryDisk, content: _Content, path: str) -> None:
+        self._disk = disk
+        self._content = content
+        self._path = path
+        self._generation = disk.generation
+        self._is_closed = False
+
+    def _check(self, operation: str) -> None:
+        if self._is_closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
+        self._disk.check(operation, self._path, self._generation)
+
+    def read(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`."""
+        self._check("read")
+        if position < 0 or length < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self._path)
+        return bytes(self._content.data[position : position + length])
+
+    def write(self, position: int, data: Buffer) -> None:
+        """All of `data` at `position`; where that fails, a part of it."""
+        written = bytes(data)
+        try:
+            self._check("write")
+        except OSError:
+            if not self._is_closed and self._generation == self._disk.generation and len(written) > 1:
+                self._content.apply((position, written[: len(written) // 2]))
+            raise
+        more = max(0, position + len(written) - len(self._content.data))
+        room = self._disk.room_for(more)
+        if room < more:
+            part = written[: len(written) - (more - room)]
+            if part:
+                self._content.apply((position, part))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
+        self._content.apply((position, written))
+
+    def size(self) -> int:
+        """Bytes in the file now."""
+        self._check("size")
+        return len(self._content.data)
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend the file to `size` bytes."""
+        self._check("truncate")
+        self._disk.room_for(size - len(self._content.data))
+        self._content.apply((size, None))
+
+    def sync(self) -> None:
+        """Make what was written durable; what a failed sync should have made so is lost."""
+        try:
+            self._check("sync")
+        except OSError:
+            self._content.changes.clear()
+            raise
+        self._disk.syncs += 1
+        self._content.sync()
+
+    def close(self) -> None:
+        """Close it, once."""
+        self._is_closed = True
+
+
+class MemoryDirectory:
+    """A directory on a `MemoryDisk`."""
+
+    def __init__(self, disk: MemoryDisk, folder: _Folder, path: str) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._path = path
+        self._generation = disk.generation
+
+    def _check(self, operation: str, name: str = "") -> None:
+        if "/" in name or name in (".", ".."):
+            raise ValueError(f"{name!r} is not a plain name")
+        self._disk.check(operation, f"{self._path}/{name}" if name else self.path, self._generation)
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        return self._path or "/"
+
+    def names(self) -> list[str]:
+        """Every name in it, sorted."""
+        self._check("names")
+        return sorted(self._folder.names)
+
+    def exists(self, name: str) -> bool:
+        """Whether `name` is there."""
+        self._check("exists", name)
+        return name in self._folder.names
+
+    def open(self, name: str) -> MemoryFile:
+        """Open for reading and writing; created empty where missing."""
+        self._check("open", name)
+        content = self._folder.names.get(name)
+        if content is None:
+            content = self._folder.names[name] = _Content()
+            self._folder.changed()
+        return MemoryFile(self._disk, self._file(content, name), f"{self._path}/{name}")
+
+    def _file(self, node: _Content | _Folder, name: str) -> _Content:
+        if isinstance(node, _Folder):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), f"{self._path}/{name}")
+        return node
+
+    def _missing(self, name: str) -> FileNotFoundError:
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self._path}/{name}")
+
+    def read(self, name: str) -> bytes:
+        """The whole file. Raises FileNotFoundError."""
+        self._check("read", name)
+        node = self._folder.names.get(name)
+        if node is None:
+            raise self._missing(name)
+        return bytes(self._file(node, name).data)
+
+    def replace(self, name: str, data: Buffer) -> None:
+        """Make `name` hold exactly `data`, atomically and durably."""
+        self._check("replace", name)
+        if self._disk.room_for(len(data)) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{self._path}/{name}")
+        self._drop(name)
+        self._folder.names[name] = _Content(bytes(data))
+        self._disk.syncs += 1
+        self._folder.sync()
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename within this directory, replacing what is called `new`."""
+        self._check("rename", old)
+        if old not in self._folder.names:
+            raise self._missing(old)
+        node = self._folder.names.pop(old)
+        self._drop(new)
+        self._folder.names[new] = node
+        self._folder.changed()
+
+    def delete(self, name: str) -> None:
+        """Delete a file or a whole directory; missing is fine."""
+        self._check("delete", name)
+        if name in self._folder.names:
+            self._drop(name)
+            self._folder.changed()
+
+    def _drop(self, name: str) -> None:
+        node = self._folder.names.pop(name, None)
+        if node is not None:
+            self._disk.freed(node)
+
+    def child(self, name: str) -> MemoryDirectory:
+        """The directory `name` within this one, created where missing."""
+        self._check("child", name)
+        node = self._folder.names.get(name)
+        if node is None:
+            node = self._folder.names[name] = _Folder()
+            self._folder.changed()
+        if not isinstance(node, _Folder):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), f"{self._path}/{name}")
+        return MemoryDirectory(self._disk, node, f"{self._path}/{name}")
+
+    def sync(self) -> None:
+        """Make creations, renames and deletions durable."""
+        self._check("sync")
+        self._disk.syncs += 1
+        self._folder.sync()
