@@ -24,6 +24,7 @@ Read: rules 34 to 38 of the classic protocol: KIP-62, KIP-134, KIP-211, KIP-345,
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import assert_never
 
 from kraftpy.groups import offsets, queries
@@ -331,22 +332,14 @@ class GroupCoordinator:
         response = purpose.response
         if error_code is not ErrorCode.NONE:
             for group_id in purpose.group_ids:
-                self._revive(group_id, turn)
+                self._revive(group_id)
             response = None if response is None else _failed_deletion(response, group_error(error_code))
         if purpose.request_id is not None and response is not None:
             turn.reply(purpose.request_id, response)
 
-    def _revive(self, group_id: str, turn: Turn) -> None:
-        """Its tombstones did not reach the log: it is again what the log says."""
-        dead = self.groups[group_id]
-        group = self.groups[group_id] = Group(
-            group_id=group_id,
-            persisted=dead.persisted,
-            offsets=dead.offsets,
-            records_in_flight=dead.records_in_flight,
-            offsets_in_flight=dead.offsets_in_flight,
-        )
-        self._restore(group, turn)
+    def _revive(self, group_id: str) -> None:
+        """Its tombstones did not reach the log: it is Empty again, as it was. Nothing leads back from Dead itself."""
+        self.groups[group_id] = replace(self.groups[group_id], state=State.EMPTY)
 
     # ---- what falls due
 

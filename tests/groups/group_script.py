@@ -17,8 +17,9 @@ Commands (group `g` unless `group=`; `v=` picks the API version; `now=` moves th
     delete-group [GROUP ...]     describe [GROUP ...]     list [states=A,B] [types=A,B]
     tick NOW                                    the clock moves, and what is due happens
     hold | release                              appends wait for `appended`; or are done at once, which is how it begins
-    appended TOKEN [ERROR]
+    appended [N] [ERROR]                        the oldest append that is held, or the Nth, is done
     reload                                      unload, then load from the log
+    lower-max-size N                            the same, with another group.max.size
     state                                       the groups as they are, and what falls due when
 """
 
@@ -27,6 +28,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from group_world import World, subscription
@@ -269,8 +271,9 @@ class Script(World):
             "tick": lambda words: self.tick(int(words[0])),
             "hold": lambda _: setattr(self, "hold", True),
             "release": self.do_release,
-            "appended": lambda words: self.appended(int(words[0]), ErrorCode[words[1] if words[1:] else "NONE"]),
+            "appended": self.do_appended,
             "reload": lambda _: self.reload(),
+            "lower-max-size": self.do_lower_max_size,
             "state": lambda _: self.do_state(),
         }
         commands[name](words)
@@ -392,10 +395,18 @@ class Script(World):
         )
         self.request(message, args.number("v", 5))
 
+    def do_appended(self, words: list[str]) -> None:
+        place = int(words.pop(0)) if words and words[0].isdigit() else 1
+        self.appended(self.held[place - 1].token, ErrorCode[words[0]] if words else ErrorCode.NONE)
+
     def do_release(self, words: list[str]) -> None:
         self.hold = False
         while self.held:
             self.appended(self.held[0].token)
+
+    def do_lower_max_size(self, words: list[str]) -> None:
+        self.config = replace(self.config, group_max_size=int(words[0]))
+        self.reload()
 
     def do_state(self) -> None:
         for group_id, group in sorted(self.coordinator.groups.items()):

@@ -44,7 +44,8 @@ class World:
     def __init__(self, config: GroupConfig | None = None) -> None:
         self.config = config or GroupConfig()
         self.now = Millis(0)
-        self.log: list[Record] = []
+        self.flushed: list[Record] = []  # the log of earlier loads
+        self.done: dict[int, tuple[Record, ...]] = {}  # what this coordinator's appends added to it, by token
         self.hold = False
         self.held: list[Append] = []
         self.requests: dict[int, Request] = {}
@@ -59,6 +60,10 @@ class World:
         for offset, (key, value) in enumerate(self.log):
             coordinator.replay(key, value, offset)
         return coordinator
+
+    @property
+    def log(self) -> list[Record]:
+        return self.flushed + [record for _, records in sorted(self.done.items()) for record in records]
 
     def _new_id(self) -> str:
         self.last_id += 1
@@ -89,17 +94,19 @@ class World:
         self.step(Tick())
 
     def appended(self, token: int, error_code: ErrorCode = ErrorCode.NONE) -> None:
-        """The oldest held append, or another, is done; what succeeded is in the log, in its place."""
+        """A held append is done. What succeeded is in the log, in its place."""
         append = next(each for each in self.held if each.token == token)
         self.held.remove(append)
         if error_code is ErrorCode.NONE:
-            self.log += append.records
+            self.done[token] = append.records
         self.step(Appended(token=token, error_code=error_code))
 
     def reload(self) -> None:
         """The partition moves away and is loaded again from its log. What is held is lost."""
-        self.held.clear()
         self.take(self.coordinator.unload(), alive=False)
+        self.held.clear()
+        self.flushed = self.log
+        self.done = {}
         assert self.waiting_outside() == set(), "unload left somebody waiting"
         self.generations.clear()
         self.coordinator = self._fresh()
