@@ -2,9 +2,10 @@
 
 A reader takes `(buffer, position)` and returns `(value, next position)`. Every length is compared with what is left
 of the buffer before anything of that length is made, and every count with what is left divided by the smallest
-possible element, so that a frame can never make us allocate more than a small multiple of itself (the fault behind
-CVE-2026-111108 and CVE-2026-111115 elsewhere). `budget` is a list of one integer, the number of elements this message
-may still have: many small nested arrays count against it together.
+possible element, so that a frame can never make us allocate more than about fifty times itself, which is what
+Python's objects cost (no bound at all was the fault behind CVE-2026-111108 and CVE-2026-111115 elsewhere). `budget`
+is a list of one integer, the number of elements this message may still have: many small nested arrays count against
+it together.
 
 A reader may also run past the end with `IndexError` or `struct.error`; `schema.decode` turns these into
 `ProtocolError`, as it does with `UnicodeDecodeError`. Writers return `bytes`.
