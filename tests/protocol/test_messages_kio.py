@@ -15,7 +15,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32Timedelta, i64Timedelta
 from wire_samples import every_message, samples, versions_of
 
-from kraftpy.protocol.schema import decode, encode, fields
+from kraftpy.protocol.schema import REQUIRED, decode, encode, fields
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -82,3 +82,21 @@ def test_the_bytes_are_those_of_kio(kind: Any) -> None:
             again, size = read(data, 0)
             assert size == len(data)
             assert again == to_kio(message, theirs, version)
+
+
+@pytest.mark.parametrize("kind", every_message(), ids=lambda kind: kind.__name__)
+def test_the_defaults_are_those_of_kio(kind: Any) -> None:
+    """They are what an older version means, and what a tagged field means when it is not there."""
+    for version in filter(lambda version: is_kio_version(kind, version), versions_of(kind)):
+        check_defaults(kind, kio_class(kind, version), version)
+
+
+def check_defaults(kind: Any, theirs: Any, version: int) -> None:
+    ours = [field for field in fields(kind) if version in field.versions]
+    hints = get_type_hints(theirs)
+    for field, other in zip(ours, dataclasses.fields(theirs), strict=True):
+        structs = [each for each in flat(hints[other.name]) if dataclasses.is_dataclass(each)]
+        if field.struct:
+            check_defaults(field.struct, structs[0], version)
+        if other.default is not dataclasses.MISSING and field.default is not REQUIRED:
+            assert convert(field.default, other, hints[other.name], version) == other.default, (kind, field.name)
