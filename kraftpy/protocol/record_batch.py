@@ -79,6 +79,7 @@ NO_TIMESTAMP: Final = -1
 _PREFIX_BYTES: Final = 12  # base_offset and batch_length, which batch_length does not count
 _CRC_START: Final = 21
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_NOT_COVERED, _COVERED = struct.Struct(">qiibI"), struct.Struct(">hiqqqhii")  # by the CRC: the header in two halves
 _CODEC_MASK, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
 _SENDABLE: Final = _CODEC_MASK | _TRANSACTIONAL
 
@@ -328,36 +329,25 @@ def encode_batch(
     if not records:
         raise ValueError("a batch needs at least one record")
     base_timestamp = records[0][0]
-    payload = encode_records(records, base_timestamp)
+    payload, max_timestamp = encode_records(records, base_timestamp)
     if compression:
         payload = compress(compression, payload, level)
-    attributes = (
+    covered = _COVERED.pack(
         compression
         | (_LOG_APPEND_TIME if timestamp_type else 0)
         | (_TRANSACTIONAL if is_transactional else 0)
-        | (_CONTROL if is_control else 0)
-    )
-    out = bytearray(HEADER_BYTES + len(payload))
-    out[HEADER_BYTES:] = payload
-    _HEADER.pack_into(
-        out,
-        0,
-        base_offset,
-        len(out) - _PREFIX_BYTES,
-        leader_epoch,
-        MAGIC,
-        0,
-        attributes,
+        | (_CONTROL if is_control else 0),
         len(records) - 1,
         base_timestamp,
-        max([record[0] for record in records]),
+        max_timestamp,
         producer_id,
         producer_epoch,
         base_sequence,
         len(records),
     )
-    struct.pack_into(">I", out, 17, crc32c(memoryview(out)[_CRC_START:]))
-    return bytes(out)
+    batch_length = HEADER_BYTES - _PREFIX_BYTES + len(payload)
+    crc = crc32c(payload, crc32c(covered))
+    return b"".join((_NOT_COVERED.pack(base_offset, batch_length, leader_epoch, MAGIC, crc), covered, payload))
 
 
 class BatchBuilder:

@@ -65,18 +65,20 @@ _PLAIN_WITH_DELTA: Final = tuple(b"\0" + encoded for encoded in _VARINT)
 _NULL: Final = b"\x01"  # the varint of -1, where a length would stand
 
 
-def encode_records(records: list[NewRecord], base_timestamp: int) -> bytes:
-    """The records one after the other, offset deltas from 0 on. The producer's hot loop.
+def encode_records(records: list[NewRecord], base_timestamp: int) -> tuple[bytes, int]:
+    """The records one after the other, offset deltas from 0 on, and their highest timestamp. The producer's hot loop.
 
     Pieces in one flat list, joined once, beat growing a bytearray, `%` formatting and a join per record: a value is
     copied once. Varints of up to two bytes come from tables; neighbours mostly share their timestamp.
     """
     pieces: list[bytes] = []
-    last_timestamp, plain_with_delta, fixed_bytes = None, b"", 0
+    last_timestamp, max_timestamp, plain_with_delta, fixed_bytes = None, base_timestamp, b"", 0
     offset_deltas = chain(_VARINT, map(encode_varint, count(_SMALL)))
     for (timestamp, key, value, headers), offset_delta in zip(records, offset_deltas, strict=False):
         if timestamp != last_timestamp:
             last_timestamp = timestamp
+            if timestamp > max_timestamp:
+                max_timestamp = timestamp
             delta = timestamp - base_timestamp
             plain_with_delta = _PLAIN_WITH_DELTA[delta] if 0 <= delta < _SMALL else b"\0" + encode_varint(delta)
             fixed_bytes = len(plain_with_delta)
@@ -95,7 +97,7 @@ def encode_records(records: list[NewRecord], base_timestamp: int) -> bytes:
         size += len(value_length) + value_bytes + len(tail)
         length = _VARINT[size] if size < _SMALL else encode_varint(size)
         pieces += (length, plain_with_delta, offset_delta, key_length, key, value_length, value, tail)
-    return b"".join(pieces)
+    return b"".join(pieces), max_timestamp
 
 
 def _encode_headers(headers: Headers) -> bytes:
