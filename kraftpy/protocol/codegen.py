@@ -100,6 +100,7 @@ class _Source:
             "absent": _absent,
             "not_null": _not_null,
             "is_null": _null_marker,
+            "int32": Layout(">i").pack,
             "NULL": NULL,
             "NOT_NULL": NOT_NULL,
             **{name: value for name, value in vars(primitives).items() if callable(value)},
@@ -285,10 +286,8 @@ class _Source:
             case Sized():
                 length = f"uvarint(len({value}) + 1)" if self.flexible else f"int32(len({value}))"
                 nothing = "b'\\0'" if self.flexible else "b'\\xff\\xff\\xff\\xff'"
-                self._int32()
                 yield from self._unless_null(null, value, nothing, [f"emit({length})", f"emit({value})"])
             case Array():
-                self._int32()
                 nothing = "b'\\0'" if self.flexible else "b'\\xff\\xff\\xff\\xff'"
                 yield f"    items = {value}"
                 yield from self._unless_null(null, "items", nothing, list(self._elements(field, field.wire)))
@@ -297,9 +296,6 @@ class _Source:
                 write = self._name("write", writer(field.struct, self.version, self.flexible))
                 marked = [f"emit(NOT_NULL); {write}({value}, emit)"] if null else [f"{write}({value}, emit)"]
                 yield from self._unless_null(null, value, "NULL", marked)
-
-    def _int32(self) -> None:
-        self.names["int32"] = Layout(">i").pack
 
     @staticmethod
     def _unless_null(null: bool, value: str, nothing: str, lines: list[str]) -> Iterator[str]:

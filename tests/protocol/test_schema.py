@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import pytest
 from wire_samples import every_message, samples, versions_of
 
+from kraftpy.protocol.codegen import source
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.protocol.messages.fetch import EpochEndOffset, FetchResponse, PartitionData
 from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -292,3 +293,9 @@ def test_a_declaration_that_makes_no_sense_is_refused(hint: str) -> None:
     kind = message(api_key=1001, versions="0", flexible="none")(made)
     with pytest.raises((TypeError, ValueError)):
         encode(kind(field=1), 0)
+
+
+def test_neighbours_of_fixed_width_are_one_call() -> None:
+    text = source(PartitionData, 16, True)
+    assert "self.partition_index, self.error_code, self.high_watermark, self.last_stable_offset, self.log_start" in text
+    assert "position += 30" in text
