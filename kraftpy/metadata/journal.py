@@ -336,7 +336,7 @@ class Journal:
             synced = max(synced, self._vote.length)
         entries: list[Entry] = []
         end, terms = _FILE.size, [base_term]
-        for record, record_end, told in _records(data, _FILE.size):
+        for record, record_end, _ in _records(data, _FILE.size):
             last_index = base_index + len(entries)
             if record.kind is _Kind.ENTRY and record.index == last_index + 1 and record.term >= terms[-1]:
                 entries.append(Entry(index=record.index, term=record.term, data=record.data))
@@ -345,7 +345,7 @@ class Journal:
                 del entries[record.index - base_index - 1 :], terms[record.index - base_index :]
             else:
                 raise self._corrupt(JOURNAL, f"at byte {end}, {record.kind.name} {record.index} follows {last_index}")
-            end, synced = record_end, max(synced, told)
+            end = record_end
         if end < len(data):
             synced = max([synced, *(told for _, _, told in _later_records(data, end + 1))])
         if end < synced:
