@@ -60,7 +60,9 @@ def encode_varint(value: int) -> bytes:
 
 
 _SMALL: Final = 8192  # where a varint outgrows two bytes
-_VARINT: Final = tuple(map(encode_varint, range(_SMALL)))
+_VARINT: Final = tuple(
+    [bytes((n << 1,)) for n in range(64)] + [bytes((n << 1 & 127 | 128, n >> 6)) for n in range(64, _SMALL)]
+)
 _PLAIN_WITH_DELTA: Final = tuple(b"\0" + encoded for encoded in _VARINT)
 _NULL: Final = b"\x01"  # the varint of -1, where a length would stand
 
@@ -111,12 +113,16 @@ def _encode_headers(headers: Headers) -> bytes:
 
 def record_size_bound(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
     """An upper bound of one record's bytes, for any timestamp and place in the batch."""
-    size = (len(key) if key else 0) + (len(value) if value else 0)
-    for name, header_value in headers:
-        size += 10 + len(name) * (1 if name.isascii() else 4) + (len(header_value) if header_value else 0)
     # Attributes 1, timestamp delta 10, offset delta 5; then the record's, key's and value's length and the header
     # count, each at most 2 bytes below 8 KiB and 5 above.
-    return size + (24 if size < _SMALL - 24 else 36)
+    size = 24
+    if key:
+        size += len(key)
+    if value:
+        size += len(value)
+    for name, header_value in headers:
+        size += 10 + len(name) * (1 if name.isascii() else 4) + (len(header_value) if header_value else 0)
+    return size if size < _SMALL else size + 12
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
