@@ -328,11 +328,12 @@ def _codec(kind: type, version: int) -> tuple[Reader, Writer]:
     return reader, writer
 
 
-def decode(kind: type[T], buffer: Buffer, version: int, *, max_elements: int = MAX_ELEMENTS) -> T:
+def decode(kind: type[T], buffer: Buffer, version: int, *, max_elements: int = MAX_ELEMENTS, exact: bool = True) -> T:
     """The message of class `kind` that `buffer` holds from its first byte to its last.
 
     `records` are views of `buffer`. At most `max_elements` array elements and tagged fields are read, all levels
-    together. Raises `ProtocolError` for malformed bytes, `KafkaError` (UNSUPPORTED_VERSION) for a version the message
+    together. Bytes after the message are an error where `exact`; a client lets its broker append them, as Kafka's own
+    does. Raises `ProtocolError` for malformed bytes, `KafkaError` (UNSUPPORTED_VERSION) for a version the message
     does not have.
     """
     reader = _readers.get((kind, version)) or _codec(kind, version)[0]
@@ -344,7 +345,7 @@ def decode(kind: type[T], buffer: Buffer, version: int, *, max_elements: int = M
         raise ProtocolError(f"{kind.__name__} v{version}: ends early") from None
     except UnicodeDecodeError as error:
         raise ProtocolError(f"{kind.__name__} v{version}: {error}") from None
-    if end != len(buffer):
+    if exact and end != len(buffer):
         raise ProtocolError(f"{kind.__name__} v{version}: {len(buffer) - end} bytes too many")
     result: T = value
     return result

@@ -1,0 +1,301 @@
+"""One connection to one broker: requests out in order, answers matched by correlation id, versions agreed at the start.
+
+Requests are pipelined; `send` returns a future at once and creates no task. A request that times out takes the connection
+with it (the answers behind it would be late too), and every request still open fails with NETWORK_EXCEPTION.
+
+ApiVersions is asked first, in the newest version; a broker that does not know that answers with UNSUPPORTED_VERSION in
+the form of version 0, and is asked again in the best it knows (KIP-511). For every API the highest common version is used.
+
+Left out: TLS, SASL, brokers before 0.10 (which have no ApiVersions), waiting for the socket to drain before writing more: the
+callers' own limits (in-flight requests, buffer memory) bound what is queued.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import kraftpy
+from kraftpy.client.runtime import Runtime
+from kraftpy.protocol.apis import API_VERSIONS, APIS, ApiKey
+from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from kraftpy.protocol.frames import FrameDecoder, decode_response_header, encode_request
+from kraftpy.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kraftpy.protocol.schema import decode
+
+MAX_RESPONSE_BYTES = 2**31 - 1
+"""A fetch answer holds at least one batch, however large the topic allows it to be."""
+
+VersionRanges = Mapping[int, tuple[int, int]]
+"""API key to the broker's lowest and highest version."""
+
+
+class UnsupportedVersion(KafkaError):
+    """The broker and this client share no version of an API that would do."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ErrorCode.UNSUPPORTED_VERSION, text)
+
+
+class BrokerUnreachable(KafkaError):
+    """No connection could be opened."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ErrorCode.NETWORK_EXCEPTION, text)
+
+
+def choose_version(theirs: VersionRanges, key: ApiKey, *, low: int = 0, high: int = 0x7FFF) -> int:
+    """The highest version of `key` from `low` to `high` that both sides speak. Raises `UnsupportedVersion`."""
+    first, last = API_VERSIONS[key]
+    offered = theirs.get(key)
+    if offered is None:
+        raise UnsupportedVersion(f"the broker does not offer {key.name}")
+    best = min(offered[1], last, high)
+    worst = max(offered[0], first, low)
+    if best < worst:
+        raise UnsupportedVersion(
+            f"no common version of {key.name}: the broker has {offered[0]}-{offered[1]}, "
+            f"this client wants {max(first, low)}-{min(last, high)}"
+        )
+    return best
+
+
+@cache
+def response_class(key: ApiKey) -> type[Any]:
+    """The class an answer to `key` is decoded to."""
+    return APIS[key].response
+
+
+def hello() -> ApiVersionsRequest:
+    """The request that opens a connection."""
+    return ApiVersionsRequest(client_software_name="kraftpy", client_software_version=kraftpy.__version__)
+
+
+def read_hello(frame: memoryview | bytes, version: int) -> tuple[ErrorCode, VersionRanges]:
+    """The answer to `hello`: its error, and the broker's versions."""
+    _, body = decode_response_header(ApiKey.API_VERSIONS, version, frame)
+    error = ErrorCode.of(int.from_bytes(body[:2], "big", signed=True))
+    if error is ErrorCode.UNSUPPORTED_VERSION:
+        try:
+            answer = decode(ApiVersionsResponse, body, 0)  # KIP-511: such an answer has the form of version 0
+        except ProtocolError:
+            return error, {}  # some brokers get that wrong; version 0 is understood by all
+    else:
+        answer = decode(ApiVersionsResponse, body, version, exact=False)
+    return error, {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+
+
+class _Waiting(NamedTuple):
+    """A request whose answer is due."""
+
+    key: ApiKey
+    version: int
+    future: asyncio.Future[Any]
+    timer: asyncio.TimerHandle
+
+
+class Connection(asyncio.Protocol):
+    """An open connection. Use `Connection.open`."""
+
+    def __init__(self, *, name: str, client_id: str, runtime: Runtime, request_timeout_ms: float) -> None:
+        self.name = name
+        self.versions: VersionRanges = {}
+        self.throttled_until_ms = 0.0  # the broker asked to be left alone until then (KIP-219)
+        self._client_id = client_id
+        self._runtime = runtime
+        self._request_timeout_ms = request_timeout_ms
+        self._loop = asyncio.get_running_loop()
+        self._decoder = FrameDecoder(MAX_RESPONSE_BYTES)
+        self._waiting: dict[int, _Waiting] = {}
+        self._next_id = 0
+        self._transport: asyncio.Transport | None = None
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._error: KafkaError | None = None
+        self._raw_hello: asyncio.Future[bytes] | None = None
+
+    # --- opening and closing --------------------------------------------------------------------------------------
+
+    @classmethod
+    async def open(
+        cls,
+        runtime: Runtime,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        request_timeout_ms: float,
+        setup_timeout_ms: float,
+    ) -> Connection:
+        """Connect and agree on versions. Raises `BrokerUnreachable` or another `KafkaError`."""
+        name = f"{host}:{port}"
+        connection: Connection | None = None
+        try:
+            async with asyncio.timeout(setup_timeout_ms / 1000):
+                connection = await runtime.connect(
+                    lambda: cls(name=name, client_id=client_id, runtime=runtime, request_timeout_ms=request_timeout_ms),
+                    host,
+                    port,
+                )
+                await connection._agree()
+        except TimeoutError as late:
+            if connection is not None:
+                connection.close()
+            raise BrokerUnreachable(f"{name} did not answer within {setup_timeout_ms:g} ms") from late
+        except OSError as failed:
+            raise BrokerUnreachable(f"{name} cannot be reached: {failed}") from failed
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            raise
+        return connection
+
+    async def _agree(self) -> None:
+        version = API_VERSIONS[ApiKey.API_VERSIONS][1]
+        error, versions = await self._ask_versions(version)
+        if error is ErrorCode.UNSUPPORTED_VERSION:
+            theirs = versions.get(ApiKey.API_VERSIONS, (0, 0))
+            error, versions = await self._ask_versions(min(theirs[1], version - 1))
+        if error is not ErrorCode.NONE:
+            raise KafkaError(error, f"{self.name} refused ApiVersions: {error.meaning}")
+        self.versions = versions
+
+    async def _ask_versions(self, version: int) -> tuple[ErrorCode, VersionRanges]:
+        """Send ApiVersions; its answer is read by hand because its form depends on its error."""
+        waiter = self._raw_hello = self._loop.create_future()
+        self._write(encode_request(ApiKey.API_VERSIONS, version, self._take_id(), self._client_id, hello()))
+        try:
+            return read_hello(await waiter, version)
+        except ProtocolError as bad:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.name} does not speak Kafka: {bad}") from bad
+        finally:
+            self._raw_hello = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._error is not None
+
+    def close(self, error: KafkaError | None = None) -> None:
+        """Close at once; open requests fail with `error`. A second call does nothing."""
+        if self._error is None:
+            self._error = error or KafkaError(ErrorCode.NETWORK_EXCEPTION, f"the connection to {self.name} was closed")
+            if self._transport is not None:
+                self._transport.abort()
+            self._fail_all()
+
+    async def wait_closed(self) -> None:
+        """Until the transport is gone."""
+        if self._transport is not None:
+            await asyncio.wait([self._lost])
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def version(self, key: ApiKey, *, low: int = 0, high: int = 0x7FFF) -> int:
+        """The version to use for `key`. Raises `UnsupportedVersion`."""
+        return choose_version(self.versions, key, low=low, high=high)
+
+    def send(
+        self, key: ApiKey, message: Any, version: int, *, timeout_ms: float | None = None
+    ) -> asyncio.Future[Any]:
+        """Send `message`; the future gives the decoded answer or a `KafkaError`. Raises where the connection is closed."""
+        if self._error is not None:
+            raise self._error
+        correlation_id = self._take_id()
+        frame = encode_request(key, version, correlation_id, self._client_id, message)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        wait_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
+        timer = self._loop.call_later(wait_ms / 1000, self._timed_out, key, wait_ms)
+        self._waiting[correlation_id] = _Waiting(key, version, future, timer)
+        self._write(frame)
+        return future
+
+    def send_without_answer(self, key: ApiKey, message: Any, version: int) -> None:
+        """Send a request the broker never answers: Produce with acks=0."""
+        if self._error is not None:
+            raise self._error
+        self._write(encode_request(key, version, self._take_id(), self._client_id, message))
+
+    async def request(
+        self, key: ApiKey, message: Any, *, low: int = 0, high: int = 0x7FFF, timeout_ms: float | None = None
+    ) -> Any:
+        """Send and wait. The version is the best from `low` to `high`."""
+        return await self.send(key, message, self.version(key, low=low, high=high), timeout_ms=timeout_ms)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests not yet answered."""
+        return len(self._waiting)
+
+    def _take_id(self) -> int:
+        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        return self._next_id
+
+    def _write(self, frame: bytes) -> None:
+        assert self._transport is not None, "written to before it was open"
+        self._transport.write(frame)
+
+    def _timed_out(self, key: ApiKey, wait_ms: float) -> None:
+        text = f"{self.name} did not answer {key.name} within {wait_ms:g} ms"
+        self.close(KafkaError(ErrorCode.REQUEST_TIMED_OUT, text))
+
+    def _fail_all(self) -> None:
+        error = self._error
+        assert error is not None, "only after an error is set"
+        waiting, self._waiting = self._waiting, {}
+        for entry in waiting.values():
+            entry.timer.cancel()
+            if not entry.future.done():
+                entry.future.set_exception(error)
+        if self._raw_hello is not None and not self._raw_hello.done():
+            self._raw_hello.set_exception(error)
+
+    # --- asyncio.Protocol -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is open."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        if self._error is None:
+            why = f": {exc}" if exc is not None else ""
+            self._error = KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.name} closed the connection{why}")
+            self._fail_all()
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes arrived."""
+        try:
+            for frame in self._decoder.feed(data):
+                self._answered(frame)
+        except ProtocolError as bad:
+            self.close(KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.name} sent what cannot be read: {bad}"))
+
+    def _answered(self, frame: memoryview | bytes) -> None:
+        if self._raw_hello is not None and not self._raw_hello.done():
+            self._raw_hello.set_result(bytes(frame))
+            return
+        if len(frame) < 4:
+            raise ProtocolError("an answer without a correlation id")
+        correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+        entry = self._waiting.pop(correlation_id, None)
+        if entry is None:
+            raise ProtocolError(f"an answer to {correlation_id}, which was not asked")
+        entry.timer.cancel()
+        if entry.future.done():  # nobody waits any more
+            return
+        try:
+            _, body = decode_response_header(entry.key, entry.version, frame)
+            answer = decode(response_class(entry.key), body, entry.version, exact=False)
+        except ProtocolError as bad:
+            text = f"{self.name} answered {entry.key.name} v{entry.version} with what cannot be read: {bad}"
+            entry.future.set_exception(KafkaError(ErrorCode.CORRUPT_MESSAGE, text))
+            raise
+        throttle_ms = getattr(answer, "throttle_time_ms", 0)
+        if throttle_ms > 0:
+            self.throttled_until_ms = self._runtime.monotonic_ms() + throttle_ms
+        entry.future.set_result(answer)

@@ -1,0 +1,160 @@
+"""The words a user of the client meets: records, metadata, offsets, and what can be asked about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import NamedTuple
+
+from kraftpy.types import TopicPartition
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class TimestampType(IntEnum):
+    """What a record's timestamp means, with Kafka's numbers."""
+
+    NONE = -1  # a record format without timestamps
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record ended up."""
+
+    topic: str
+    partition: int
+    offset: int
+    """-1 where the broker did not say (acks=0, or a duplicate it no longer remembers)."""
+    timestamp_ms: int
+    """The producer's, or the broker's under LogAppendTime."""
+
+
+class ConsumerRecord(NamedTuple):
+    """A record as it was read."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    leader_epoch: int = -1
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A committed offset: the next record to read, and a note beside it."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """The first record at or after a time."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int = -1
+
+
+class OffsetSpec(IntEnum):
+    """Places in a partition that ListOffsets knows by a number below zero; any other number is a time in ms."""
+
+    LATEST = -1  # the end: high watermark, or last stable offset under read_committed
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3  # the record with the largest timestamp (KIP-734)
+    EARLIEST_LOCAL = -4  # first record not only in remote storage (KIP-405)
+    LATEST_TIERED = -5  # last record in remote storage (KIP-1005)
+
+
+class IsolationLevel(IntEnum):
+    """Which records a reader sees, with the wire's numbers."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1  # without aborted transactions, up to the last stable offset
+
+
+class CoordinatorType(IntEnum):
+    """What a coordinator is looked up for."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+class ResourceType(IntEnum):
+    """What a configuration belongs to, with the wire's numbers."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class AlterOperation(IntEnum):
+    """What IncrementalAlterConfigs does to one setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class AutoOffsetReset(Enum):
+    """Where to begin without a valid offset."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    NONE = "none"  # raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A broker as metadata names it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionInfo:
+    """One partition as metadata tells it. `leader` is -1 while there is none."""
+
+    topic: str
+    partition: int
+    leader: int
+    leader_epoch: int = -1
+    replicas: tuple[int, ...] = ()
+    in_sync_replicas: tuple[int, ...] = ()
+    offline_replicas: tuple[int, ...] = ()
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Its name."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicInfo:
+    """One topic as metadata tells it. `topic_id` is 16 zero bytes where the broker has no ids."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: tuple[PartitionInfo, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic to create. -1 asks for the broker's default."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    replica_assignment: dict[int, list[int]] = field(default_factory=dict)
+    config: dict[str, str] = field(default_factory=dict)

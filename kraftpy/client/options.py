@@ -1,0 +1,225 @@
+"""Options under Kafka's names, dots as underscores, checked where they are given.
+
+Each is a typed keyword argument of `Producer`, `Consumer` or `Admin`; these classes say what is allowed and what the
+default is. A bad value raises `ValueError` that begins with the option's name.
+
+Defaults are Kafka's, except `batch_size` (128 KiB: a batch costs this client more than a record does) and
+`client_id`.
+
+Left out: TLS and SASL (`security_protocol` knows PLAINTEXT only), metrics reporters, interceptors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, fields
+
+from kraftpy.client.model import AutoOffsetReset, IsolationLevel
+
+KNOWN_COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+MAX_IN_FLIGHT_IDEMPOTENT = 5
+INT32_MAX = 2**31 - 1
+
+
+def _number(name: str, value: object, *, low: float = 0, high: float = INT32_MAX) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} must be a number, not {value!r}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
+
+
+def _whole(name: str, value: object, *, low: int = 0, high: int = INT32_MAX) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} must be a whole number, not {value!r}")
+    _number(name, value, low=low, high=high)
+
+
+def _flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, not {value!r}")
+
+
+def _text(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value or len(value.encode()) > 32_767:
+        raise ValueError(f"{name} must be a string that is neither empty nor long, not {value!r}")
+
+
+def _one_of(name: str, value: object, allowed: Collection[object]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}, not {value!r}")
+
+
+def parse_bootstrap(servers: str | Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """`host:port,host:port` (or a list of them, IPv6 in brackets) as pairs. Raises ValueError."""
+    listed = servers.split(",") if isinstance(servers, str) else list(servers)
+    addresses = []
+    for server in (item.strip() for item in listed):
+        if not server:
+            continue
+        host, colon, port = server.rpartition(":")
+        if not colon or not port.isdigit() or not 0 < int(port) < 65_536 or not host:
+            raise ValueError(f"bootstrap_servers: {server!r} is not host:port")
+        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    if not addresses:
+        raise ValueError("bootstrap_servers names no server")
+    return tuple(addresses)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """What every client has."""
+
+    bootstrap_servers: str | Sequence[str] = "127.0.0.1:9092"
+    client_id: str = "kraftpy"
+    security_protocol: str = "PLAINTEXT"
+    request_timeout_ms: float = 30_000
+    retry_backoff_ms: float = 100
+    retry_backoff_max_ms: float = 1_000
+    reconnect_backoff_ms: float = 50
+    reconnect_backoff_max_ms: float = 1_000
+    socket_connection_setup_timeout_ms: float = 10_000
+    metadata_max_age_ms: float = 300_000
+    default_api_timeout_ms: float = 60_000
+    allow_auto_create_topics: bool = True
+
+    def __post_init__(self) -> None:
+        parse_bootstrap(self.bootstrap_servers)
+        _text("client_id", self.client_id)
+        _one_of("security_protocol", self.security_protocol, ("PLAINTEXT",))
+        for field in fields(ClientOptions):
+            if field.name.endswith("_ms"):
+                _number(field.name, getattr(self, field.name), low=1)
+        _flag("allow_auto_create_topics", self.allow_auto_create_topics)
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """The bootstrap servers as pairs of host and port."""
+        return parse_bootstrap(self.bootstrap_servers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions(ClientOptions):
+    """What a producer has."""
+
+    acks: int | str = "all"
+    enable_idempotence: bool | None = None  # None: on, unless another option rules it out
+    compression_type: str = "none"
+    compression_level: int | None = None
+    batch_size: int = 131_072
+    linger_ms: float = 5
+    buffer_memory: int = 33_554_432
+    max_request_size: int = 1_048_576
+    max_block_ms: float = 60_000
+    delivery_timeout_ms: float = 120_000
+    retries: int = INT32_MAX
+    max_in_flight_requests_per_connection: int = 5
+
+    def __post_init__(self) -> None:
+        ClientOptions.__post_init__(self)
+        _one_of("acks", self.acks, ("all", -1, 0, 1, "0", "1", "-1"))
+        _one_of("compression_type", self.compression_type, KNOWN_COMPRESSIONS)
+        _whole("batch_size", self.batch_size)
+        _number("linger_ms", self.linger_ms)
+        _whole("buffer_memory", self.buffer_memory, low=1, high=2**62)
+        _whole("max_request_size", self.max_request_size, low=1)
+        _number("max_block_ms", self.max_block_ms)
+        _number("delivery_timeout_ms", self.delivery_timeout_ms, low=1)
+        _whole("retries", self.retries)
+        _whole("max_in_flight_requests_per_connection", self.max_in_flight_requests_per_connection, low=1)
+        if self.compression_level is not None:
+            _whole("compression_level", self.compression_level, low=-131_072, high=22)
+        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
+            raise ValueError(
+                f"delivery_timeout_ms ({self.delivery_timeout_ms}) must be at least linger_ms + request_timeout_ms "
+                f"({self.linger_ms + self.request_timeout_ms})"
+            )
+        if self.enable_idempotence is not None:
+            _flag("enable_idempotence", self.enable_idempotence)
+        if self.enable_idempotence:
+            if self.acks_number != -1:
+                raise ValueError(f"enable_idempotence needs acks='all', not {self.acks!r}")
+            if self.retries == 0:
+                raise ValueError("enable_idempotence needs retries above 0")
+            if self.max_in_flight_requests_per_connection > MAX_IN_FLIGHT_IDEMPOTENT:
+                raise ValueError("enable_idempotence needs max_in_flight_requests_per_connection of at most 5")
+
+    @property
+    def acks_number(self) -> int:
+        """`acks` as the wire has it: -1 for all."""
+        return -1 if self.acks == "all" else int(self.acks)
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether sequence numbers are used."""
+        if self.enable_idempotence is not None:
+            return self.enable_idempotence
+        return (
+            self.acks_number == -1
+            and self.retries > 0
+            and self.max_in_flight_requests_per_connection <= MAX_IN_FLIGHT_IDEMPOTENT
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions(ClientOptions):
+    """What a consumer has."""
+
+    group_id: str | None = None
+    group_instance_id: str | None = None
+    client_rack: str = ""
+    partition_assignment_strategy: Sequence[str] = ("range", "cooperative-sticky")
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    max_poll_records: int = 500
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: float = 5_000
+    auto_offset_reset: str = "latest"
+    isolation_level: str = "read_uncommitted"
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 52_428_800
+    fetch_max_wait_ms: int = 500
+    max_partition_fetch_bytes: int = 1_048_576
+    check_crcs: bool = True
+    exclude_internal_topics: bool = True
+    allow_auto_create_topics: bool = False
+
+    def __post_init__(self) -> None:
+        from kraftpy.client.assignors import ASSIGNORS
+
+        ClientOptions.__post_init__(self)
+        for name in ("group_id", "group_instance_id"):
+            value = getattr(self, name)
+            if value is not None:
+                _text(name, value)
+        strategies = self.partition_assignment_strategy
+        if isinstance(strategies, str) or not strategies:
+            raise ValueError(f"partition_assignment_strategy must be a list of names, not {strategies!r}")
+        for strategy in strategies:
+            _one_of("partition_assignment_strategy", strategy, tuple(ASSIGNORS))
+        _whole("session_timeout_ms", self.session_timeout_ms, low=1)
+        _whole("heartbeat_interval_ms", self.heartbeat_interval_ms, low=1)
+        _whole("max_poll_interval_ms", self.max_poll_interval_ms, low=1)
+        _whole("max_poll_records", self.max_poll_records, low=1)
+        _number("auto_commit_interval_ms", self.auto_commit_interval_ms)
+        _one_of("auto_offset_reset", self.auto_offset_reset, tuple(reset.value for reset in AutoOffsetReset))
+        _one_of("isolation_level", self.isolation_level, ("read_uncommitted", "read_committed"))
+        for name in ("fetch_min_bytes", "fetch_max_bytes", "fetch_max_wait_ms", "max_partition_fetch_bytes"):
+            _whole(name, getattr(self, name))
+        for name in ("enable_auto_commit", "check_crcs", "exclude_internal_topics"):
+            _flag(name, getattr(self, name))
+        if self.group_id is not None and self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ValueError(
+                f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
+                f"({self.session_timeout_ms})"
+            )
+
+    @property
+    def isolation(self) -> IsolationLevel:
+        """`isolation_level` as the wire has it."""
+        return IsolationLevel[self.isolation_level.upper()]
+
+    @property
+    def reset(self) -> AutoOffsetReset:
+        """`auto_offset_reset` as an enum."""
+        return AutoOffsetReset(self.auto_offset_reset)
