@@ -31,6 +31,9 @@ from kraftpy.types import Millis
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """How long a JoinGroup of a member without an id of its own may wait: it cannot send heartbeats meanwhile."""
 
+LEAST_TIME_BETWEEN_VAIN_BARRIERS_MS = 1_000
+"""A barrier nobody came to is set up again. Members that ask for no time at all shall not keep the broker busy."""
+
 JOIN = "join"
 SYNC = "sync"
 SESSION = "session"
@@ -224,7 +227,8 @@ class Rebalance:
             self.drop(group, member_id, turn)
         if group.members and not group.elect_joined_leader():
             # Only static members are left and none is here. Their sessions will end, or they will come.
-            self.deadlines.set(Key(group.group_id, JOIN), Millis(turn.now + group.rebalance_timeout_ms))
+            again_ms = max(group.rebalance_timeout_ms, LEAST_TIME_BETWEEN_VAIN_BARRIERS_MS)
+            self.deadlines.set(Key(group.group_id, JOIN), Millis(turn.now + again_ms))
             return
         group.generation_id += 1
         if not group.members:

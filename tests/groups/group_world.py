@@ -45,7 +45,7 @@ class World:
         self.config = config or GroupConfig()
         self.now = Millis(0)
         self.flushed: list[Record] = []  # the log of earlier loads
-        self.done: dict[int, tuple[Record, ...]] = {}  # what this coordinator's appends added to it, by token
+        self.added: dict[int, tuple[Record, ...]] = {}  # what this coordinator's appends added to it, by token
         self.hold = False
         self.held: list[Append] = []
         self.requests: dict[int, Request] = {}
@@ -63,7 +63,7 @@ class World:
 
     @property
     def log(self) -> list[Record]:
-        return self.flushed + [record for _, records in sorted(self.done.items()) for record in records]
+        return self.flushed + [record for _, records in sorted(self.added.items()) for record in records]
 
     def _new_id(self) -> str:
         self.last_id += 1
@@ -98,7 +98,7 @@ class World:
         append = next(each for each in self.held if each.token == token)
         self.held.remove(append)
         if error_code is ErrorCode.NONE:
-            self.done[token] = append.records
+            self.added[token] = append.records
         self.step(Appended(token=token, error_code=error_code))
 
     def reload(self) -> None:
@@ -106,7 +106,7 @@ class World:
         self.take(self.coordinator.unload(), alive=False)
         self.held.clear()
         self.flushed = self.log
-        self.done = {}
+        self.added = {}
         assert self.waiting_outside() == set(), "unload left somebody waiting"
         self.generations.clear()
         self.coordinator = self._fresh()
