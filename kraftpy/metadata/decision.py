@@ -1,7 +1,7 @@
 """The answer to a command: what becomes true, and what to tell the one who asked.
 
-A command that names several things has one result for each, in the order asked, each with its own error; `error` of the
-decision itself is for a command that was refused as a whole.
+A command that names several things has one result for each, in the order asked, each with its own error. The decision's
+own `error` is for a command that was refused as a whole; where its things are topics, each result says so too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(Generic[R_co]):
-    """Records to replay (none where nothing changes), and the reply. `result` is None when refused as a whole."""
+    """Records to replay (none where nothing changes), and the reply. `result` is None where there is nothing to tell."""
 
     records: tuple[Record, ...] = ()
     result: R_co | None = None

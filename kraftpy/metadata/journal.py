@@ -260,7 +260,8 @@ class Journal:
         self._directory.replace(SNAPSHOT, _encode_snapshot(index, term, data))
         entries: list[Entry] = []
         if ours:
-            entries = _after(index, term, self._scan(self._directory.read(JOURNAL)))
+            if index < self._durable_index:
+                entries = _after(index, term, self._scan(self._directory.read(JOURNAL)))
             self._replace_file(index, term, entries, keep_newer=True)
         else:
             self._unwritten.clear()
