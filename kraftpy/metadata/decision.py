@@ -19,7 +19,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(Generic[R_co]):
-    """Records to replay (none where nothing changes), and the reply. `result` is None where there is nothing to tell."""
+    """Records to replay, none where nothing changes, and the reply. `result` is None where there is nothing to tell."""
 
     records: tuple[Record, ...] = ()
     result: R_co | None = None
