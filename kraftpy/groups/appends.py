@@ -10,7 +10,6 @@ from collections import deque
 from dataclasses import dataclass
 
 from kraftpy.groups.events import Append
-from kraftpy.groups.group import Waiting
 from kraftpy.groups.records import Record
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsResponse
@@ -35,7 +34,6 @@ class StoreStaticMember:
     group_id: str
     group_instance_id: str
     member_id: str
-    join: Waiting
     leader_id: str
 
 

@@ -93,6 +93,7 @@ class GroupCoordinator:
         self._rebalance = Rebalance(config, self._deadlines)
         self._membership = Membership(self._rebalance, new_id)
         self._loaded = False
+        self._topics_deleted_early: set[str] = set()  # while loading: their offsets may still be about to be replayed
 
     # ---- loading and unloading
 
@@ -132,6 +133,7 @@ class GroupCoordinator:
         self._arm_expiry(turn)
         for _, group in sorted(self.groups.items()):
             self._restore(group, turn)
+        self._delete_topics(frozenset(self._topics_deleted_early), turn)
         return turn.effects
 
     def _restore(self, group: Group, turn: Turn) -> None:
@@ -189,7 +191,10 @@ class GroupCoordinator:
                             self.replay(key, value)
                     self._appended(in_flight.purpose, error_code, turn)
             case TopicsDeleted():
-                self._topics_deleted(frozenset(event.topics), turn)
+                if self._loaded:
+                    self._delete_topics(frozenset(event.topics), turn)
+                else:
+                    self._topics_deleted_early.update(event.topics)
             case Tick():
                 pass
             case _:
@@ -289,7 +294,7 @@ class GroupCoordinator:
         ids = tuple(group.group_id for group in doomed)
         turn.append(records, DeleteGroupRecords(group_ids=ids, request_id=request_id, response=response))
 
-    def _topics_deleted(self, topics: frozenset[str], turn: Turn) -> None:
+    def _delete_topics(self, topics: frozenset[str], turn: Turn) -> None:
         for group_id, group in sorted(self.groups.items()):
             records = offsets.tombstones(group, topics)
             if records:

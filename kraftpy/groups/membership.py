@@ -192,8 +192,6 @@ class Membership:
         member.session_timeout_ms = joining.session_timeout_ms
         member.client_id = joining.client_id
         member.client_host = joining.client_host
-        if group.state is State.COMPLETING_REBALANCE:
-            self.rebalance.refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS, turn)
         self.rebalance.wait_for_join(member, joining.waiting, turn)
         self.rebalance.touch(group, member, turn)
 
@@ -208,7 +206,6 @@ class Membership:
                 group_id=group.group_id,
                 group_instance_id=joining.group_instance_id or "",
                 member_id=new_id,
-                join=joining.waiting,
                 leader_id=old_leader,
             )
             turn.append([group_record(group.group_id, group.to_value(assignments))], purpose)

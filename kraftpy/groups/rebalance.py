@@ -298,7 +298,7 @@ class Rebalance:
     def static_member_stored(self, group: Group, purpose: StoreStaticMember, error_code: ErrorCode, turn: Turn) -> None:
         """Its new id is durable, or failed. If a rebalance has begun meanwhile, its request waits for that instead."""
         member = group.members.get(purpose.member_id)
-        if group.state is not State.STABLE or member is None or member.join != purpose.join:
+        if group.state is not State.STABLE or member is None or member.join is None:
             return
         if error_code is not ErrorCode.NONE:
             self.refuse_join(member, group_error(error_code), turn)
@@ -306,7 +306,7 @@ class Rebalance:
             group.revert_static(purpose.group_instance_id)
             self.touch(group, member, turn)
             return
-        if purpose.join.api_version >= FIRST_JOIN_WITH_SKIP_ASSIGNMENT:
+        if member.join.api_version >= FIRST_JOIN_WITH_SKIP_ASSIGNMENT:
             leads = member.member_id == group.leader_id
             response = join_answer(group, member, leads=leads, skip_assignment=leads)
         else:

@@ -13,9 +13,17 @@ from hypothesis import strategies as st
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.deadlines import Deadlines, Key
-from kraftpy.groups.events import Append, Appended, GroupRequest, Reply, Request, Tick
+from kraftpy.groups.events import Append, Appended, GroupRequest, Reply, Request, Tick, TopicsDeleted
 from kraftpy.groups.group import FOLLOWS, Group, State
-from kraftpy.groups.records import GroupMetadataKey, GroupMetadataValue, write_group, write_key
+from kraftpy.groups.records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    write_group,
+    write_key,
+    write_offset,
+)
 from kraftpy.groups.routing import merge, partition_for_group, refuse, split, while_loading
 from kraftpy.groups.subscription import subscribed_topics
 from kraftpy.protocol.apis import API_VERSIONS, ApiKey
@@ -305,6 +313,18 @@ def test_before_it_has_loaded_it_says_so(key: ApiKey) -> None:
     }.get(key, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     assert error_in(effects[0].response) == expected
     assert coordinator.next_deadline() is None
+
+
+def test_topics_deleted_while_loading_lose_their_offsets_afterwards() -> None:
+    coordinator = GroupCoordinator(GroupConfig(), lambda: "1")
+    assert coordinator.step(TopicsDeleted(topics=("t",)), Millis(0)) == []
+    for topic in ("t", "u"):
+        key = OffsetCommitKey(group_id="g", topic=topic, partition=0)
+        coordinator.replay(write_key(key), write_offset(OffsetCommitValue(offset=1, commit_timestamp=0)), 0)
+    (append,) = coordinator.loaded(Millis(0))
+    assert isinstance(append, Append)
+    coordinator.step(Appended(token=append.token), Millis(0))
+    assert [partition.topic for partition in coordinator.groups["g"].offsets] == ["u"]
 
 
 def test_records_of_other_protocols_and_without_key_are_passed_over() -> None:
