@@ -1,1 +1,93 @@
-"""The asyncio client: producer, consumer, admin, and a small blocking facade. Works against any Kafka broker."""
+"""An asyncio client for any Kafka broker, with a small blocking facade.
+
+    async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
+        delivery = await producer.send("greetings", b"hello", key=b"world")
+        print(await delivery)
+
+    async with Consumer("greetings", group_id="readers", auto_offset_reset="earliest") as consumer:
+        async for record in consumer:
+            print(record.value)
+
+Names are imported when first used (PEP 562): a program that only produces does not load the consumer.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kraftpy.client.admin import Admin as Admin
+    from kraftpy.client.connection import BrokerUnreachable as BrokerUnreachable
+    from kraftpy.client.connection import UnsupportedVersion as UnsupportedVersion
+    from kraftpy.client.consumer import Consumer as Consumer
+    from kraftpy.client.consumer import RebalanceListener as RebalanceListener
+    from kraftpy.client.delivery import Delivery as Delivery
+    from kraftpy.client.model import AlterOperation as AlterOperation
+    from kraftpy.client.model import ConsumerRecord as ConsumerRecord
+    from kraftpy.client.model import IsolationLevel as IsolationLevel
+    from kraftpy.client.model import NewTopic as NewTopic
+    from kraftpy.client.model import OffsetAndMetadata as OffsetAndMetadata
+    from kraftpy.client.model import OffsetAndTimestamp as OffsetAndTimestamp
+    from kraftpy.client.model import OffsetSpec as OffsetSpec
+    from kraftpy.client.model import RecordMetadata as RecordMetadata
+    from kraftpy.client.model import ResourceType as ResourceType
+    from kraftpy.client.model import TimestampType as TimestampType
+    from kraftpy.client.model import TopicInfo as TopicInfo
+    from kraftpy.client.producer import BufferFull as BufferFull
+    from kraftpy.client.producer import Producer as Producer
+    from kraftpy.client.ranges import OffsetOutOfRange as OffsetOutOfRange
+    from kraftpy.client.ranges import RangeReader as RangeReader
+    from kraftpy.client.ranges import UnknownTopic as UnknownTopic
+    from kraftpy.client.sync import BlockingAdmin as BlockingAdmin
+    from kraftpy.client.sync import BlockingConsumer as BlockingConsumer
+    from kraftpy.client.sync import BlockingProducer as BlockingProducer
+    from kraftpy.protocol.errors import ErrorCode as ErrorCode
+    from kraftpy.protocol.errors import KafkaError as KafkaError
+    from kraftpy.types import TopicPartition as TopicPartition
+
+_MODEL = "kraftpy.client.model"
+_HOMES = {
+    "Admin": "kraftpy.client.admin",
+    "AlterOperation": _MODEL,
+    "BlockingAdmin": "kraftpy.client.sync",
+    "BlockingConsumer": "kraftpy.client.sync",
+    "BlockingProducer": "kraftpy.client.sync",
+    "BrokerUnreachable": "kraftpy.client.connection",
+    "BufferFull": "kraftpy.client.producer",
+    "Consumer": "kraftpy.client.consumer",
+    "ConsumerRecord": _MODEL,
+    "Delivery": "kraftpy.client.delivery",
+    "ErrorCode": "kraftpy.protocol.errors",
+    "IsolationLevel": _MODEL,
+    "KafkaError": "kraftpy.protocol.errors",
+    "NewTopic": _MODEL,
+    "OffsetAndMetadata": _MODEL,
+    "OffsetAndTimestamp": _MODEL,
+    "OffsetOutOfRange": "kraftpy.client.ranges",
+    "OffsetSpec": _MODEL,
+    "Producer": "kraftpy.client.producer",
+    "RangeReader": "kraftpy.client.ranges",
+    "RebalanceListener": "kraftpy.client.consumer",
+    "RecordMetadata": _MODEL,
+    "ResourceType": _MODEL,
+    "TimestampType": _MODEL,
+    "TopicInfo": _MODEL,
+    "TopicPartition": "kraftpy.types",
+    "UnknownTopic": "kraftpy.client.ranges",
+    "UnsupportedVersion": "kraftpy.client.connection",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - the keys are the names
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -166,7 +166,7 @@ class Accumulator:
         self.free_bytes = options.buffer_memory
         self.producer_id = -1
         self.producer_epoch = -1
-        self.batches_closed = 0
+        self.batches_filled = 0
         self.incomplete = 0
         self.starving = False  # a sender waits for memory: send what there is
         self.unseen: list[Batch] = []  # given up while nobody was waiting for the outcome
@@ -192,19 +192,21 @@ class Accumulator:
         value: bytes | None,
         headers: Headers,
         size_bytes: int,
-        now_ms: float,
+        now_ms: Callable[[], float],
     ) -> Batch:
-        """Add a record of at most `size_bytes`; it is the last of the batch returned. The caller saw to `free_bytes`."""
+        """Add a record of at most `size_bytes`, as the last of the batch returned. The caller saw to `free_bytes`."""
         batch = queue.open
         if batch is None or batch.size_bytes + size_bytes > self._batch_size:
-            batch = self._open(queue, now_ms)
+            batch = self._open(queue, now_ms())  # the time matters to a batch, not to a record
         batch.records.append((timestamp_ms, key, value, headers))
         batch.size_bytes += size_bytes
         self.free_bytes -= size_bytes
         return batch
 
     def _open(self, queue: PartitionQueue, now_ms: float) -> Batch:
-        self._close(queue)
+        if queue.open is not None:
+            self._close(queue)
+            self.batches_filled += 1
         batch = queue.open = Batch(queue.partition, now_ms, queue.next_number, _SPAN)
         queue.next_number += _SPAN
         self._active[queue] = None
@@ -215,7 +217,6 @@ class Accumulator:
         if queue.open is not None:
             queue.waiting.append(queue.open)
             queue.open = None
-            self.batches_closed += 1
 
     def close_open_batches(self) -> None:
         """Make everything appended so far ready now, whatever `linger_ms` says: a flush."""
