@@ -26,7 +26,7 @@ class DefaultSource(DataSource):
         """The name for `format`."""
         return "kraftpy"
 
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | str:
         """Kafka's seven columns, and `headers` where `includeHeaders` is true. Raises OptionError."""
         from kraftpy.spark.source import default_schema
 

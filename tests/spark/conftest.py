@@ -47,7 +47,8 @@ def topic_of(kraftpy_server: EmbeddedBroker) -> Filler:
         topic = name or f"spark-{uuid.uuid4().hex[:10]}"
         servers = {"bootstrap.servers": kraftpy_server.bootstrap}
         new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config or {})
-        AdminClient(servers).create_topics([new])[topic].result(30)
+        admin = AdminClient(servers)  # it must outlive its futures
+        admin.create_topics([new])[topic].result(30)
         producer = Producer({**servers, **{key.replace("_", "."): value for key, value in settings.items()}})
         errors: list[Any] = []
         for record in records:
