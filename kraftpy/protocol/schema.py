@@ -12,9 +12,8 @@ field may be null only in some of its versions; `tag(0)` for a tagged field; `ig
 be dropped where the version does not have it. A struct within another is `nested`, a list of structs is `array`, of
 anything else `array(int32)`.
 
-The classes are slotted and keyword-only. They are to be treated as frozen: the type checker sees them so, and nothing
-checks it at run time, because a guarded `__setattr__` would double the price of decoding. A list given as a default
-is copied.
+The classes are slotted and keyword-only, and may be changed while a message is being put together. A list given as a
+default is copied.
 
 A codec is straight-line Python, written and compiled by `codegen.py` at first use. Making a class costs microseconds:
 its annotations are read, and its `__init__` made, when first needed, because a starting server needs few of them.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from kraftpy.protocol.schema import array, boolean, int8, int16, int32, message, string, struct
+from kraftpy.protocol.schema import array, boolean, ignorable, int8, int16, int32, message, string, struct
 
 
 @message(api_key=60, versions="0-2", flexible="0+")
@@ -27,7 +27,7 @@ class DescribeClusterBroker:
     host: Annotated[str, string]
     port: Annotated[int, int32]
     rack: Annotated[str | None, string] = None
-    is_fenced: Annotated[bool, boolean, "2+"] = False
+    is_fenced: Annotated[bool, boolean, "2+", ignorable] = False
 
 
 @message(api_key=60, versions="0-2", flexible="0+")

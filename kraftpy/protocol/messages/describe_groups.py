@@ -35,7 +35,7 @@ class DescribedGroup:
     """A group: an error, or its state and members."""
 
     error_code: Annotated[int, int16] = 0
-    error_message: Annotated[str | None, string, "6+"] = None
+    error_message: Annotated[str | None, string, "6+", ignorable] = None
     group_id: Annotated[str, string]
     group_state: Annotated[str, string] = ""
     protocol_type: Annotated[str, string] = ""

@@ -128,7 +128,7 @@ class PartitionData:
     last_stable_offset: Annotated[int, int64] = -1
     log_start_offset: Annotated[int, int64, "5+", ignorable] = -1
     diverging_epoch: Annotated[EpochEndOffset, nested, "12+", tag(0)] = EpochEndOffset()  # KIP-595
-    current_leader: Annotated[LeaderIdAndEpoch, nested, "12+", tag(1)] = LeaderIdAndEpoch()  # KIP-951
+    current_leader: Annotated[LeaderIdAndEpoch, nested, "12+", tag(1), ignorable] = LeaderIdAndEpoch()  # KIP-951
     snapshot_id: Annotated[SnapshotId, nested, "12+", tag(2)] = SnapshotId()  # KIP-630
     aborted_transactions: Annotated[list[AbortedTransaction] | None, array] = None
     preferred_read_replica: Annotated[int, int32, "11+"] = -1  # KIP-392
@@ -162,4 +162,4 @@ class FetchResponse:
     error_code: Annotated[int, int16, "7+", ignorable] = 0
     session_id: Annotated[int, int32, "7+"] = 0
     responses: Annotated[list[FetchableTopicResponse], array] = []
-    node_endpoints: Annotated[list[NodeEndpoint], array, "16+", tag(0)] = []  # KIP-951
+    node_endpoints: Annotated[list[NodeEndpoint], array, "16+", tag(0), ignorable] = []  # KIP-951

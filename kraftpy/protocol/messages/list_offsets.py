@@ -49,7 +49,7 @@ class ListOffsetsPartitionResponse:
     error_code: Annotated[int, int16] = 0
     timestamp: Annotated[int, int64] = -1
     offset: Annotated[int, int64] = -1
-    leader_epoch: Annotated[int, int32, "4+"] = -1
+    leader_epoch: Annotated[int, int32, "4+", ignorable] = -1
 
 
 @struct

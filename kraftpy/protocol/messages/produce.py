@@ -82,7 +82,7 @@ class PartitionProduceResponse:
     log_start_offset: Annotated[int, int64, "5+", ignorable] = -1  # KIP-107
     record_errors: Annotated[list[BatchIndexAndErrorMessage], array, "8+", ignorable] = []  # KIP-467
     error_message: Annotated[str | None, string, "8+", ignorable] = None
-    current_leader: Annotated[LeaderIdAndEpoch, nested, "10+", tag(0)] = LeaderIdAndEpoch()  # KIP-951
+    current_leader: Annotated[LeaderIdAndEpoch, nested, "10+", tag(0), ignorable] = LeaderIdAndEpoch()  # KIP-951
 
 
 @struct
@@ -110,4 +110,4 @@ class ProduceResponse:
 
     responses: Annotated[list[TopicProduceResponse], array] = []
     throttle_time_ms: Annotated[int, int32, "1+", ignorable] = 0
-    node_endpoints: Annotated[list[NodeEndpoint], array, "10+", tag(0)] = []  # KIP-951
+    node_endpoints: Annotated[list[NodeEndpoint], array, "10+", tag(0), ignorable] = []  # KIP-951
