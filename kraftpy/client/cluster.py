@@ -391,8 +391,10 @@ class Cluster:
     def unknown(self, topic: str, partition: int | None = None) -> KafkaError:
         """Why a topic or partition is not in the snapshot."""
         error = self.metadata.errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        what = f"topic {topic!r}" if partition is None or topic not in self.metadata.topics else (
-            f"partition {partition} of topic {topic!r}"
+        what = (
+            f"topic {topic!r}"
+            if partition is None or topic not in self.metadata.topics
+            else (f"partition {partition} of topic {topic!r}")
         )
         return KafkaError(error, f"{what}: {error.meaning}")
 

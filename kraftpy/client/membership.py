@@ -246,9 +246,7 @@ class Fail:
     error: KafkaError
 
 
-Effect = (
-    ForgetCoordinator | SendJoin | DescribeTopics | SendSync | SendHeartbeat | SendLeave | Revoke | Assign | Fail
-)
+Effect = ForgetCoordinator | SendJoin | DescribeTopics | SendSync | SendHeartbeat | SendLeave | Revoke | Assign | Fail
 
 _WITHOUT_COORDINATOR = frozenset(
     {
@@ -292,7 +290,10 @@ class Membership:
     _rejoin: str | None = None  # why to join again as soon as possible
     _lost: bool = False
     _incoming: tuple[TopicPartition, ...] = ()
-    _previous: tuple[tuple[TopicPartition, ...], int] = ((), -1)  # what `sticky` tells: the last assignment and its time
+    _previous: tuple[tuple[TopicPartition, ...], int] = (
+        (),
+        -1,
+    )  # what `sticky` tells: the last assignment and its time
     _members: tuple[JoinedMember, ...] = ()
     _counts: dict[str, int] = field(default_factory=dict)  # what our assignment as a leader was based on
     _joined_topics: tuple[str, ...] = ()
@@ -447,9 +448,7 @@ class Membership:
 
     def _describe(self) -> list[Effect]:
         try:
-            topics = {
-                topic for member in self._members for topic in decode_subscription(member.metadata).topics
-            }
+            topics = {topic for member in self._members for topic in decode_subscription(member.metadata).topics}
         except ProtocolError as bad:
             return self._fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"a member's subscription is unreadable: {bad}")
         self._become(State.DESCRIBING)
@@ -459,8 +458,7 @@ class Membership:
         assignor = self._assignor(self.protocol_name)
         assert assignor is not None, "checked when the group chose it"
         subscriptions = {
-            member.member_id: decode_subscription(member.metadata, member.group_instance_id)
-            for member in self._members
+            member.member_id: decode_subscription(member.metadata, member.group_instance_id) for member in self._members
         }
         self._counts = dict(event.partition_counts)
         assignment: Assignment = assignor.assign(self._counts, subscriptions)
@@ -632,9 +630,7 @@ class Membership:
         chosen = self._assignor(self.protocol_name)
         if chosen is not None and self.generation_id >= 0:
             return chosen.rebalance_protocol is RebalanceProtocol.COOPERATIVE
-        return all(
-            assignor.rebalance_protocol is RebalanceProtocol.COOPERATIVE for assignor in self.options.assignors
-        )
+        return all(assignor.rebalance_protocol is RebalanceProtocol.COOPERATIVE for assignor in self.options.assignors)
 
     def _start_heartbeats(self, now: float) -> None:
         self.last_heard_ms = now

@@ -21,30 +21,35 @@ MAX_IN_FLIGHT_IDEMPOTENT = 5
 INT32_MAX = 2**31 - 1
 
 
-def _number(name: str, value: object, *, low: float = 0, high: float = INT32_MAX) -> None:
+def number(name: str, value: object, *, low: float = 0, high: float = INT32_MAX) -> None:
+    """Refuse what is not a number from `low` to `high`. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} must be a number, not {value!r}")
     if not low <= value <= high:
         raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
 
 
-def _whole(name: str, value: object, *, low: int = 0, high: int = INT32_MAX) -> None:
+def whole(name: str, value: object, *, low: int = 0, high: int = INT32_MAX) -> None:
+    """Refuse what is not a whole number from `low` to `high`. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} must be a whole number, not {value!r}")
-    _number(name, value, low=low, high=high)
+    number(name, value, low=low, high=high)
 
 
-def _flag(name: str, value: object) -> None:
+def flag(name: str, value: object) -> None:
+    """Refuse what is neither True nor False. Raises ValueError."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be True or False, not {value!r}")
 
 
-def _text(name: str, value: object) -> None:
+def text(name: str, value: object) -> None:
+    """Refuse what is not a string of reasonable length. Raises ValueError."""
     if not isinstance(value, str) or not value or len(value.encode()) > 32_767:
         raise ValueError(f"{name} must be a string that is neither empty nor long, not {value!r}")
 
 
-def _one_of(name: str, value: object, allowed: Collection[object]) -> None:
+def one_of(name: str, value: object, allowed: Collection[object]) -> None:
+    """Refuse what is not among `allowed`. Raises ValueError."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}, not {value!r}")
 
@@ -84,12 +89,12 @@ class ClientOptions:
 
     def __post_init__(self) -> None:
         parse_bootstrap(self.bootstrap_servers)
-        _text("client_id", self.client_id)
-        _one_of("security_protocol", self.security_protocol, ("PLAINTEXT",))
+        text("client_id", self.client_id)
+        one_of("security_protocol", self.security_protocol, ("PLAINTEXT",))
         for field in fields(ClientOptions):
             if field.name.endswith("_ms"):
-                _number(field.name, getattr(self, field.name), low=1)
-        _flag("allow_auto_create_topics", self.allow_auto_create_topics)
+                number(field.name, getattr(self, field.name), low=1)
+        flag("allow_auto_create_topics", self.allow_auto_create_topics)
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
@@ -116,25 +121,25 @@ class ProducerOptions(ClientOptions):
 
     def __post_init__(self) -> None:
         ClientOptions.__post_init__(self)
-        _one_of("acks", self.acks, ("all", -1, 0, 1, "0", "1", "-1"))
-        _one_of("compression_type", self.compression_type, KNOWN_COMPRESSIONS)
-        _whole("batch_size", self.batch_size)
-        _number("linger_ms", self.linger_ms)
-        _whole("buffer_memory", self.buffer_memory, low=1, high=2**62)
-        _whole("max_request_size", self.max_request_size, low=1)
-        _number("max_block_ms", self.max_block_ms)
-        _number("delivery_timeout_ms", self.delivery_timeout_ms, low=1)
-        _whole("retries", self.retries)
-        _whole("max_in_flight_requests_per_connection", self.max_in_flight_requests_per_connection, low=1)
+        one_of("acks", self.acks, ("all", -1, 0, 1, "0", "1", "-1"))
+        one_of("compression_type", self.compression_type, KNOWN_COMPRESSIONS)
+        whole("batch_size", self.batch_size)
+        number("linger_ms", self.linger_ms)
+        whole("buffer_memory", self.buffer_memory, low=1, high=2**62)
+        whole("max_request_size", self.max_request_size, low=1)
+        number("max_block_ms", self.max_block_ms)
+        number("delivery_timeout_ms", self.delivery_timeout_ms, low=1)
+        whole("retries", self.retries)
+        whole("max_in_flight_requests_per_connection", self.max_in_flight_requests_per_connection, low=1)
         if self.compression_level is not None:
-            _whole("compression_level", self.compression_level, low=-131_072, high=22)
+            whole("compression_level", self.compression_level, low=-131_072, high=22)
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
             raise ValueError(
                 f"delivery_timeout_ms ({self.delivery_timeout_ms}) must be at least linger_ms + request_timeout_ms "
                 f"({self.linger_ms + self.request_timeout_ms})"
             )
         if self.enable_idempotence is not None:
-            _flag("enable_idempotence", self.enable_idempotence)
+            flag("enable_idempotence", self.enable_idempotence)
         if self.enable_idempotence:
             if self.acks_number != -1:
                 raise ValueError(f"enable_idempotence needs acks='all', not {self.acks!r}")
@@ -191,23 +196,23 @@ class ConsumerOptions(ClientOptions):
         for name in ("group_id", "group_instance_id"):
             value = getattr(self, name)
             if value is not None:
-                _text(name, value)
+                text(name, value)
         strategies = self.partition_assignment_strategy
         if isinstance(strategies, str) or not strategies:
             raise ValueError(f"partition_assignment_strategy must be a list of names, not {strategies!r}")
         for strategy in strategies:
-            _one_of("partition_assignment_strategy", strategy, tuple(ASSIGNORS))
-        _whole("session_timeout_ms", self.session_timeout_ms, low=1)
-        _whole("heartbeat_interval_ms", self.heartbeat_interval_ms, low=1)
-        _whole("max_poll_interval_ms", self.max_poll_interval_ms, low=1)
-        _whole("max_poll_records", self.max_poll_records, low=1)
-        _number("auto_commit_interval_ms", self.auto_commit_interval_ms)
-        _one_of("auto_offset_reset", self.auto_offset_reset, tuple(reset.value for reset in AutoOffsetReset))
-        _one_of("isolation_level", self.isolation_level, ("read_uncommitted", "read_committed"))
+            one_of("partition_assignment_strategy", strategy, tuple(ASSIGNORS))
+        whole("session_timeout_ms", self.session_timeout_ms, low=1)
+        whole("heartbeat_interval_ms", self.heartbeat_interval_ms, low=1)
+        whole("max_poll_interval_ms", self.max_poll_interval_ms, low=1)
+        whole("max_poll_records", self.max_poll_records, low=1)
+        number("auto_commit_interval_ms", self.auto_commit_interval_ms)
+        one_of("auto_offset_reset", self.auto_offset_reset, tuple(reset.value for reset in AutoOffsetReset))
+        one_of("isolation_level", self.isolation_level, ("read_uncommitted", "read_committed"))
         for name in ("fetch_min_bytes", "fetch_max_bytes", "fetch_max_wait_ms", "max_partition_fetch_bytes"):
-            _whole(name, getattr(self, name))
+            whole(name, getattr(self, name))
         for name in ("enable_auto_commit", "check_crcs", "exclude_internal_topics"):
-            _flag(name, getattr(self, name))
+            flag(name, getattr(self, name))
         if self.group_id is not None and self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise ValueError(
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "

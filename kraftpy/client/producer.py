@@ -142,7 +142,9 @@ class Producer:
         if self._closing:
             return
         self._closing = True
-        wait_ms = self.options.delivery_timeout_ms + self.options.request_timeout_ms if timeout_ms is None else timeout_ms
+        wait_ms = (
+            self.options.delivery_timeout_ms + self.options.request_timeout_ms if timeout_ms is None else timeout_ms
+        )
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 await self._drained()
@@ -348,7 +350,9 @@ class Producer:
                     self._room.clear()
                     await self._room.wait()
         except TimeoutError:
-            text = f"buffer_memory ({self.options.buffer_memory} bytes) was used up for {self.options.max_block_ms:g} ms"
+            text = (
+                f"buffer_memory ({self.options.buffer_memory} bytes) was used up for {self.options.max_block_ms:g} ms"
+            )
             raise BufferFull(text) from None
         finally:
             self._short_of_room -= 1
@@ -559,7 +563,9 @@ class Producer:
         self._completed_some()
 
     def _refused(self, batch: Batch, error: KafkaError) -> None:
-        verdict = self._accumulator.failed(batch, error, self._runtime.monotonic_ms(), self._backoff_ms(batch.attempts - 1))
+        verdict = self._accumulator.failed(
+            batch, error, self._runtime.monotonic_ms(), self._backoff_ms(batch.attempts - 1)
+        )
         logger.debug("batch for %s, attempt %d: %s: %s", batch.partition, batch.attempts, error, verdict.value)
 
     def _completed_some(self) -> None:

@@ -1,7 +1,8 @@
 """What the client is given of the world: two clocks, chance, and how to connect.
 
 Everything else in this package asks a `Runtime` and never `time` or `random`. Waiting and timers go through the running
-event loop, so a loop with a virtual clock slows nothing down; `monotonic_ms` is that loop's clock.
+event loop, so a loop with a virtual clock needs only a `Runtime` that agrees with it. `pause` is for the one reader that
+has no loop.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ class Runtime(Protocol):
         """A float in [0, 1)."""
         ...
 
+    def pause(self, seconds: float) -> None:
+        """Block the thread."""
+        ...
+
     async def connect(self, protocol: Callable[[], P], host: str, port: int) -> P:
         """Open a TCP connection and hand it to a new protocol. Raises `OSError`."""
         ...
@@ -43,8 +48,12 @@ class RealRuntime:
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> float:
-        """The running loop's clock in milliseconds."""
-        return asyncio.get_running_loop().time() * 1000.0
+        """Milliseconds since some moment; asyncio's own loops count the same."""
+        return time.monotonic() * 1000.0
+
+    def pause(self, seconds: float) -> None:
+        """Sleep."""
+        time.sleep(seconds)
 
     def random(self) -> float:
         """A float in [0, 1)."""

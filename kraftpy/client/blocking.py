@@ -1,0 +1,157 @@
+"""One connection over a plain blocking socket, for readers that have no event loop and want bytes fast.
+
+Answers are received straight into a buffer of their own size, without a copy in between; what a caller keeps of an answer keeps
+that buffer alive. Requests may be pipelined: `send` several, then `receive` their answers in the same order. While the
+caller works on one answer the kernel's receive buffer takes in the next.
+
+Any failure closes the connection. Left out: TLS, SASL, use from two threads at once.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from struct import Struct
+from typing import Any
+
+from kraftpy.client.connection import (
+    MAX_RESPONSE_BYTES,
+    BrokerUnreachable,
+    VersionRanges,
+    choose_version,
+    hello,
+    read_hello,
+    response_class,
+)
+from kraftpy.protocol.apis import API_VERSIONS, ApiKey
+from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from kraftpy.protocol.frames import decode_response_header, encode_request
+from kraftpy.protocol.schema import decode
+
+RECEIVE_BUFFER_BYTES = 8 << 20
+_SIZE = Struct(">i")
+
+
+class BlockingConnection:
+    """An open connection. Times out after `request_timeout_ms` without a byte."""
+
+    def __init__(
+        self, host: str, port: int, *, client_id: str, request_timeout_ms: float, setup_timeout_ms: float
+    ) -> None:
+        self.address = (host, port)
+        self.name = f"{host}:{port}"
+        self.versions: VersionRanges = {}
+        self._client_id = client_id
+        self._timeout = request_timeout_ms / 1000
+        self._next_id = 0
+        self._waiting: deque[tuple[int, ApiKey, int]] = deque()
+        try:
+            self._socket = socket.create_connection((host, port), setup_timeout_ms / 1000)
+        except OSError as failed:
+            raise BrokerUnreachable(f"{self.name} cannot be reached: {failed}") from failed
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            self._agree()
+            self._socket.settimeout(self._timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Hang up. A second call does nothing."""
+        self._socket.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been hung up."""
+        return self._socket.fileno() < 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no answer is outstanding."""
+        return not self._waiting and not self.closed
+
+    def version(self, key: ApiKey, *, low: int = 0, high: int = 0x7FFF) -> int:
+        """The version to use for `key`. Raises `UnsupportedVersion`."""
+        return choose_version(self.versions, key, low=low, high=high)
+
+    def request(self, key: ApiKey, message: Any, *, low: int = 0, high: int = 0x7FFF) -> Any:
+        """Send and wait for the answer."""
+        self.send(key, message, self.version(key, low=low, high=high))
+        return self.receive()
+
+    def send(self, key: ApiKey, message: Any, version: int) -> None:
+        """Send; the answer is for `receive`. Raises `KafkaError`."""
+        self._next_id += 1
+        frame = encode_request(key, version, self._next_id, self._client_id, message)
+        self._send(frame)
+        self._waiting.append((self._next_id, key, version))
+
+    def receive(self) -> Any:
+        """The answer to the oldest request not yet answered. Raises `KafkaError`."""
+        correlation_id, key, version = self._waiting.popleft()
+        frame = self._receive_frame()
+        try:
+            answered_id, body = decode_response_header(key, version, frame)
+            if answered_id != correlation_id:
+                raise ProtocolError(f"an answer to {answered_id} where {correlation_id} was due")
+            return decode(response_class(key), body, version, exact=False)
+        except ProtocolError as bad:
+            self.close()
+            text = f"{self.name} answered {key.name} v{version} with what cannot be read: {bad}"
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, text) from bad
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _agree(self) -> None:
+        version = API_VERSIONS[ApiKey.API_VERSIONS][1]
+        error, versions = self._ask_versions(version)
+        if error is ErrorCode.UNSUPPORTED_VERSION:
+            theirs = versions.get(ApiKey.API_VERSIONS, (0, 0))
+            error, versions = self._ask_versions(min(theirs[1], version - 1))
+        if error is not ErrorCode.NONE:
+            raise KafkaError(error, f"{self.name} refused ApiVersions: {error.meaning}")
+        self.versions = versions
+
+    def _ask_versions(self, version: int) -> tuple[ErrorCode, VersionRanges]:
+        self._next_id += 1
+        self._send(encode_request(ApiKey.API_VERSIONS, version, self._next_id, self._client_id, hello()))
+        try:
+            return read_hello(self._receive_frame(), version)
+        except ProtocolError as bad:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.name} does not speak Kafka: {bad}") from bad
+
+    def _send(self, frame: bytes) -> None:
+        try:
+            self._socket.sendall(frame)
+        except OSError as failed:
+            self._broken(failed)
+
+    def _receive_frame(self) -> memoryview:
+        size = _SIZE.unpack(self._receive_exactly(4))[0]
+        if not 0 <= size <= MAX_RESPONSE_BYTES:
+            self.close()
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.name} announced an answer of {size} bytes")
+        return self._receive_exactly(size)
+
+    def _receive_exactly(self, count: int) -> memoryview:
+        view = memoryview(bytearray(count))
+        have = 0
+        try:
+            while have < count:
+                got = self._socket.recv_into(view[have:])
+                if not got:
+                    self.close()
+                    raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.name} closed the connection")
+                have += got
+        except OSError as failed:
+            self._broken(failed)
+        return view
+
+    def _broken(self, failed: OSError) -> None:
+        self.close()
+        if isinstance(failed, TimeoutError):
+            text = f"{self.name} did not answer within {self._timeout:g} s"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from failed
+        raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"the connection to {self.name} broke: {failed}") from failed
