@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -243,14 +244,18 @@ class Kcat:
             command = ["kcat", "-P", "-b", bootstrap, "-t", topic, "-z", codec, "-X", f"acks={acks}"]
             if message.partition is not None:
                 command += ["-p", str(message.partition)]
-            if message.value is None:
-                command += ["-Z"]
-            if message.key is not None:
+            if message.value is not None and message.key is not None:
                 command += ["-k", message.key.decode()]
             for name, value in message.headers:
                 command += ["-H", name if value is None else f"{name}={value.decode()}"]
-            command += ["-D", "\x00"]
-            subprocess.run(command, input=message.value or b"\x00", check=True, timeout=BOUND_SECONDS)
+            if message.value is None:  # kcat sends null (-Z) for what is empty behind the key's delimiter (-K)
+                line = (message.key or b"") + b"\t\n"
+                subprocess.run([*command, "-Z", "-K", "\t"], input=line, check=True, timeout=BOUND_SECONDS)
+                continue
+            with tempfile.NamedTemporaryFile() as content:  # a file given by name is one message, whatever is in it
+                content.write(message.value)
+                content.flush()
+                subprocess.run([*command, content.name], check=True, timeout=BOUND_SECONDS)
 
     def consume(self, bootstrap: str, topic: str, count: int, *, group: str | None = None) -> list[Message]:
         command = ["kcat", "-C", "-b", bootstrap, "-t", topic, "-o", "beginning", "-c", str(count), "-J", "-q"]
