@@ -78,6 +78,6 @@ def _reason(error: OSError) -> str:
     import errno
     import os
 
-    if error.errno in errno.errorcode:
+    if error.errno is not None and error.errno in errno.errorcode:
         return os.strerror(error.errno).lower()
     return error.strerror or str(error)
