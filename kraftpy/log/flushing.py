@@ -38,7 +38,6 @@ class FlushJob:
         "logs",
         "snapshots",
         "sync_directory",
-        "was_cut",
     )
 
     def __init__(self, directory: Directory, end_offset: int, epochs_version: int) -> None:
@@ -51,7 +50,6 @@ class FlushJob:
         self.epochs: bytes | None = None
         self.sync_directory = False
         self.is_done = False
-        self.was_cut = False
 
     def run(self) -> None:
         """Sync everything, and close the handles. Blocks; for a thread. Raises OSError as the disk does."""
@@ -79,7 +77,10 @@ class FlushJob:
     def cut_at(self, end_offset: int) -> None:
         """The log was truncated while the job runs: it promises less."""
         self.end_offset = min(self.end_offset, end_offset)
-        self.was_cut = True
+
+    def doubtful_snapshots(self) -> list[int]:
+        """Offsets of snapshots it may write although what they describe has been truncated."""
+        return [offset for offset in self.snapshots if offset > self.end_offset]
 
     def close(self) -> None:
         """Close the handles."""

@@ -120,7 +120,13 @@ class PartitionLog:
     """One partition's log. Made by `open`."""
 
     def __init__(
-        self, directory: Directory, config: TopicConfig, files: FileCache, loaded: LoadedLog, expiration_ms: int
+        self,
+        directory: Directory,
+        config: TopicConfig,
+        files: FileCache,
+        loaded: LoadedLog,
+        expiration_ms: int,
+        now: Millis,
     ) -> None:
         self.directory = directory
         self.config = config
@@ -144,6 +150,9 @@ class PartitionLog:
         self._stored_snapshot = loaded.log_end_offset if loaded.snapshot_is_stored else -1
         self._names_changed = False
         self._flush: FlushJob | None = None
+        self._sealed: list[Segment] = []  # whose index is in memory and not yet on disk
+        self._trash: list[str] = []  # files renamed by a truncation
+        self._last_write_at = now  # or when it was opened: the time of what happens without being told the time
 
     @classmethod
     def open(
@@ -184,7 +193,7 @@ class PartitionLog:
             expiration_ms=expiration_ms,
             progress=progress,
         )
-        return cls(directory, config, files, loaded, expiration_ms)
+        return cls(directory, config, files, loaded, expiration_ms, now)
 
     # --- appending ---
 
@@ -286,6 +295,7 @@ class PartitionLog:
     def _write(self, data: Buffer, batches: list[tuple[BatchHeader, int]], now: Millis) -> bool:
         """Write to the active segment, rolling it first where it is due; whether it was."""
         config = self.config
+        self._last_write_at = now
         last = batches[-1][0]
         active = self._segments[-1]
         active.load_indexes()
@@ -331,9 +341,11 @@ class PartitionLog:
         active = self._segments[-1]
         if not active.size:
             return active
+        active.cut_torn_tail()
         following = Segment.create(self.directory, self.log_end_offset, self._files, created_at=now)
         active.seal()
         self._snapshots[self.log_end_offset] = self.producers.encode()
+        self._sealed.append(active)
         self._segments.append(following)
         self._bases.append(following.base_offset)
         self._names_changed = True
@@ -468,43 +480,43 @@ class PartitionLog:
     # --- cutting ---
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop everything from the batch that holds `offset` on. True where the recovery point fell: then the owner
-        must write its checkpoint before anything is appended, or a crash could trust what was overwritten.
+        """Drop everything from the batch that holds `offset` on.
 
-        An offset at or beyond the end still drops leader epochs that began there (a leader that wrote nothing).
+        True where the recovery point or the log start fell: the owner must write its checkpoints before anything is
+        appended, or a crash could trust what was overwritten. An offset at or beyond the end still drops leader epochs
+        that began there (of a leader that wrote nothing).
         """
         if offset >= self.log_end_offset:
             self.epochs.truncate_from_end(offset)
             return False
-        if offset <= self.log_start_offset and offset < self._bases[0]:
+        if offset < self._bases[0]:
             self.truncate_fully_and_start_at(offset)
             return True
         keep = bisect_right(self._bases, offset)
-        self._remove(range(len(self._segments) - 1, keep - 1, -1))
+        self._trash += self._remove(range(len(self._segments) - 1, keep - 1, -1))
         end_offset = self._segments[-1].truncate(offset)
         self._cut_at(end_offset)
         self.epochs.truncate_from_end(end_offset)
-        self.log_start_offset = min(self.log_start_offset, end_offset)
         self._reload_producers()
-        is_lower = end_offset < self.recovery_point
-        self.recovery_point = min(self.recovery_point, end_offset)
-        return is_lower
+        has_fallen = end_offset <= self.recovery_point or end_offset < self.log_start_offset
+        if end_offset <= self.recovery_point:
+            # The cut is not synced either: after a crash what was cut may be back, so this file must be looked at.
+            self.recovery_point = self._bases[-1]
+        self.log_start_offset = min(self.log_start_offset, end_offset)
+        return has_fallen
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next record is `offset`. What a follower does that is out of its leader's range. Blocks.
 
         The owner must write its checkpoints before anything is appended.
         """
-        first = Segment.create(self.directory, offset, self._files, created_at=0) if offset not in self._bases else None
-        survivor = self._bases.index(offset) if first is None else -1
-        numbers = [number for number in range(len(self._segments) - 1, -1, -1) if number != survivor]
-        if first is None:
-            first = self._segments[survivor]
-            first.truncate(first.base_offset)
-        self._remove(numbers)
+        self._trash += self._remove(range(len(self._segments) - 1, -1, -1))
         self.directory.sync()
+        first = Segment.create(self.directory, offset, self._files, created_at=self._last_write_at)
         self._segments, self._bases = [first], [offset]
         self._cut_at(offset)
+        if self._flush is not None:
+            self._flush.cut_at(-1)  # nothing it writes is of this log any more
         self.log_start_offset = self.recovery_point = offset
         self.epochs.clear()
         self.producers = ProducerStates()
@@ -513,11 +525,13 @@ class PartitionLog:
         self._snapshots.clear()
 
     def _cut_at(self, end_offset: int) -> None:
+        self._sealed = [segment for segment in self._sealed if segment.base_offset < self._bases[-1]]
         self.log_end_offset = end_offset
         self._names_changed = True
         self._stored_snapshot = -1
         if self._flush is not None:
-            self._flush.cut_at(end_offset)
+            # What its thread writes about the segment that was cut, and about what came after, may be of before the cut.
+            self._flush.cut_at(self._bases[-1])
 
     def _reload_producers(self) -> None:
         end_offset = self.log_end_offset
@@ -525,11 +539,12 @@ class PartitionLog:
         for offset in snapshot_offsets(self.directory):
             if offset > end_offset:
                 self.directory.delete(layout.file_name(offset, layout.SNAPSHOT))
-        states, from_offset = newest_snapshot(self.directory, end_offset)
+        doubtful = [] if self._flush is None else self._flush.doubtful_snapshots()
+        states, from_offset = newest_snapshot(self.directory, end_offset, doubtful)
         newest = max(self._snapshots, default=-1)
         if newest > from_offset:
             states, from_offset = ProducerStates.decode(self._snapshots[newest]), newest
-        replay(states, self._segments, from_offset, Millis(self._segments[-1].created_at))
+        replay(states, self._segments, from_offset, self._last_write_at)
         self.producers = states
 
     def _remove(self, numbers: Iterator[int] | range | list[int]) -> list[str]:
@@ -545,6 +560,7 @@ class PartitionLog:
         removed = set(numbers)
         self._segments = [segment for number, segment in enumerate(self._segments) if number not in removed]
         self._bases = [segment.base_offset for segment in self._segments]
+        self._sealed = [segment for segment in self._sealed if segment in self._segments]
         self._names_changed = True
         return gone
 
@@ -561,14 +577,15 @@ class PartitionLog:
         if self._flush is not None:
             return None
         epochs = self._unstored_epochs()
-        if self.recovery_point >= self.log_end_offset and epochs is None and not self._names_changed:
+        has_records = self.recovery_point < self.log_end_offset
+        if not (has_records or self._sealed or self._names_changed or epochs is not None):
             return None
         first = max(0, bisect_right(self._bases, self.recovery_point) - 1)
         job = FlushJob(self.directory, self.log_end_offset, self.epochs.version)
         try:
             for segment in self._segments[first:]:
                 job.logs.append(segment.log.open_private())
-            for segment in self._segments[first:-1]:
+            for segment in self._sealed:
                 self._add_indexes(job, segment)
         except OSError:
             job.close()
@@ -608,12 +625,14 @@ class PartitionLog:
             self._stored_epochs = job.epochs_version
         for write in job.indexes:
             segment = write.segment
-            if segment is not self._segments[-1] and segment.offset_index is not None and not job.was_cut:
+            if segment in self._sealed and segment.base_offset < job.end_offset:
+                self._sealed.remove(segment)
                 segment.drop_indexes()
-        for offset in job.snapshots:
-            self._snapshots.pop(offset, None)
-            if offset > job.end_offset:  # of records that were truncated while it was written
-                self.directory.delete(layout.file_name(offset, layout.SNAPSHOT))
+        for offset, data in job.snapshots.items():
+            if self._snapshots.get(offset) is data:
+                del self._snapshots[offset]
+        for offset in job.doubtful_snapshots():
+            self.directory.delete(layout.file_name(offset, layout.SNAPSHOT))
 
     def flush(self) -> None:
         """Make everything up to now durable. Blocks: for threads that own the log, and tests."""
@@ -687,18 +706,21 @@ class PartitionLog:
         return True
 
     def delete_old_segments(self, now: Millis, high_watermark: int) -> list[str]:
-        """Take out of the log what retention lets go; the names of the files, renamed, to be deleted after
-        `file.delete.delay.ms` with `delete_files`, so that readers under way are not hurt.
+        """Take out of the log what retention lets go.
+
+        Returns the names of the files, renamed, that are to be deleted after `file.delete.delay.ms` with `delete_files`, so
+        that readers under way are not hurt; those of truncations since the last call among them.
         """
+        trash, self._trash = self._trash, []
         going = segments_to_delete(
             self._ages(), self.config, now=now, log_start_offset=self.log_start_offset, high_watermark=high_watermark
         )
         if not going:
-            return []
+            return trash
         if going == len(self._segments):
             self.roll(now)
         snapshots = [layout.file_name(base, layout.SNAPSHOT) for base in self._bases[:going]]
-        gone = self._remove(range(going))
+        gone = trash + self._remove(range(going))
         for name in snapshots:
             if self.directory.exists(name):
                 self.directory.rename(name, name + layout.DELETED)

@@ -18,7 +18,7 @@ Blocking, and for long where gigabytes have to be read: run it in a thread. The 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -233,6 +233,7 @@ class _Loader:
 
         `segment.size` is what is true.
         """
+        segment.delete_stored_indexes()
         segment.start_empty()
         end_offset = segment.base_offset
         try:
@@ -260,19 +261,24 @@ class _Loader:
         return end_offset, previous_epoch
 
     def _check_sealed(self, segment: Segment, end_offset: int) -> None:
-        if segment.offset_index is None and is_sane(
-            segment.index_file.get(),
-            segment.time_index_file.get(),
-            segment.file_size(),
-            end_offset - segment.base_offset,
-        ):
-            return
+        """Look at a synced segment's index, and make it anew where it is missing, damaged or incomplete."""
+        size, offsets = segment.file_size(), end_offset - segment.base_offset
+        try:
+            if (
+                segment.offset_index is None
+                and is_sane(segment.index_file.get(), segment.time_index_file.get(), size, offsets)
+                and segment.has_complete_index(self.interval)
+            ):
+                return
+        except CorruptSegment as error:
+            self.report.notes.append(f"index dropped: {error}")
         self._rebuild(segment)
         self._store_indexes(segment)
 
     def _rebuild(self, segment: Segment) -> None:
         """Make a segment's index from its batches' headers. CorruptSegment where there is something else."""
         size = segment.file_size()
+        segment.delete_stored_indexes()
         segment.start_empty()
         segment.resized(size)
         for placed in segment.walk(0, _REPLAY_BYTES):
@@ -441,13 +447,15 @@ def snapshot_offsets(directory: Directory) -> list[int]:
     )
 
 
-def newest_snapshot(directory: Directory, end_offset: int) -> tuple[ProducerStates, int]:
-    """The newest whole snapshot not beyond `end_offset`, and its offset; damaged ones are deleted.
+def newest_snapshot(
+    directory: Directory, end_offset: int, doubtful: Collection[int] = ()
+) -> tuple[ProducerStates, int]:
+    """The newest whole snapshot not beyond `end_offset` and not among the `doubtful`, and its offset.
 
-    None of them: offset -1.
+    Damaged ones are deleted. Where there is none: no producers, offset -1.
     """
     for offset in reversed(snapshot_offsets(directory)):
-        if offset > end_offset:
+        if offset > end_offset or offset in doubtful:
             continue
         name = layout.file_name(offset, layout.SNAPSHOT)
         try:

@@ -232,12 +232,13 @@ class Segment:
         times.append(timestamp, offset - self.base_offset)
 
     def truncate(self, end_offset: int) -> int:
-        """Drop the batches that reach `end_offset` or beyond; the segment's end offset after that. Be written again."""
+        """Drop the batches that reach `end_offset` or beyond; where the last one left ends. Be written again."""
         offsets, times = self.load_indexes()
+        self.delete_stored_indexes()
         self._hints.clear()
         found = self.find(end_offset)
         if found is None:
-            return end_offset
+            return self.end_offset()
         self.log.get().truncate(found.position)
         self._size = found.position
         offsets.truncate(found.base_offset - self.base_offset)
@@ -246,7 +247,7 @@ class Segment:
         if not self._size:
             self.start_empty()
         self.max_timestamp()
-        return found.base_offset
+        return self.end_offset()
 
     # --- reading ---
 
@@ -373,6 +374,17 @@ class Segment:
         if self.offset_index is None or self.time_index is None:
             return None
         return self.offset_index.encode(), self.time_index.encode()
+
+    def delete_stored_indexes(self) -> None:
+        """Remove the index files: what they say of a segment that was cut must not be believed after a crash."""
+        for handle in (self.index_file, self.time_index_file):
+            handle.close()
+            self.directory.delete(handle.name)
+
+    def has_complete_index(self, interval_bytes: int) -> bool:
+        """Whether nothing indexable follows the last entry of its `.index`. CorruptSegment where that leads nowhere."""
+        last = self._index_boundary(self.size)
+        return all(placed.position - last <= interval_bytes for placed in self.walk(last))
 
     def drop_indexes(self) -> None:
         """Read the index files from now on."""
