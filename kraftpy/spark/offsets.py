@@ -1,8 +1,8 @@
 """Which records a query reads: offsets as people write them, resolved to ranges, cut into Spark partitions.
 
-Pure: what the broker knows comes in through `OffsetLookup`. A range is [start, end) of one topic partition, as Spark's
-own Kafka source has it. The JSON forms are that source's too: `{"topic": {"0": 23, "1": -2}}`, where -2 is the earliest
-and -1 the latest offset, and `{"topic": {"0": 1700000000000}}` for timestamps in milliseconds.
+Pure: what the broker knows comes in through `OffsetLookup`. A range is [start, end) of one topic partition, as
+Spark's own Kafka source has it. The JSON forms are that source's too: `{"topic": {"0": 23, "1": -2}}`, where -2 is
+the earliest and -1 the latest offset, and `{"topic": {"0": 1700000000000}}` for timestamps in milliseconds.
 
 Invariants: ranges are never empty, never overlap, and together cover exactly what was asked for; the pieces of one
 topic partition stay in ascending order within a Spark partition.

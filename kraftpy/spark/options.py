@@ -1,11 +1,14 @@
 """The options of `format("kraftpy")`: the names, forms and defaults of Spark's own Kafka source, checked before use.
 
 Names are case-insensitive, as everywhere in Spark. An unknown name is an error that names the nearest known one: a
-misspelt `startingOffset` that is ignored would read the wrong data without a word. `kafka.*` options go to the client
-under Kafka's names; those Kafka has and this client does not use are accepted with a warning.
+misspelt `startingOffset` that is ignored would read the wrong data without a word. `kafka.*` options go to the
+client under Kafka's names; those Kafka has and this client does not use are accepted with a warning.
 
-One option is our own: `maxPartitions` merges neighbouring ranges into at most that many Spark partitions, because each
-task costs tens of milliseconds and a topic may have many small partitions.
+One option is our own: `maxPartitions` merges neighbouring ranges into at most that many Spark partitions, because
+each task costs tens of milliseconds and a topic may have many small partitions.
+
+`kafka.default.api.timeout.ms` is how long planning asks a broker that does not answer; 10 s where it is left out,
+so that a wrong address is told soon. Tasks wait `kafkaConsumer.pollTimeoutMs` for the next record.
 
 Left out: options of streaming queries (`maxOffsetsPerTrigger`, ...) are accepted with a warning, as Spark's batch
 source does; the reader joins no consumer group, so `groupIdPrefix` and `kafka.group.id` have nothing to name.
@@ -72,7 +75,7 @@ CLIENT_USED = frozenset(
     {
         "bootstrap.servers",
         "client.id",
-        "fetch.max.bytes",
+        "default.api.timeout.ms",
         "fetch.max.wait.ms",
         "isolation.level",
         "max.partition.fetch.bytes",
@@ -87,9 +90,9 @@ CLIENT_WITHOUT_EFFECT = frozenset(
         "client.dns.lookup",
         "client.rack",
         "connections.max.idle.ms",
-        "default.api.timeout.ms",
         "enable.metrics.push",
         "exclude.internal.topics",
+        "fetch.max.bytes",
         "fetch.min.bytes",
         "group.id",
         "group.instance.id",
@@ -128,7 +131,7 @@ class ClientOptions:
     client_id: str
     isolation_level: str
     request_timeout_ms: int
-    fetch_max_bytes: int
+    default_api_timeout_ms: int
     max_partition_fetch_bytes: int
     fetch_max_wait_ms: int
 
@@ -342,7 +345,7 @@ def _client_options(options: Mapping[str, str]) -> ClientOptions:
         client_id=options.get("kafka.client.id", "kraftpy-spark"),
         isolation_level=isolation_level,
         request_timeout_ms=_number(options, "kafka.request.timeout.ms", 30_000, least=1),
-        fetch_max_bytes=_number(options, "kafka.fetch.max.bytes", 50 << 20, least=1),
+        default_api_timeout_ms=_number(options, "kafka.default.api.timeout.ms", 10_000, least=1),
         max_partition_fetch_bytes=_number(options, "kafka.max.partition.fetch.bytes", 8 << 20, least=1),
-        fetch_max_wait_ms=_number(options, "kafka.fetch.max.wait.ms", 500, least=0),
+        fetch_max_wait_ms=_number(options, "kafka.fetch.max.wait.ms", 500, least=1),
     )

@@ -21,12 +21,10 @@ from typing import TYPE_CHECKING, TypeVar
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from kraftpy.client.columns import Columns, decode_columns
-from kraftpy.client.ranges import Chunk, RangeReader
+from kraftpy.client.ranges import Chunk, OffsetOutOfRange, RangeReader, UnknownTopic
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.spark import arrow
 from kraftpy.spark.offsets import (
-    EARLIEST,
-    LATEST,
     DataLossError,
     OffsetRange,
     Offsets,
@@ -73,7 +71,7 @@ class BatchReader(DataSourceReader):
         options = self._options
         for warning in options.warnings:
             logger.warning("%s", warning)
-        with connect(options) as broker:
+        with connect(options, timeout_ms=options.client.default_api_timeout_ms) as broker:
             ranges = plan(options, broker)
         groups = divide(
             ranges,
@@ -89,7 +87,7 @@ class BatchReader(DataSourceReader):
         assert isinstance(partition, RangesPartition)
         if not partition.ranges:
             return
-        with connect(self._options) as broker:
+        with connect(self._options, timeout_ms=self._options.poll_timeout_ms) as broker:
             for each in partition.ranges:
                 yield from self._read_range(broker, each)
 
@@ -105,20 +103,17 @@ class BatchReader(DataSourceReader):
                         )
                         position = records.next_offset
                 return
-            except KafkaError as error:
-                if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
-                    raise
-                position = self._after_loss(broker, where, position, wanted.end)
+            except OffsetOutOfRange as error:
+                position = self._after_loss(broker, where, position, wanted.end, error)
 
-    def _after_loss(self, broker: RangeReader, where: TopicPartition, position: int, end: int) -> int:
+    def _after_loss(
+        self, broker: RangeReader, where: TopicPartition, position: int, end: int, error: OffsetOutOfRange
+    ) -> int:
         """Where to go on when the log no longer holds `position`. Raises DataLossError where it must not go on."""
-        log_start = broker.offsets({where: EARLIEST})[where]
-        log_end = broker.offsets({where: LATEST})[where]
-        lost = (
-            f"{where}: offsets from {position} were deleted while the query ran; the log holds [{log_start}, {log_end})"
-        )
+        log_start, log_end = broker.earliest([where])[where], broker.latest([where])[where]
+        lost = f"{where}: offsets from {position} were deleted meanwhile; the log holds [{log_start}, {log_end})"
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"{lost}. Set failOnDataLoss=false to read what there is")
+            raise DataLossError(f"{lost}. Set failOnDataLoss=false to read what there is") from error
         logger.warning("%s", lost)
         return log_start if position < log_start else end
 
@@ -126,8 +121,10 @@ class BatchReader(DataSourceReader):
 def _decode(chunk: Chunk, start: int, end: int) -> Iterator[Columns]:
     """A chunk's records within [start, end), in as many goes as their expanded size asks for."""
     position = start
-    while position < min(chunk.next_offset, end):
+    while position < min(chunk.end_offset, end):
         records = decode_columns(chunk.records, start_offset=position, end_offset=end, aborted=chunk.aborted)
+        if records.next_offset <= position:
+            return  # nothing but a gap up to the chunk's end
         yield records
         position = records.next_offset
 
@@ -135,15 +132,18 @@ def _decode(chunk: Chunk, start: int, end: int) -> Iterator[Columns]:
 # The broker ----------------------------------------------------------------------------------------------------
 
 
-def connect(options: ReadOptions) -> RangeReader:
-    """A reader for the options' broker; closed by its `with` block."""
+def connect(options: ReadOptions, *, timeout_ms: int) -> RangeReader:
+    """A reader for the options' broker; closed by its `with` block. It gives up after `timeout_ms` without progress."""
     client = options.client
     return RangeReader(
         client.bootstrap_servers,
         client_id=client.client_id,
         isolation_level=client.isolation_level,
-        request_timeout_ms=client.request_timeout_ms,
-        max_bytes=client.max_partition_fetch_bytes,
+        request_timeout_ms=min(client.request_timeout_ms, timeout_ms),
+        socket_connection_setup_timeout_ms=min(10_000, timeout_ms),
+        default_api_timeout_ms=timeout_ms,
+        max_partition_fetch_bytes=client.max_partition_fetch_bytes,
+        fetch_max_wait_ms=client.fetch_max_wait_ms,
     )
 
 
@@ -176,40 +176,63 @@ class _Lookup:
     def __init__(self, options: ReadOptions, broker: RangeReader) -> None:
         self._options = options
         self._broker = broker
-        self._known: dict[tuple[TopicPartition, int], int] = {}
+        self._known: dict[tuple[str, TopicPartition], int] = {}
 
     def found_partitions(self) -> dict[str, list[int]]:
         """The partitions of the topics the options name, without those that do not exist."""
         subscription = self._options.subscription
-        existing = self._ask(self._broker.topics) if isinstance(subscription, SubscribePattern) else ()
-        topics = wanted_topics(subscription, existing)
-        return self._ask(lambda: self._broker.partitions(topics)) if topics else {}
+        if isinstance(subscription, SubscribePattern):
+            return self._describe(None)
+        names = wanted_topics(subscription, ())
+        try:
+            return self._describe(names)
+        except UnknownTopic:  # it names one only; people want to hear of all that are missing
+            return {name: found for each in names for name, found in self._describe_if_there(each).items()}
+
+    def _describe(self, names: list[str] | None) -> dict[str, list[int]]:
+        topics = self._ask(lambda: self._broker.topics(names))
+        return {name: [each.partition for each in topic.partitions] for name, topic in topics.items()}
+
+    def _describe_if_there(self, name: str) -> dict[str, list[int]]:
+        try:
+            return self._describe([name])
+        except UnknownTopic:
+            return {}
 
     def earliest(self, partitions: Sequence[TopicPartition]) -> Offsets:
         """The log start offsets."""
-        return self._offsets(dict.fromkeys(partitions, EARLIEST))
+        return self._once("earliest", partitions, self._broker.earliest)
 
     def latest(self, partitions: Sequence[TopicPartition]) -> Offsets:
         """The ends, of this isolation level."""
-        return self._offsets(dict.fromkeys(partitions, LATEST))
+        return self._once("latest", partitions, self._broker.latest)
 
     def at_timestamps(self, timestamps: Offsets) -> Mapping[TopicPartition, int | None]:
         """The offsets of the first records at or after these times (ms); None where there is none."""
-        return {where: None if offset < 0 else offset for where, offset in self._offsets(timestamps).items()}
+        answers = self._ask(lambda: self._broker.offsets(timestamps))
+        return {where: None if answer is None else answer.offset for where, answer in answers.items()}
 
-    def _offsets(self, wanted: Offsets) -> dict[TopicPartition, int]:
-        missing = {where: spec for where, spec in wanted.items() if (where, spec) not in self._known}
+    def _once(
+        self,
+        which: str,
+        partitions: Sequence[TopicPartition],
+        question: Callable[[Sequence[TopicPartition]], dict[TopicPartition, int]],
+    ) -> Offsets:
+        """Ask only for what is not known yet: start and end of one plan must come from the same answer."""
+        missing = [where for where in partitions if (which, where) not in self._known]
         if missing:
-            answers = self._ask(lambda: self._broker.offsets(missing))
-            self._known.update({(where, missing[where]): offset for where, offset in answers.items()})
-        return {where: self._known[where, spec] for where, spec in wanted.items()}
+            answers = self._ask(lambda: question(missing))
+            self._known.update({(which, where): offset for where, offset in answers.items()})
+        return {where: self._known[which, where] for where in partitions}
 
     def _ask(self, question: Callable[[], T]) -> T:
         for left in range(self._options.offset_retries, -1, -1):
             try:
                 return question()
+            except UnknownTopic:
+                raise
             except KafkaError as error:
-                if error.code in _NO_ANSWER and not left:
+                if error.code in _NO_ANSWER:  # the client itself has asked again until its time was up
                     servers = self._options.client.bootstrap_servers
                     raise ConnectionError(f"no broker answered at {servers}: {error}") from None
                 if not error.code.retriable or not left:

@@ -245,7 +245,7 @@ def test_a_broker_that_is_not_there_is_named(spark: Any) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        options = {"kafka.bootstrap.servers": address, "subscribe": "t", "kafka.request.timeout.ms": "3000"}
+        options = {"kafka.bootstrap.servers": address, "subscribe": "t", "kafka.default.api.timeout.ms": "1000"}
         message = failure(lambda: spark.read.format("kraftpy").options(**options).load())
     assert f"no broker answered at {address}" in message
 
