@@ -4,8 +4,8 @@ One task per connection takes the frames in turn, so a long poll delays what was
 connection, as in Kafka. The socket is read straight into the frame once its size is known, so a large Produce is
 copied once, by the kernel; the frame is ours and writable, which is what lets the log stamp a batch in place.
 
-Invariants: at most `socket.request.max.bytes` is ever allocated for one frame, and only after its size was checked;
-reading pauses while `_QUEUED_FRAMES` frames wait, and the next request waits while the peer does not read its answers.
+Invariants: at most `socket.request.max.bytes` is ever allocated for one frame, only after its size was checked, and no
+faster than twice what has arrived; reading pauses while `_QUEUED_FRAMES` frames wait, and the next request waits while the peer does not read its answers.
 
 A malformed frame closes this connection and no other. Left out: TLS and SASL.
 """
@@ -26,6 +26,8 @@ Answer = Callable[[bytearray, "Connection"], Awaitable[bytes | bytearray | None]
 """From a frame (without its size) to the whole response with its size, or None where none is due."""
 
 _RECEIVE_BUFFER_BYTES = 64 * 1024
+_FIRST_ALLOCATION_BYTES = 1 << 20
+"""Larger than the frames of ordinary clients, so that those are never moved."""
 _QUEUED_FRAMES = 64
 _SIZE_BYTES = 4
 
@@ -55,6 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         self._received_bytes = 0
         self._partial: bytearray | None = None
         self._partial_bytes = 0
+        self._partial_size = 0
         self._frames: deque[bytearray] = deque()
         self._frame_arrived: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
@@ -87,9 +90,12 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active_at = asyncio.get_running_loop().time()
         if self._partial is not None:
             self._partial_bytes += nbytes
-            if self._partial_bytes == len(self._partial):
+            if self._partial_bytes == self._partial_size:
                 self._queue(self._partial)
                 self._partial = None
+            elif self._partial_bytes == len(self._partial):
+                room = min(self._partial_size, 2 * self._partial_bytes) - self._partial_bytes
+                self._partial.extend(bytes(room))
             return
         self._received_bytes += nbytes
         try:
@@ -128,7 +134,8 @@ class Connection(asyncio.BufferedProtocol):
             start = position + _SIZE_BYTES
             end = start + size
             if end > self._received_bytes:
-                self._partial = bytearray(size)
+                self._partial = bytearray(min(size, _FIRST_ALLOCATION_BYTES))
+                self._partial_size = size
                 self._partial_bytes = self._received_bytes - start
                 self._partial[: self._partial_bytes] = received[start : self._received_bytes]
                 self._received_bytes = 0

@@ -43,7 +43,9 @@ def fetch(directory: Path) -> Path:
     archive = next(directory.glob("kafka_python-*.tar.gz"))
     with tarfile.open(archive) as opened:
         opened.extractall(directory, filter="data")
-    return directory / f"kafka_python-{version}"
+    sources = directory / f"kafka_python-{version}"
+    (sources / "test" / "__init__.py").touch()  # not in the sdist; without it, `test` is the standard library's
+    return sources
 
 
 def run(sources: Path, bootstrap: str, arguments: list[str]) -> dict[str, str]:

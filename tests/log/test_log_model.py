@@ -37,11 +37,8 @@ class Batch:
         return split_batches(self.data)[0][0].next_offset
 
 
-Version = tuple[Batch, ...]
-
-
 class LogMachine:
-    """The list is `model`; `versions` are the lists a crash may bring back, newest last."""
+    """The list is `model`. What a crash leaves must be a prefix of it, and hold all that was flushed."""
 
     def __init__(self, seed: int) -> None:
         self.dice = dice = random.Random(seed)
@@ -55,8 +52,7 @@ class LogMachine:
         )
         self.now = int(NOW)
         self.epoch = 1
-        self.model: Version = ()
-        self.versions: list[Version] = [()]
+        self.model: tuple[Batch, ...] = ()
         self.log_start = 0
         self.end = 0
         self.durable_end = 0
@@ -113,9 +109,8 @@ class LogMachine:
         )
         self.directory = directory
 
-    def changed(self, model: Version) -> None:
+    def changed(self, model: tuple[Batch, ...]) -> None:
         self.model = model
-        self.versions.append(model)
         self.end = model[-1].end_offset if model else self.log.log_end_offset
 
     # --- appending ---
@@ -230,7 +225,6 @@ class LogMachine:
             assert self.log.recovery_point == self.log.log_end_offset
             assert self.log.begin_flush() is None
             self.durable_end = self.log.log_end_offset
-            self.versions = [self.model]
 
     def begin_flush(self) -> None:
         if self.job is None:
@@ -260,7 +254,6 @@ class LogMachine:
         assert not self.log.report.rebuilt_indexes
         assert self.log.recovery_point == self.log.log_end_offset
         self.durable_end = self.log.log_end_offset
-        self.versions = [self.model]
         self.trash = []
         self.new_epoch()
 
@@ -283,15 +276,10 @@ class LogMachine:
             for segment in self.log.segments
             for placed in segment.walk()
         ]
-        for version in reversed(self.versions):
-            hidden = tuple(entry for entry in version if entry.end_offset <= first)
-            kept = tuple(entry for entry in version if entry.base_offset >= first)[: len(survived)]
-            if survived == [entry.data for entry in kept]:
-                break
-        else:
-            raise AssertionError("after the crash the log holds what it never held")
+        hidden = tuple(entry for entry in self.model if entry.end_offset <= first)
+        kept = tuple(entry for entry in self.model if entry.base_offset >= first)[: len(survived)]
+        assert survived == [entry.data for entry in kept]
         self.model = hidden + kept
-        self.versions.append(self.model)
         self.durable_end = min(self.durable_end, end)
         self.new_epoch()
 
