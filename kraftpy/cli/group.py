@@ -1,0 +1,275 @@
+"""`kraftpy group list|describe|reset-offsets|delete`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kraftpy.cli.connect import bootstrap_option, run
+from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, say
+from kraftpy.cli.places import time_option
+from kraftpy.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kraftpy.cli.resets import Ends, Move, Reset
+    from kraftpy.client import Admin
+
+
+@click.group()
+def group() -> None:
+    """Look at consumer groups, move their offsets, delete them."""
+
+
+@group.command(name="list")
+@bootstrap_option
+@format_option
+def list_groups(bootstrap: str, form: str) -> None:
+    """List the groups: a table at a terminal, a name a line in a pipe."""
+
+    async def work() -> list[dict[str, Any]]:
+        async with _admin(bootstrap) as admin:
+            return [
+                {"group": found.group_id, "state": found.state, "protocol_type": found.protocol_type}
+                for found in await admin.list_groups()
+            ]
+
+    print_rows(run(bootstrap, work()), form, plain="group", empty="no groups")
+
+
+@group.command()
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@bootstrap_option
+@click.option("--members", is_flag=True, help="Show the members in place of the partitions.")
+@format_option
+def describe(names: tuple[str, ...], bootstrap: str, members: bool, form: str) -> None:
+    """Show where GROUPs are in each partition and how far behind: committed offset, end and lag."""
+
+    async def work() -> list[dict[str, Any]]:
+        rows = []
+        async with _admin(bootstrap) as admin:
+            for name in names:
+                rows += await (_member_rows if members else _offset_rows)(admin, name)
+        return rows
+
+    print_rows(run(bootstrap, work()), form, empty="no members" if members else "no committed offsets")
+
+
+@group.command(name="reset-offsets")
+@click.argument("name", metavar="GROUP")
+@bootstrap_option
+@click.option(
+    "--topic", "-t", "topics", multiple=True, metavar="TOPIC[:0,1]", help="A topic, or some partitions of it."
+)
+@click.option("--all-topics", is_flag=True, help="Every topic the group has offsets in.")
+@click.option("--to-earliest", is_flag=True, help="To the first offset there is.")
+@click.option("--to-latest", is_flag=True, help="To the end.")
+@click.option("--to-current", is_flag=True, help="To where it is; with nothing committed, to the end.")
+@click.option("--to-offset", type=click.IntRange(min=0), help="To this offset.")
+@click.option("--to-datetime", callback=time_option, metavar="TIME", help="To the first record at or after a time.")
+@click.option("--shift-by", type=int, help="So many records on, or back where negative.")
+@click.option("--execute", is_flag=True, help="Do it. Without this, only what would be done is shown.")
+@format_option
+def reset_offsets(
+    name: str,
+    bootstrap: str,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    execute: bool,
+    form: str,
+    **targets: Any,
+) -> None:
+    """Move the committed offsets of GROUP, which must have no members.
+
+    TIME is a date (2026-01-31T12:00:00), milliseconds since 1970, or 2h for two hours ago. An offset that a log does
+    not hold becomes its nearer end.
+
+    \b
+      kraftpy group reset-offsets billing --topic orders --to-earliest
+      kraftpy group reset-offsets billing --topic orders:0,2 --shift-by -100 --execute
+    """
+    reset = _reset(targets)
+    wanted = [_topic_option(text) for text in topics]
+    if bool(wanted) == all_topics:
+        raise click.UsageError("give either --topic or --all-topics")
+
+    async def work() -> list[Move]:
+        async with _admin(bootstrap) as admin:
+            moves = await _plan(admin, name, wanted, reset)
+            if execute and moves:
+                await admin.alter_group_offsets(name, {move.partition: move.offset for move in moves})
+            return moves
+
+    moves = run(bootstrap, work())
+    print_rows(
+        [
+            {
+                "group": name,
+                "topic": move.partition.topic,
+                "partition": move.partition.partition,
+                "committed_offset": move.committed,
+                "new_offset": move.offset,
+            }
+            for move in moves
+        ],
+        form,
+        empty="no partitions",
+    )
+    for move in moves:
+        if move.clamped:
+            say(f"{move.partition}: moved to {move.offset}, the nearest offset its log holds")
+    if not execute:
+        say("nothing was changed: this is what --execute would do")
+
+
+@group.command()
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@bootstrap_option
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+def delete(names: tuple[str, ...], bootstrap: str, yes: bool) -> None:
+    """Delete GROUPs, which must have no members, with their offsets. At a terminal you are asked first."""
+    if not yes and at_terminal():
+        click.confirm(f"Delete {', '.join(names)} with all offsets?", abort=True)
+
+    async def work() -> None:
+        async with _admin(bootstrap) as admin:
+            await admin.delete_groups(list(names))
+
+    run(bootstrap, work())
+    for name in names:
+        click.echo(f"deleted group {name}")
+
+
+async def _offset_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
+    """A row per partition that has a committed offset or a member. Raises Failure where there is no such group."""
+    described = (await admin.describe_groups([name]))[name]
+    committed = await admin.list_group_offsets(name)
+    owners = {partition: member for member in described.members for partition in member.partitions}
+    if described.state == "Dead" and not committed:
+        raise Failure(f"there is no group {name}")
+    ends = await _ends(admin, set(committed) | set(owners))
+    rows = []
+    for partition in sorted(set(committed) | set(owners)):
+        at = committed.get(partition)
+        end = ends[partition].latest if partition in ends else None
+        owner = owners.get(partition)
+        rows.append(
+            {
+                "group": name,
+                "state": described.state,
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "committed_offset": None if at is None else at.offset,
+                "end_offset": end,
+                "lag": None if at is None or end is None else max(0, end - at.offset),
+                "client": None if owner is None else f"{owner.client_id}@{owner.client_host}",
+                "member": None if owner is None else owner.member_id,
+            }
+        )
+    return rows
+
+
+async def _member_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
+    """A row per member."""
+    described = (await admin.describe_groups([name]))[name]
+    return [
+        {
+            "group": name,
+            "state": described.state,
+            "protocol": described.protocol,
+            "member": member.member_id,
+            "instance": member.group_instance_id,
+            "client": member.client_id,
+            "host": member.client_host,
+            "partitions": [str(partition) for partition in sorted(member.partitions)],
+        }
+        for member in described.members
+    ]
+
+
+async def _plan(admin: Admin, name: str, wanted: list[tuple[str, frozenset[int] | None]], reset: Reset) -> list[Move]:
+    """Where each partition meant goes. Raises Failure where the group has members, or the request makes no sense."""
+    from kraftpy.cli.resets import Target, plan
+
+    described = (await admin.describe_groups([name]))[name]
+    if described.members:
+        raise Failure(f"group {name} has {len(described.members)} members: stop them before its offsets are moved")
+    committed = await admin.list_group_offsets(name)
+    partitions = set(committed)
+    if wanted:
+        partitions = await _partitions(admin, wanted)
+    ends = await _ends(admin, partitions)
+    at_time = {}
+    if reset.target is Target.TIME and ends:
+        found = await admin.list_offsets(dict.fromkeys(ends, reset.number))
+        at_time = {partition: place.offset for partition, place in found.items() if place is not None}
+    try:
+        return plan(reset, ends, {partition: place.offset for partition, place in committed.items()}, at_time)
+    except ValueError as error:
+        raise Failure(str(error)) from None
+
+
+async def _partitions(admin: Admin, wanted: list[tuple[str, frozenset[int] | None]]) -> set[TopicPartition]:
+    partitions = set()
+    infos = {info.name: info for info in await admin.describe_topics([topic for topic, _ in wanted])}
+    for topic, chosen in wanted:
+        existing = {part.partition for part in infos[topic].partitions}
+        if chosen is not None and not chosen <= existing:
+            raise Failure(f"topic {topic} has no partition {min(chosen - existing)}")
+        partitions |= {TopicPartition(topic, number) for number in (existing if chosen is None else chosen)}
+    return partitions
+
+
+async def _ends(admin: Admin, partitions: set[TopicPartition]) -> dict[TopicPartition, Ends]:
+    """The ends of those partitions that still exist."""
+    from kraftpy.cli.resets import Ends
+    from kraftpy.client import OffsetSpec
+
+    topics = {partition.topic for partition in partitions}
+    existing = {
+        part.topic_partition
+        for info in await admin.describe_topics()
+        if info.name in topics
+        for part in info.partitions
+    }
+    asked = sorted(partitions & existing)
+    if not asked:
+        return {}
+    first = await admin.list_offsets(dict.fromkeys(asked, OffsetSpec.EARLIEST))
+    last = await admin.list_offsets(dict.fromkeys(asked, OffsetSpec.LATEST))
+    ends = {}
+    for partition in asked:
+        start, end = first[partition], last[partition]
+        if start is not None and end is not None:
+            ends[partition] = Ends(start.offset, end.offset)
+    return ends
+
+
+def _reset(targets: dict[str, Any]) -> Reset:
+    from kraftpy.cli.resets import Reset, Target
+
+    given = []
+    for target in Target:
+        value = targets[target.value.removeprefix("--").replace("-", "_")]
+        if value is not None and value is not False:
+            given.append(Reset(target=target, number=0 if value is True else value))
+    if len(given) != 1:
+        raise click.UsageError(f"give one of {', '.join(target.value for target in Target)}")
+    return given[0]
+
+
+def _topic_option(text: str) -> tuple[str, frozenset[int] | None]:
+    """`name` or `name:0,1` as the topic and the partitions meant; None is all."""
+    name, colon, listed = text.partition(":")
+    if not colon:
+        return name, None
+    numbers = listed.split(",")
+    if not name or not all(number.isascii() and number.isdecimal() for number in numbers):
+        raise click.UsageError(f"--topic '{text}' is not TOPIC or TOPIC:0,1")
+    return name, frozenset(map(int, numbers))
+
+
+def _admin(bootstrap: str) -> Admin:
+    from kraftpy.client import Admin
+
+    return Admin(bootstrap_servers=bootstrap, client_id="kraftpy-group")
