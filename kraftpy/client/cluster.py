@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -51,6 +51,16 @@ STALE_METADATA = frozenset(
     }
 )
 """Errors after which metadata is asked for again."""
+
+COORDINATOR_MOVED = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+"""Errors after which a coordinator is looked up again."""
 
 
 class Purpose(Enum):
@@ -301,6 +311,12 @@ class Cluster:
             self.request_refresh()
         self._want_all = wanted
 
+    def learn_nodes(self, known: ClusterMetadata) -> None:
+        """Take brokers and controller from metadata asked for elsewhere."""
+        self.metadata = replace(
+            self.metadata, cluster_id=known.cluster_id, controller_id=known.controller_id, nodes=known.nodes
+        )
+
     def request_refresh(self) -> None:
         """Ask for metadata soon, without waiting."""
         self._refresh_needed.set()
@@ -430,22 +446,34 @@ class Cluster:
         self, group_id: str, key: ApiKey, message: Any, *, high: int = 0x7FFF, timeout_ms: float | None = None
     ) -> Any:
         """Ask a group's coordinator once, over its own connection; what fails on the way makes it forgotten."""
-        node_id = await self.coordinator(group_id)
+        connection = await self.connect_coordinator(group_id)
         try:
-            return await self.request(
-                node_id, key, message, high=high, purpose=Purpose.COORDINATOR, timeout_ms=timeout_ms
-            )
+            return await connection.request(key, message, high=high, timeout_ms=timeout_ms)
         except KafkaError as failed:
             if failed.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT):
                 self.forget_coordinator(group_id)
             raise
 
+    async def connect_coordinator(self, group_id: str) -> Connection:
+        """The connection to a group's coordinator, found first where it is not known."""
+        node_id = await self.coordinator(group_id)
+        try:
+            return await self.connect(node_id, Purpose.COORDINATOR)
+        except KafkaError:
+            self.forget_coordinator(group_id)
+            raise
+
     # --- retries --------------------------------------------------------------------------------------------------
 
     async def retry(
-        self, attempt: Callable[[], Awaitable[T]], *, timeout_ms: float | None = None, group_id: str | None = None
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        timeout_ms: float | None = None,
+        group_id: str | None = None,
+        final: frozenset[ErrorCode] = frozenset(),
     ) -> T:
-        """Repeat `attempt` while it fails with a retriable code and time is left; then the last `KafkaError`."""
+        """Repeat `attempt` while it fails with a retriable code not in `final`, and time is left; then its `KafkaError`."""
         wait_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
         deadline = self.runtime.monotonic_ms() + wait_ms
         failures = 0
@@ -459,13 +487,11 @@ class Cluster:
             except KafkaError as failed:
                 pause_ms = self._backoff_ms(failures)
                 failures += 1
-                if not failed.code.retriable or self.runtime.monotonic_ms() + pause_ms >= deadline:
+                passing = failed.code.retriable and failed.code not in final
+                if not passing or self.runtime.monotonic_ms() + pause_ms >= deadline:
                     raise
                 if failed.code in STALE_METADATA:
                     self.request_refresh()
-                if group_id is not None and failed.code in (
-                    ErrorCode.NOT_COORDINATOR,
-                    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                ):
+                if group_id is not None and failed.code in COORDINATOR_MOVED:
                     self.forget_coordinator(group_id)
             await asyncio.sleep(pause_ms / 1000)

@@ -21,18 +21,14 @@ from typing import Any, NamedTuple, Self, TypeVar
 from kraftpy.client.blocking import BlockingConnection
 from kraftpy.client.cluster import STALE_METADATA, ClusterMetadata, metadata_request, read_metadata
 from kraftpy.client.connection import BrokerUnreachable
-from kraftpy.client.model import IsolationLevel, OffsetAndTimestamp, OffsetSpec, TopicInfo
+from kraftpy.client.model import IsolationLevel, OffsetSpec, TopicInfo
+from kraftpy.client.offsets import Found, list_offsets_request, read_list_offsets
 from kraftpy.client.options import ClientOptions, one_of, whole
 from kraftpy.client.runtime import RealRuntime, Runtime, backoff_ms
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from kraftpy.protocol.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
+from kraftpy.protocol.messages.list_offsets import ListOffsetsResponse
 from kraftpy.protocol.record_batch import split_batches
 from kraftpy.types import TopicPartition
 
@@ -147,12 +143,12 @@ class RangeReader:
 
     # --- offsets --------------------------------------------------------------------------------------------------
 
-    def offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    def offsets(self, wanted: Mapping[TopicPartition, int]) -> Found:
         """The offset of each partition for an `OffsetSpec`, or for a time in ms: its first record at or after that.
 
         None where no record is that late. Under read_committed `LATEST` is the last stable offset.
         """
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        found: Found = {}
 
         def attempt() -> None:
             missing = [partition for partition in sorted(wanted) if partition not in found]
@@ -177,38 +173,15 @@ class RangeReader:
         answers = self.offsets(dict.fromkeys(partitions, int(spec)))
         return {partition: answer.offset if answer is not None else 0 for partition, answer in answers.items()}
 
-    def _ask_offsets(
-        self, node_id: int, wanted: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        topics: dict[str, list[ListOffsetsPartition]] = {}
-        for partition, timestamp in wanted.items():
-            info = self._metadata.partition(partition)
-            topics.setdefault(partition.topic, []).append(
-                ListOffsetsPartition(
-                    partition_index=partition.partition,
-                    current_leader_epoch=info.leader_epoch if info is not None else -1,
-                    timestamp=int(timestamp),
-                )
-            )
-        lowest = min(wanted.values())
-        low = next((version for spec, version in ((-5, 9), (-4, 8), (-3, 7)) if lowest <= spec), 0)
-        request = ListOffsetsRequest(
-            isolation_level=self._isolation,
-            topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
-        )
-        low = max(low, 2 if self._isolation else 1)
+    def _ask_offsets(self, node_id: int, wanted: Mapping[TopicPartition, int]) -> Found:
+        request, low = list_offsets_request(wanted, self._isolation, self._metadata, self.options.request_timeout_ms)
         with self._lent(self._to(node_id)) as connection:
             answer: ListOffsetsResponse = connection.request(ApiKey.LIST_OFFSETS, request, low=low)
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-        for topic in answer.topics:
-            for part in topic.partitions:
-                partition = TopicPartition(topic.name, part.partition_index)
-                code = ErrorCode.of(part.error_code)
-                if code is not ErrorCode.NONE:
-                    raise KafkaError(code, f"{partition}: {code.meaning}")
-                found[partition] = (
-                    None if part.offset < 0 else OffsetAndTimestamp(part.offset, part.timestamp, part.leader_epoch)
-                )
+        found: Found = {}
+        for partition, result in read_list_offsets(answer):
+            if isinstance(result, KafkaError):
+                raise result
+            found[partition] = result
         return found
 
     # --- ranges ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,608 @@
+"""The admin client: topics, settings, records, groups, offsets, and what brokers tell of themselves.
+
+Each call retries what fails for a passing reason and raises the first `KafkaError` of any of its parts. A change of topics goes to
+the controller where the broker names one; a broker that is not it says NOT_CONTROLLER, and the next attempt asks anew.
+
+Left out: ACLs, quotas, SCRAM, reassignment and leader election, transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from kraftpy.client.admin_model import (
+    ActiveProducer,
+    ClusterDescription,
+    ConfigEntry,
+    ConfigSource,
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    LogDir,
+    LogDirPartition,
+)
+from kraftpy.client.cluster import Cluster, ClusterMetadata, metadata_request, read_metadata
+from kraftpy.client.connection import Connection, UnsupportedVersion
+from kraftpy.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from kraftpy.client.model import (
+    AlterOperation,
+    IsolationLevel,
+    NewTopic,
+    Node,
+    OffsetAndMetadata,
+    ResourceType,
+    TopicInfo,
+)
+from kraftpy.client.offsets import Found, by_topic, commit_offsets, fetch_committed, list_offsets
+from kraftpy.client.options import ClientOptions
+from kraftpy.client.runtime import Runtime
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from kraftpy.protocol.messages import (
+    alter_configs,
+    create_partitions,
+    create_topics,
+    delete_groups,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    describe_log_dirs,
+    describe_producers,
+    incremental_alter_configs,
+    list_groups,
+    offset_delete,
+)
+from kraftpy.types import TopicPartition
+
+Resource = tuple[ResourceType, str]
+"""What settings belong to: its type, and a topic's name or a broker's id as text."""
+
+
+_MISSING = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+"""Not waited for: nobody is about to create what is described."""
+
+
+def _check(code: int, what: str, message: str | None = None) -> None:
+    error = ErrorCode.of(code)
+    if error is not ErrorCode.NONE:
+        raise KafkaError(error, f"{what}: {message or error.meaning}")
+
+
+class Admin:
+    """`async with Admin(bootstrap_servers=...) as admin:`; options are those of `ClientOptions`."""
+
+    def __init__(self, *, runtime: Runtime | None = None, **options: Any) -> None:
+        self.options = ClientOptions(**{"allow_auto_create_topics": False, **options})
+        self._cluster = Cluster(self.options, runtime)
+
+    async def start(self) -> Self:
+        """Begin. `async with` does it."""
+        await self._cluster.start()
+        return self
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- the cluster ----------------------------------------------------------------------------------------------
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """Its id, brokers and controller."""
+
+        async def attempt() -> ClusterDescription:
+            connection = await self._cluster.any_connection()
+            try:
+                answer = await connection.request(ApiKey.DESCRIBE_CLUSTER, describe_cluster.DescribeClusterRequest())
+            except UnsupportedVersion:  # before KIP-700 metadata says the same
+                known = await self._metadata([])
+                return ClusterDescription(
+                    cluster_id=known.cluster_id,
+                    controller_id=known.controller_id,
+                    nodes=tuple(known.nodes[node_id] for node_id in sorted(known.nodes)),
+                )
+            _check(answer.error_code, "describe cluster", answer.error_message)
+            nodes = [
+                Node(node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack)
+                for broker in answer.brokers
+            ]
+            return ClusterDescription(
+                cluster_id=answer.cluster_id,
+                controller_id=answer.controller_id,
+                nodes=tuple(sorted(nodes, key=lambda node: node.node_id)),
+            )
+
+        return await self._cluster.retry(attempt)
+
+    # --- topics ---------------------------------------------------------------------------------------------------
+
+    async def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        """The names of all topics, sorted."""
+        return [info.name for info in await self.describe_topics() if include_internal or not info.is_internal]
+
+    async def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicInfo]:
+        """Topics with their partitions, sorted by name; all of them by default. Raises where a named one is missing."""
+        wanted = None if names is None else sorted(set(names))
+
+        async def attempt() -> list[TopicInfo]:
+            known = await self._metadata(wanted)
+            for name in wanted or ():
+                if name not in known.topics:
+                    error = known.errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    raise KafkaError(error, f"topic {name!r}: {error.meaning}")
+            return [known.topics[name] for name in sorted(known.topics)]
+
+        return await self._cluster.retry(attempt, final=_MISSING)
+
+    async def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> None:
+        """Create topics, or only see whether that would work. Other brokers learn of them a little later."""
+        listed = list(topics)
+        request = create_topics.CreateTopicsRequest(
+            topics=[_creatable(topic) for topic in listed],
+            timeout_ms=int(self.options.request_timeout_ms),
+            validate_only=validate_only,
+        )
+        by_default = any(
+            not topic.replica_assignment and (topic.num_partitions < 0 or topic.replication_factor < 0)
+            for topic in listed
+        )
+        answer = await self._ask_controller(ApiKey.CREATE_TOPICS, request, low=4 if by_default else 0)  # KIP-464
+        for result in answer.topics:
+            _check(result.error_code, f"topic {result.name!r} not created", result.error_message)
+
+    async def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics with all their records."""
+        listed = sorted(set(names))
+        request = delete_topics.DeleteTopicsRequest(
+            topics=[delete_topics.DeleteTopicState(name=name, topic_id=bytes(16)) for name in listed],
+            topic_names=listed,
+            timeout_ms=int(self.options.request_timeout_ms),
+        )
+        older = delete_topics.DeleteTopicsRequest(topic_names=listed, timeout_ms=int(self.options.request_timeout_ms))
+        answer = await self._ask_controller(
+            ApiKey.DELETE_TOPICS, request, choose=lambda version: request if version >= 6 else older
+        )
+        for result in answer.responses:
+            _check(result.error_code, f"topic {result.name!r} not deleted", result.error_message)
+
+    async def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
+        """Let each topic grow to so many partitions."""
+        request = create_partitions.CreatePartitionsRequest(
+            topics=[
+                create_partitions.CreatePartitionsTopic(name=name, count=count, assignments=None)
+                for name, count in sorted(totals.items())
+            ],
+            timeout_ms=int(self.options.request_timeout_ms),
+            validate_only=validate_only,
+        )
+        answer = await self._ask_controller(ApiKey.CREATE_PARTITIONS, request)
+        for result in answer.results:
+            _check(result.error_code, f"partitions of {result.name!r} not added", result.error_message)
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete what lies before an offset (-1: before the high watermark); the new log start offsets."""
+        done: dict[TopicPartition, int] = {}
+
+        async def attempt() -> None:
+            for node_id, partitions in (await self._by_leader(set(before) - set(done))).items():
+                request = delete_records.DeleteRecordsRequest(
+                    topics=[
+                        delete_records.DeleteRecordsTopic(
+                            name=topic,
+                            partitions=[
+                                delete_records.DeleteRecordsPartition(
+                                    partition_index=index, offset=before[TopicPartition(topic, index)]
+                                )
+                                for index in indexes
+                            ],
+                        )
+                        for topic, indexes in by_topic(partitions).items()
+                    ],
+                    timeout_ms=int(self.options.request_timeout_ms),
+                )
+                answer = await self._cluster.request(node_id, ApiKey.DELETE_RECORDS, request)
+                for topic in answer.topics:
+                    for part in topic.partitions:
+                        name = TopicPartition(topic.name, part.partition_index)
+                        _check(part.error_code, f"records of {name} not deleted")
+                        done[name] = part.low_watermark
+
+        await self._cluster.retry(attempt)
+        return done
+
+    # --- settings -------------------------------------------------------------------------------------------------
+
+    async def describe_configs(
+        self, resources: Iterable[Resource], *, names: Sequence[str] | None = None, documentation: bool = False
+    ) -> dict[Resource, dict[str, ConfigEntry]]:
+        """The settings of topics and brokers, by name; only `names` where given."""
+        found: dict[Resource, dict[str, ConfigEntry]] = {}
+        for node_id, listed in _by_broker(resources).items():
+            request = describe_configs.DescribeConfigsRequest(
+                resources=[
+                    describe_configs.DescribeConfigsResource(
+                        resource_type=kind,
+                        resource_name=name,
+                        configuration_keys=None if names is None else list(names),
+                    )
+                    for kind, name in listed
+                ],
+                include_documentation=documentation,
+            )
+            answer = await self._ask(node_id, ApiKey.DESCRIBE_CONFIGS, request, _config_errors)
+            for result in answer.results:
+                found[(ResourceType(result.resource_type), result.resource_name)] = {
+                    entry.name: ConfigEntry(
+                        name=entry.name,
+                        value=entry.value,
+                        source=ConfigSource(entry.config_source),
+                        is_read_only=entry.read_only,
+                        is_sensitive=entry.is_sensitive,
+                        documentation=entry.documentation,
+                    )
+                    for entry in result.configs
+                }
+        return found
+
+    async def alter_configs(
+        self,
+        changes: Mapping[Resource, Mapping[str, str | tuple[AlterOperation, str | None] | None]],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Change single settings: a text sets, None goes back to the default, a pair says what to do (KIP-339)."""
+        for node_id, listed in _by_broker(changes).items():
+            request = incremental_alter_configs.IncrementalAlterConfigsRequest(
+                resources=[
+                    incremental_alter_configs.AlterConfigsResource(
+                        resource_type=kind,
+                        resource_name=name,
+                        configs=[_alterable(setting, change) for setting, change in changes[(kind, name)].items()],
+                    )
+                    for kind, name in listed
+                ],
+                validate_only=validate_only,
+            )
+            await self._ask(node_id, ApiKey.INCREMENTAL_ALTER_CONFIGS, request, _alter_errors)
+
+    async def replace_configs(
+        self, settings: Mapping[Resource, Mapping[str, str]], *, validate_only: bool = False
+    ) -> None:
+        """Give resources exactly these settings and no others: AlterConfigs, for brokers before KIP-339."""
+        for node_id, listed in _by_broker(settings).items():
+            request = alter_configs.AlterConfigsRequest(
+                resources=[
+                    alter_configs.AlterConfigsResource(
+                        resource_type=kind,
+                        resource_name=name,
+                        configs=[
+                            alter_configs.AlterableConfig(name=setting, value=value)
+                            for setting, value in settings[(kind, name)].items()
+                        ],
+                    )
+                    for kind, name in listed
+                ],
+                validate_only=validate_only,
+            )
+            await self._ask(node_id, ApiKey.ALTER_CONFIGS, request, _alter_errors)
+
+    # --- groups ---------------------------------------------------------------------------------------------------
+
+    async def list_groups(self, *, states: Sequence[str] = ()) -> list[GroupListing]:
+        """The groups of all brokers, sorted by id; only those in `states` where given (KIP-518)."""
+        request = list_groups.ListGroupsRequest(states_filter=list(states))
+
+        def errors(answer: Any) -> None:
+            _check(answer.error_code, "list groups")
+
+        found: dict[str, GroupListing] = {}
+        for node in (await self._metadata_retried([])).nodes.values():
+            answer = await self._ask(node.node_id, ApiKey.LIST_GROUPS, request, errors, low=4 if states else 0)
+            for group in answer.groups:
+                found[group.group_id] = GroupListing(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type,
+                    state=group.group_state,
+                    group_type=group.group_type,
+                )
+        return [found[group_id] for group_id in sorted(found)]
+
+    async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """Groups with their members. One that does not exist is "Dead" and has none."""
+        return {group_id: await self._describe_group(group_id) for group_id in sorted(set(group_ids))}
+
+    async def _describe_group(self, group_id: str) -> GroupDescription:
+        async def attempt() -> GroupDescription:
+            request = describe_groups.DescribeGroupsRequest(groups=[group_id])
+            answer = await self._cluster.ask_coordinator(group_id, ApiKey.DESCRIBE_GROUPS, request)
+            group = answer.groups[0]
+            if ErrorCode.of(group.error_code) is not ErrorCode.GROUP_ID_NOT_FOUND:  # KIP-1043: then it is Dead
+                _check(group.error_code, f"group {group_id!r}", group.error_message)
+            return GroupDescription(
+                group_id=group_id,
+                state=group.group_state or "Dead",
+                protocol_type=group.protocol_type,
+                protocol=group.protocol_data,
+                coordinator=await self._cluster.coordinator(group_id),
+                members=tuple(_member(member, group.protocol_type) for member in group.members),
+            )
+
+        return await self._cluster.retry(attempt, group_id=group_id)
+
+    async def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Delete groups, which must have no members, with their offsets."""
+        for group_id in sorted(set(group_ids)):
+
+            async def attempt(group_id: str = group_id) -> None:
+                request = delete_groups.DeleteGroupsRequest(groups_names=[group_id])
+                answer = await self._cluster.ask_coordinator(group_id, ApiKey.DELETE_GROUPS, request)
+                for result in answer.results:
+                    _check(result.error_code, f"group {result.group_id!r} not deleted")
+
+            await self._cluster.retry(attempt, group_id=group_id)
+
+    async def list_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The committed offsets of a group; of all partitions that have one by default."""
+        return await fetch_committed(self._cluster, group_id, partitions)
+
+    async def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
+    ) -> None:
+        """Commit offsets for a group that has no members."""
+        plain = {
+            name: OffsetAndMetadata(offset) if isinstance(offset, int) else offset for name, offset in offsets.items()
+        }
+        await self._cluster.retry(lambda: commit_offsets(self._cluster, group_id, plain), group_id=group_id)
+
+    async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget committed offsets of topics the group is not subscribed to (KIP-496)."""
+        request = offset_delete.OffsetDeleteRequest(
+            group_id=group_id,
+            topics=[
+                offset_delete.OffsetDeleteRequestTopic(
+                    name=topic,
+                    partitions=[offset_delete.OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
+                )
+                for topic, indexes in by_topic(partitions).items()
+            ],
+        )
+
+        async def attempt() -> None:
+            answer = await self._cluster.ask_coordinator(group_id, ApiKey.OFFSET_DELETE, request)
+            _check(answer.error_code, f"offsets of group {group_id!r} not deleted")
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    _check(part.error_code, f"offset of {topic.name}-{part.partition_index} not deleted")
+
+        await self._cluster.retry(attempt, group_id=group_id)
+
+    # --- offsets --------------------------------------------------------------------------------------------------
+
+    async def list_offsets(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> Found:
+        """The offset of each partition for an `OffsetSpec` or a time in ms; None where no record is that late."""
+        return await list_offsets(self._cluster, wanted, isolation=isolation)
+
+    # --- inside brokers -------------------------------------------------------------------------------------------
+
+    async def describe_log_dirs(self, broker_ids: Iterable[int] | None = None) -> list[LogDir]:
+        """The log directories of brokers (of all by default), with the sizes of the logs in them."""
+        known = await self._metadata_retried([])
+        request = describe_log_dirs.DescribeLogDirsRequest(topics=None)
+        found = []
+        for node_id in sorted(known.nodes if broker_ids is None else set(broker_ids)):
+            answer = await self._ask(node_id, ApiKey.DESCRIBE_LOG_DIRS, request, _log_dir_errors)
+            found += [_log_dir(node_id, result) for result in answer.results]
+        return found
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, list[ActiveProducer]]:
+        """The producers each partition remembers (KIP-664)."""
+        wanted = set(partitions)
+        found: dict[TopicPartition, list[ActiveProducer]] = {}
+
+        async def attempt() -> None:
+            for node_id, names in (await self._by_leader(wanted - set(found))).items():
+                request = describe_producers.DescribeProducersRequest(
+                    topics=[
+                        describe_producers.TopicRequest(name=topic, partition_indexes=indexes)
+                        for topic, indexes in by_topic(names).items()
+                    ]
+                )
+                answer = await self._cluster.request(node_id, ApiKey.DESCRIBE_PRODUCERS, request)
+                for topic in answer.topics:
+                    for part in topic.partitions:
+                        name = TopicPartition(topic.name, part.partition_index)
+                        _check(part.error_code, f"producers of {name}", part.error_message)
+                        found[name] = [_producer(state) for state in part.active_producers]
+
+        await self._cluster.retry(attempt)
+        return found
+
+    # --- asking ---------------------------------------------------------------------------------------------------
+
+    async def _metadata(self, names: list[str] | None) -> ClusterMetadata:
+        """Metadata of these topics, asked once. It also serves the connections."""
+        connection = await self._cluster.any_connection()
+        version = connection.version(ApiKey.METADATA)
+        answer = await connection.send(ApiKey.METADATA, metadata_request(names, create=version < 4), version)
+        _check(answer.error_code, "metadata")
+        known = read_metadata(answer, ClusterMetadata())
+        self._cluster.learn_nodes(known)
+        return known
+
+    async def _metadata_retried(self, names: list[str] | None) -> ClusterMetadata:
+        return await self._cluster.retry(lambda: self._metadata(names))
+
+    async def _by_leader(self, partitions: set[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        grouped: dict[int, list[TopicPartition]] = {}
+        for partition in sorted(partitions):
+            leader = (await self._cluster.leader(partition)).leader
+            grouped.setdefault(leader, []).append(partition)
+        return grouped
+
+    async def _ask(
+        self, node_id: int | None, key: ApiKey, request: Any, check: Callable[[Any], None], *, low: int = 0
+    ) -> Any:
+        """Ask one broker (None: any) until the answer passes `check`."""
+
+        async def attempt() -> Any:
+            if node_id is None:
+                connection = await self._cluster.any_connection()
+            else:
+                if node_id not in self._cluster.metadata.nodes:
+                    await self._metadata([])
+                connection = await self._cluster.connect(node_id)
+            answer = await connection.request(key, request, low=low)
+            check(answer)
+            return answer
+
+        return await self._cluster.retry(attempt, final=_MISSING)
+
+    async def _ask_controller(
+        self,
+        key: ApiKey,
+        request: Any,
+        *,
+        low: int = 0,
+        choose: Callable[[int], Any] | None = None,
+    ) -> Any:
+        """Ask the controller, anew where it has moved."""
+
+        async def attempt() -> Any:
+            connection = await self._controller()
+            version = connection.version(key, low=low)
+            answer = await connection.send(key, request if choose is None else choose(version), version)
+            for name in ("topics", "responses", "results"):
+                for result in getattr(answer, name, ()):
+                    code = ErrorCode.of(result.error_code)
+                    if code in (ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED):
+                        raise KafkaError(code)
+            return answer
+
+        return await self._cluster.retry(attempt)
+
+    async def _controller(self) -> Connection:
+        known = await self._metadata([])
+        if known.controller_id in known.nodes:
+            return await self._cluster.connect(known.controller_id)
+        return await self._cluster.any_connection()
+
+
+# --- messages to model and back ---------------------------------------------------------------------------------------
+
+
+def _creatable(topic: NewTopic) -> create_topics.CreatableTopic:
+    assigned = bool(topic.replica_assignment)
+    return create_topics.CreatableTopic(
+        name=topic.name,
+        num_partitions=-1 if assigned else topic.num_partitions,
+        replication_factor=-1 if assigned else topic.replication_factor,
+        assignments=[
+            create_topics.CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+            for index, brokers in sorted(topic.replica_assignment.items())
+        ],
+        configs=[
+            create_topics.CreatableTopicConfig(name=name, value=value) for name, value in sorted(topic.config.items())
+        ],
+    )
+
+
+def _by_broker(resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:
+    """Settings of a broker are asked of that broker, all others of any."""
+    grouped: dict[int | None, list[Resource]] = {}
+    for kind, name in resources:
+        own = kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name != ""
+        grouped.setdefault(int(name) if own else None, []).append((ResourceType(kind), name))
+    return grouped
+
+
+def _alterable(
+    name: str, change: str | tuple[AlterOperation, str | None] | None
+) -> incremental_alter_configs.AlterableConfig:
+    if isinstance(change, tuple):
+        operation, value = change
+    else:
+        operation, value = (AlterOperation.DELETE if change is None else AlterOperation.SET), change
+    return incremental_alter_configs.AlterableConfig(name=name, config_operation=operation, value=value)
+
+
+def _config_errors(answer: describe_configs.DescribeConfigsResponse) -> None:
+    for result in answer.results:
+        _check(result.error_code, f"settings of {result.resource_name!r}", result.error_message)
+
+
+def _alter_errors(
+    answer: incremental_alter_configs.IncrementalAlterConfigsResponse | alter_configs.AlterConfigsResponse,
+) -> None:
+    for result in answer.responses:
+        _check(result.error_code, f"settings of {result.resource_name!r} not changed", result.error_message)
+
+
+def _log_dir_errors(answer: describe_log_dirs.DescribeLogDirsResponse) -> None:
+    _check(answer.error_code, "log directories")
+    for result in answer.results:
+        _check(result.error_code, f"log directory {result.log_dir}")
+
+
+def _log_dir(broker_id: int, result: describe_log_dirs.DescribeLogDirsResult) -> LogDir:
+    return LogDir(
+        broker_id=broker_id,
+        path=result.log_dir,
+        total_bytes=result.total_bytes,
+        usable_bytes=result.usable_bytes,
+        partitions={
+            TopicPartition(topic.name, part.partition_index): LogDirPartition(
+                size_bytes=part.partition_size, offset_lag=part.offset_lag, is_future=part.is_future_key
+            )
+            for topic in result.topics
+            for part in topic.partitions
+        },
+    )
+
+
+def _member(member: describe_groups.DescribedGroupMember, protocol_type: str) -> GroupMember:
+    partitions: tuple[TopicPartition, ...] = ()
+    if protocol_type == PROTOCOL_TYPE:
+        try:
+            partitions = decode_assignment(member.member_assignment)
+        except ProtocolError:
+            partitions = ()  # another program's idea of an assignment: the bytes are there for who knows it
+    return GroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        partitions=partitions,
+        metadata=member.member_metadata,
+        assignment=member.member_assignment,
+    )
+
+
+def _producer(state: describe_producers.ProducerState) -> ActiveProducer:
+    return ActiveProducer(
+        producer_id=state.producer_id,
+        producer_epoch=state.producer_epoch,
+        last_sequence=state.last_sequence,
+        last_timestamp_ms=state.last_timestamp,
+        coordinator_epoch=state.coordinator_epoch,
+        current_transaction_start_offset=state.current_txn_start_offset,
+    )

@@ -1,0 +1,256 @@
+"""Questions about offsets: where a log stands, and where a group does. Shared by consumer, admin and range reader.
+
+Requests and answers are plain functions; the coroutines below them ask over a `Cluster`, group what goes to one broker into one
+request, and retry what failed for a passing reason. Versions of OffsetCommit and OffsetFetch that name topics by id (10 and up) are left
+out: a commit by name means the topic that bears it now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from kraftpy.client.cluster import Cluster, ClusterMetadata
+from kraftpy.client.model import IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from kraftpy.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from kraftpy.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from kraftpy.types import TopicPartition
+
+_HIGHEST_BY_NAME = 9
+_SEVERAL_GROUPS_VERSION = 8
+_SPEC_VERSIONS = ((-6, 11), (-5, 9), (-4, 8), (-3, 7))
+
+Found = dict[TopicPartition, OffsetAndTimestamp | None]
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partitions grouped, in order."""
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        grouped.setdefault(topic, []).append(partition)
+    return grouped
+
+
+# --- where a log stands -----------------------------------------------------------------------------------------------
+
+
+def list_offsets_request(
+    wanted: Mapping[TopicPartition, int], isolation: IsolationLevel, metadata: ClusterMetadata, timeout_ms: float
+) -> tuple[ListOffsetsRequest, int]:
+    """The request for times or `OffsetSpec`s of partitions one broker leads, and the lowest version that will do."""
+    topics = []
+    for topic, indexes in by_topic(wanted).items():
+        partitions = []
+        for index in indexes:
+            name = TopicPartition(topic, index)
+            info = metadata.partition(name)
+            epoch = info.leader_epoch if info is not None else -1
+            partitions.append(
+                ListOffsetsPartition(partition_index=index, current_leader_epoch=epoch, timestamp=int(wanted[name]))
+            )
+        topics.append(ListOffsetsTopic(name=topic, partitions=partitions))
+    lowest = min(wanted.values())
+    low = next((version for spec, version in _SPEC_VERSIONS if lowest <= spec), 2 if isolation else 1)
+    return ListOffsetsRequest(isolation_level=isolation, topics=topics, timeout_ms=int(timeout_ms)), low
+
+
+def read_list_offsets(
+    answer: ListOffsetsResponse,
+) -> Iterator[tuple[TopicPartition, OffsetAndTimestamp | KafkaError | None]]:
+    """Each partition with its offset, None where no record is that late, or its error."""
+    for topic in answer.topics:
+        for part in topic.partitions:
+            name = TopicPartition(topic.name, part.partition_index)
+            code = ErrorCode.of(part.error_code)
+            if code is not ErrorCode.NONE:
+                yield name, KafkaError(code, f"{name}: {code.meaning}")
+            elif part.offset < 0:
+                yield name, None
+            else:
+                yield name, OffsetAndTimestamp(part.offset, part.timestamp, part.leader_epoch)
+
+
+async def list_offsets(
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    timeout_ms: float | None = None,
+) -> Found:
+    """The offset of each partition for a time in ms or an `OffsetSpec`; None where no record is that late.
+
+    Raises the first `KafkaError` that does not pass.
+    """
+    found: Found = {}
+
+    async def attempt() -> None:
+        by_leader: dict[int, dict[TopicPartition, int]] = {}
+        cluster.want({partition.topic for partition in wanted})
+        for partition, spec in wanted.items():
+            if partition not in found:
+                leader = (await cluster.leader(partition)).leader
+                by_leader.setdefault(leader, {})[partition] = spec
+        failure: KafkaError | None = None
+        for node_id, specs in by_leader.items():
+            request, low = list_offsets_request(specs, isolation, cluster.metadata, cluster.options.request_timeout_ms)
+            connection = await cluster.connect(node_id)
+            answer: ListOffsetsResponse = await connection.request(ApiKey.LIST_OFFSETS, request, low=low)
+            for partition, result in read_list_offsets(answer):
+                if isinstance(result, KafkaError):
+                    failure = failure or result
+                else:
+                    found[partition] = result
+        if failure is not None:
+            raise failure
+
+    if wanted:
+        await cluster.retry(attempt, timeout_ms=timeout_ms)
+    return {partition: found.get(partition) for partition in wanted}
+
+
+# --- where a group stands ---------------------------------------------------------------------------------------------
+
+
+async def commit_offsets(
+    cluster: Cluster,
+    group_id: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    *,
+    generation_id: int = -1,
+    member_id: str = "",
+    group_instance_id: str | None = None,
+) -> None:
+    """Commit once, without retrying. Raises the first partition's `KafkaError`."""
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=generation_id,
+        member_id=member_id,
+        group_instance_id=group_instance_id,
+        topics=[
+            OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[_commit_partition(index, offsets[TopicPartition(topic, index)]) for index in indexes],
+            )
+            for topic, indexes in by_topic(offsets).items()
+        ],
+    )
+    answer: OffsetCommitResponse = await cluster.ask_coordinator(
+        group_id, ApiKey.OFFSET_COMMIT, request, high=_HIGHEST_BY_NAME
+    )
+    for topic in answer.topics:
+        for part in topic.partitions:
+            code = ErrorCode.of(part.error_code)
+            if code is not ErrorCode.NONE:
+                raise KafkaError(code, f"offset of {topic.name}-{part.partition_index} not committed: {code.meaning}")
+
+
+def _commit_partition(index: int, offset: OffsetAndMetadata) -> OffsetCommitRequestPartition:
+    return OffsetCommitRequestPartition(
+        partition_index=index,
+        committed_offset=offset.offset,
+        committed_leader_epoch=offset.leader_epoch,
+        committed_metadata=offset.metadata,
+    )
+
+
+async def fetch_committed(
+    cluster: Cluster,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None,
+    *,
+    require_stable: bool = False,
+    timeout_ms: float | None = None,
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The committed offsets of `partitions` (None: of all that have one); those without one are not in the answer.
+
+    With `require_stable` offsets of open transactions are waited for (KIP-447). Raises `KafkaError`.
+    """
+    topics = None if partitions is None else by_topic(partitions)
+    if topics is not None and not topics:
+        return {}
+
+    async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
+        connection = await cluster.connect_coordinator(group_id)
+        version = connection.version(ApiKey.OFFSET_FETCH, low=2 if topics is None else 1, high=_HIGHEST_BY_NAME)
+        request = _fetch_request(group_id, topics, version, require_stable)
+        answer: OffsetFetchResponse = await connection.send(ApiKey.OFFSET_FETCH, request, version)
+        return _read_committed(answer, version, group_id)
+
+    return await cluster.retry(attempt, timeout_ms=timeout_ms, group_id=group_id)
+
+
+def _fetch_request(
+    group_id: str, topics: Mapping[str, Sequence[int]] | None, version: int, require_stable: bool
+) -> OffsetFetchRequest:
+    stable = require_stable and version >= 7
+    if version >= _SEVERAL_GROUPS_VERSION:
+        listed = (
+            None
+            if topics is None
+            else [
+                OffsetFetchRequestTopics(name=name, partition_indexes=list(indexes)) for name, indexes in topics.items()
+            ]
+        )
+        group = OffsetFetchRequestGroup(group_id=group_id, topics=listed)
+        return OffsetFetchRequest(groups=[group], require_stable=stable)
+    single = (
+        None
+        if topics is None
+        else [OffsetFetchRequestTopic(name=name, partition_indexes=list(indexes)) for name, indexes in topics.items()]
+    )
+    return OffsetFetchRequest(group_id=group_id, topics=single, require_stable=stable)
+
+
+def _read_committed(
+    answer: OffsetFetchResponse, version: int, group_id: str
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    several = version >= _SEVERAL_GROUPS_VERSION
+    if several and not answer.groups:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's answer left group {group_id!r} out")
+    whole = ErrorCode.of(answer.groups[0].error_code if several else answer.error_code)
+    if whole is not ErrorCode.NONE:
+        raise KafkaError(whole, f"group {group_id!r}: {whole.meaning}")
+    found = {}
+    for topic in answer.groups[0].topics if several else answer.topics:
+        for part in topic.partitions:
+            name = TopicPartition(topic.name, part.partition_index)
+            code = ErrorCode.of(part.error_code)
+            if code is not ErrorCode.NONE:
+                raise KafkaError(code, f"committed offset of {name}: {code.meaning}")
+            if part.committed_offset >= 0:
+                found[name] = OffsetAndMetadata(part.committed_offset, part.metadata or "", part.committed_leader_epoch)
+    return found
+
+
+async def partition_counts(cluster: Cluster, topics: Iterable[str]) -> dict[str, int]:
+    """How many partitions each of the topics that exist has, by metadata asked for now."""
+    wanted = set(topics)
+    cluster.want(wanted)
+    while True:
+        try:
+            metadata = await cluster.refresh()
+            break
+        except KafkaError as failed:
+            if not failed.code.retriable:
+                raise
+            await asyncio.sleep(0)
+    return {name: len(info.partitions) for name, info in metadata.topics.items() if name in wanted}
