@@ -196,9 +196,7 @@ class Connection(asyncio.Protocol):
         """The version to use for `key`. Raises `UnsupportedVersion`."""
         return choose_version(self.versions, key, low=low, high=high)
 
-    def send(
-        self, key: ApiKey, message: Any, version: int, *, timeout_ms: float | None = None
-    ) -> asyncio.Future[Any]:
+    def send(self, key: ApiKey, message: Any, version: int, *, timeout_ms: float | None = None) -> asyncio.Future[Any]:
         """Send `message`; the future gives the decoded answer or a `KafkaError`. Raises where the connection is closed."""
         if self._error is not None:
             raise self._error

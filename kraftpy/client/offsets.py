@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from kraftpy.client.cluster import Cluster, ClusterMetadata
+from kraftpy.client.cluster import STALE_METADATA, Cluster, ClusterMetadata
 from kraftpy.client.model import IsolationLevel, OffsetAndMetadata, OffsetAndTimestamp
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -89,6 +89,53 @@ def read_list_offsets(
                 yield name, OffsetAndTimestamp(part.offset, part.timestamp, part.leader_epoch)
 
 
+async def ask_offsets(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel
+) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError | None]:
+    """Ask every leader once: each partition's offset, None where no record is that late, or why it is not known."""
+    results: dict[TopicPartition, OffsetAndTimestamp | KafkaError | None] = {}
+    by_leader: dict[int, dict[TopicPartition, int]] = {}
+    for partition, leader in (await leaders(cluster, wanted)).items():
+        if isinstance(leader, KafkaError):
+            results[partition] = leader
+        else:
+            by_leader.setdefault(leader, {})[partition] = wanted[partition]
+    for node_id, specs in by_leader.items():
+        request, low = list_offsets_request(specs, isolation, cluster.metadata, cluster.options.request_timeout_ms)
+        try:
+            connection = await cluster.connect(node_id)
+            answer: ListOffsetsResponse = await connection.request(ApiKey.LIST_OFFSETS, request, low=low)
+        except KafkaError as failed:
+            results.update(dict.fromkeys(specs, failed))
+        else:
+            results.update(read_list_offsets(answer))
+    if any(isinstance(result, KafkaError) and result.code in STALE_METADATA for result in results.values()):
+        cluster.request_refresh()
+    return results
+
+
+async def leaders(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
+    """The leader of each partition, or why there is none, after at most one refresh of metadata."""
+    names = list(partitions)
+    cluster.want({name.topic for name in names})
+    known = {name: cluster.metadata.partition(name) for name in names}
+    if any(info is None or info.leader < 0 for info in known.values()):
+        try:
+            await cluster.refresh()
+        except KafkaError as failed:
+            return dict.fromkeys(names, failed)
+        known = {name: cluster.metadata.partition(name) for name in names}
+    found: dict[TopicPartition, int | KafkaError] = {}
+    for name, info in known.items():
+        if info is None:
+            found[name] = cluster.unknown(name.topic, name.partition)
+        elif info.leader < 0:
+            found[name] = KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{name} has no leader at present")
+        else:
+            found[name] = info.leader
+    return found
+
+
 async def list_offsets(
     cluster: Cluster,
     wanted: Mapping[TopicPartition, int],
@@ -103,22 +150,13 @@ async def list_offsets(
     found: Found = {}
 
     async def attempt() -> None:
-        by_leader: dict[int, dict[TopicPartition, int]] = {}
-        cluster.want({partition.topic for partition in wanted})
-        for partition, spec in wanted.items():
-            if partition not in found:
-                leader = (await cluster.leader(partition)).leader
-                by_leader.setdefault(leader, {})[partition] = spec
+        missing = {partition: spec for partition, spec in wanted.items() if partition not in found}
         failure: KafkaError | None = None
-        for node_id, specs in by_leader.items():
-            request, low = list_offsets_request(specs, isolation, cluster.metadata, cluster.options.request_timeout_ms)
-            connection = await cluster.connect(node_id)
-            answer: ListOffsetsResponse = await connection.request(ApiKey.LIST_OFFSETS, request, low=low)
-            for partition, result in read_list_offsets(answer):
-                if isinstance(result, KafkaError):
-                    failure = failure or result
-                else:
-                    found[partition] = result
+        for partition, result in (await ask_offsets(cluster, missing, isolation)).items():
+            if isinstance(result, KafkaError):
+                failure = failure or result
+            else:
+                found[partition] = result
         if failure is not None:
             raise failure
 

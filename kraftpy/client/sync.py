@@ -1,0 +1,303 @@
+"""A small blocking facade: the asyncio clients in a background thread with an event loop of its own.
+
+For scripts, notebooks and tests. Each call waits for its coroutine; nothing else is different. Bulk reading of known ranges
+is `RangeReader`'s, which needs no thread.
+
+Left out: use from several threads at once (calls from one thread at a time).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeVar
+
+from kraftpy.client.admin import Admin
+from kraftpy.client.admin_model import (
+    ActiveProducer,
+    ClusterDescription,
+    ConfigEntry,
+    GroupDescription,
+    GroupListing,
+    LogDir,
+)
+from kraftpy.client.consumer import Consumer
+from kraftpy.client.model import (
+    AlterOperation,
+    ConsumerRecord,
+    IsolationLevel,
+    NewTopic,
+    OffsetAndMetadata,
+    RecordMetadata,
+    ResourceType,
+    TopicInfo,
+)
+from kraftpy.client.offsets import Found
+from kraftpy.client.producer import Producer
+from kraftpy.types import TopicPartition
+
+T = TypeVar("T")
+
+
+class _Loop:
+    """An event loop in a daemon thread."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there and wait for it here; an interrupt here cancels it there."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """End the thread. A second call does nothing."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+class BlockingProducer:
+    """`Producer` for programs without an event loop; the same options."""
+
+    def __init__(self, **options: Any) -> None:
+        self._producer = Producer(**options)
+        self._loop = _Loop("kraftpy producer")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self.close()
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> RecordMetadata:
+        """Send one record and wait for its delivery."""
+        return self._loop.run(
+            self._producer.send_and_wait(
+                topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+            )
+        )
+
+    def send_many(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> int:
+        """Hand over (key, value) pairs, many at once, waiting only for room; how many. `flush` waits for their delivery."""
+
+        async def send_all(chunk: list[tuple[bytes | None, bytes | None]]) -> None:
+            for key, value in chunk:
+                await self._producer.send(topic, value, key)
+
+        count = 0
+        chunk: list[tuple[bytes | None, bytes | None]] = []
+        for record in records:
+            chunk.append(record)
+            if len(chunk) >= 10_000:
+                count += len(chunk)
+                self._loop.run(send_all(chunk))
+                chunk = []
+        self._loop.run(send_all(chunk))
+        return count + len(chunk)
+
+    def flush(self) -> None:
+        """Wait until everything is delivered. Raises the first `KafkaError` of what was not."""
+        self._loop.run(self._producer.flush())
+
+    def close(self) -> None:
+        """Deliver what is under way and end."""
+        try:
+            self._loop.run(self._producer.close())
+        finally:
+            self._loop.close()
+
+
+class BlockingConsumer:
+    """`Consumer` for programs without an event loop; the same arguments. An iterator that never ends."""
+
+    def __init__(self, *topics: str, **options: Any) -> None:
+        self._consumer = Consumer(*topics, **options)
+        self._loop = _Loop("kraftpy consumer")
+        self._loop.run(self._consumer.start())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        while True:
+            for records in self.getmany(timeout_ms=1_000).values():
+                yield from records
+
+    def getmany(
+        self, *, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Up to `max_records` records by partition, waiting `timeout_ms` for the first."""
+        return self._loop.run(self._consumer.getmany(timeout_ms=timeout_ms, max_records=max_records))
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions."""
+        self._call(lambda: self._consumer.assign(partitions))
+
+    def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
+        """Read these topics, or those a pattern matches."""
+        self._call(lambda: self._consumer.subscribe(topics, pattern=pattern))
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at `offset`."""
+        self._call(lambda: self._consumer.seek(partition, offset))
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions being read."""
+        return self._consumer.assignment()
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset of the next record."""
+        return self._loop.run(self._consumer.position(partition))
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
+        """Commit; by default the positions."""
+        self._loop.run(self._consumer.commit(offsets))
+
+    def committed(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets."""
+        return self._loop.run(self._consumer.committed(partitions))
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> Found:
+        """The first record at or after a time in ms of each partition, or None."""
+        return self._loop.run(self._consumer.offsets_for_times(times))
+
+    def close(self) -> None:
+        """Commit, leave the group, hang up."""
+        try:
+            self._loop.run(self._consumer.close())
+        finally:
+            self._loop.close()
+
+    def _call(self, act: Any) -> None:
+        async def inside() -> None:
+            act()
+
+        self._loop.run(inside())
+
+
+class BlockingAdmin:
+    """`Admin` for programs without an event loop; the same options."""
+
+    def __init__(self, **options: Any) -> None:
+        self._admin = Admin(**options)
+        self._loop = _Loop("kraftpy admin")
+        self._loop.run(self._admin.start())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        try:
+            self._loop.run(self._admin.close())
+        finally:
+            self._loop.close()
+
+    def describe_cluster(self) -> ClusterDescription:
+        """Its id, brokers and controller."""
+        return self._loop.run(self._admin.describe_cluster())
+
+    def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        """The names of all topics, sorted."""
+        return self._loop.run(self._admin.list_topics(include_internal=include_internal))
+
+    def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicInfo]:
+        """Topics with their partitions."""
+        return self._loop.run(self._admin.describe_topics(names))
+
+    def create_topics(self, topics: Iterable[NewTopic]) -> None:
+        """Create topics."""
+        self._loop.run(self._admin.create_topics(topics))
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics with all their records."""
+        self._loop.run(self._admin.delete_topics(names))
+
+    def create_partitions(self, totals: Mapping[str, int]) -> None:
+        """Let each topic grow to so many partitions."""
+        self._loop.run(self._admin.create_partitions(totals))
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete what lies before an offset; the new log start offsets."""
+        return self._loop.run(self._admin.delete_records(before))
+
+    def describe_configs(
+        self, resources: Iterable[tuple[ResourceType, str]]
+    ) -> dict[tuple[ResourceType, str], dict[str, ConfigEntry]]:
+        """The settings of topics and brokers."""
+        return self._loop.run(self._admin.describe_configs(resources))
+
+    def alter_configs(
+        self,
+        changes: Mapping[tuple[ResourceType, str], Mapping[str, str | tuple[AlterOperation, str | None] | None]],
+    ) -> None:
+        """Change single settings."""
+        self._loop.run(self._admin.alter_configs(changes))
+
+    def list_groups(self) -> list[GroupListing]:
+        """The groups of all brokers."""
+        return self._loop.run(self._admin.list_groups())
+
+    def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """Groups with their members."""
+        return self._loop.run(self._admin.describe_groups(group_ids))
+
+    def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Delete groups with their offsets."""
+        self._loop.run(self._admin.delete_groups(group_ids))
+
+    def list_group_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The committed offsets of a group."""
+        return self._loop.run(self._admin.list_group_offsets(group_id))
+
+    def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+        """Commit offsets for a group that has no members."""
+        self._loop.run(self._admin.alter_group_offsets(group_id, offsets))
+
+    def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget committed offsets."""
+        self._loop.run(self._admin.delete_group_offsets(group_id, partitions))
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> Found:
+        """The offset of each partition for an `OffsetSpec` or a time in ms."""
+        return self._loop.run(self._admin.list_offsets(wanted, isolation=isolation))
+
+    def describe_log_dirs(self, broker_ids: Iterable[int] | None = None) -> list[LogDir]:
+        """The log directories of brokers."""
+        return self._loop.run(self._admin.describe_log_dirs(broker_ids))
+
+    def describe_producers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[ActiveProducer]]:
+        """The producers each partition remembers."""
+        return self._loop.run(self._admin.describe_producers(partitions))
