@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from kraftpy.client import KafkaError
 from kraftpy.demo.analyse import Analysis, Delays, analyse, spark_session
 from kraftpy.demo.audit import Audit, Count, audit_table
 from kraftpy.demo.consume import Consumption, consume
@@ -52,7 +53,7 @@ def run(output: Path, console: Console | None = None) -> int:
         with _termination_as_interrupt():
             _check_installed()
             return _run(output, console)
-    except (NoJavaError, NoInputError, BrokerDied) as error:
+    except (NoJavaError, NoInputError, BrokerDied, KafkaError, TimeoutError) as error:
         console.print(f"[bold red]kraftpy demo:[/] {error}", soft_wrap=True)
         return 1
     except KeyboardInterrupt:
@@ -218,7 +219,7 @@ def _progress(console: Console, what: str, total: int) -> Iterator[Callable[[int
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what, total=total)
         yield lambda count: progress.advance(task, count)
 
