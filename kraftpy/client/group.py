@@ -30,6 +30,7 @@ from kraftpy.client.membership import (
     HeartbeatAnswered,
     Joined,
     JoinedMember,
+    Left,
     Membership,
     MembershipOptions,
     MetadataChanged,
@@ -208,7 +209,7 @@ class GroupMember:
         while True:
             event = await self._next_event()
             effects = self._machine.step(event, self._now())
-            self._start(effects, last=isinstance(event, Close))
+            self._start(effects)
             self._watch_application()
             self._commit_when_due()
 
@@ -250,7 +251,7 @@ class GroupMember:
 
     # --- effects --------------------------------------------------------------------------------------------------
 
-    def _start(self, effects: list[Effect], *, last: bool) -> None:
+    def _start(self, effects: list[Effect]) -> None:
         slow: list[Effect] = []
         for effect in effects:
             match effect:
@@ -260,16 +261,12 @@ class GroupMember:
                     self._cluster.tasks.spawn(self._heartbeat(effect), f"heartbeat to {self.group_id}")
                 case _:
                     slow.append(effect)
-        if slow or last:
-            self._cluster.tasks.spawn(self._carry_out(slow, last=last), f"rebalance of {self.group_id}")
+        if slow:
+            self._cluster.tasks.spawn(self._carry_out(slow), f"rebalance of {self.group_id}")
 
-    async def _carry_out(self, effects: list[Effect], *, last: bool) -> None:
-        try:
-            for effect in effects:
-                await self._do(effect)
-        finally:
-            if last:
-                self._left.set()
+    async def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            await self._do(effect)
 
     async def _do(self, effect: Effect) -> None:
         match effect:
@@ -288,6 +285,9 @@ class GroupMember:
                 await self._assign(effect)
             case Fail():
                 self._application.failed(effect.error)
+            case Left():
+                if self._closing:
+                    self._left.set()
             case ForgetCoordinator() | SendHeartbeat():
                 raise AssertionError("done at once in _start")
             case _:

@@ -7,7 +7,8 @@ Times are milliseconds of a clock that never goes back.
 UNJOINED --Revoke done--> JOINING --Joined--> [leader: DESCRIBING] --> SYNCING --Synced--> STABLE
     ^                        ^                                            |                  |
     |                        +--------------- rebalance, retry -----------+------------------+
-    +--- member or generation unknown: everything held is lost ----------------------------- +
+    +--- member or generation unknown: everything held is lost ------------------------------+
+    +--- LEAVING <-Revoke- from anywhere ----------------------------------------------------+
 ```
 
 Eager members give up everything before they join; cooperative ones keep it, are told what to give up by the assignment, do
@@ -49,17 +50,19 @@ class State(Enum):
     SYNCING = "syncing"  # SyncGroup is on the wire
     SETTLING = "settling"  # cooperative: giving up what moves, then taking what is new
     STABLE = "stable"
+    LEAVING = "leaving"  # the shell takes everything away from the user; then the machine leaves
     FAILED = "failed"  # an error no retry can help
 
 
 FOLLOWS: Mapping[State, frozenset[State]] = {
-    State.UNJOINED: frozenset({State.REVOKING, State.JOINING, State.UNJOINED, State.FAILED}),
-    State.REVOKING: frozenset({State.JOINING, State.UNJOINED, State.FAILED}),
-    State.JOINING: frozenset({State.DESCRIBING, State.SYNCING, State.UNJOINED, State.FAILED}),
-    State.DESCRIBING: frozenset({State.SYNCING, State.UNJOINED, State.FAILED}),
-    State.SYNCING: frozenset({State.STABLE, State.SETTLING, State.UNJOINED, State.FAILED}),
-    State.SETTLING: frozenset({State.STABLE, State.UNJOINED, State.FAILED}),
-    State.STABLE: frozenset({State.REVOKING, State.JOINING, State.UNJOINED, State.FAILED}),
+    State.UNJOINED: frozenset({State.REVOKING, State.JOINING, State.LEAVING, State.FAILED}),
+    State.REVOKING: frozenset({State.JOINING, State.UNJOINED, State.LEAVING, State.FAILED}),
+    State.JOINING: frozenset({State.DESCRIBING, State.SYNCING, State.UNJOINED, State.LEAVING, State.FAILED}),
+    State.DESCRIBING: frozenset({State.SYNCING, State.UNJOINED, State.LEAVING, State.FAILED}),
+    State.SYNCING: frozenset({State.STABLE, State.SETTLING, State.UNJOINED, State.LEAVING, State.FAILED}),
+    State.SETTLING: frozenset({State.STABLE, State.UNJOINED, State.LEAVING, State.FAILED}),
+    State.STABLE: frozenset({State.REVOKING, State.JOINING, State.UNJOINED, State.LEAVING, State.FAILED}),
+    State.LEAVING: frozenset({State.UNJOINED, State.FAILED}),
     State.FAILED: frozenset(),
 }
 
@@ -297,13 +300,14 @@ class Membership:
     _members: tuple[JoinedMember, ...] = ()
     _counts: dict[str, int] = field(default_factory=dict)  # what our assignment as a leader was based on
     _joined_topics: tuple[str, ...] = ()
+    _leaving_for: str = ""
 
     # --- entry ----------------------------------------------------------------------------------------------------
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """What should happen now that `event` did."""
         if self.state is State.FAILED:
-            return []
+            return [Left()] if isinstance(event, Close) else []
         match event:
             case Subscribed():
                 return self._subscribed(event, now)
@@ -399,6 +403,11 @@ class Membership:
             return self._send_join(now)
         if self.state is State.SETTLING:
             return self._settle(now)
+        if self.state is State.LEAVING:
+            effects = self._left()
+            if self.topics:  # subscribed again meanwhile
+                self.next_attempt_ms = now
+            return effects
         return []
 
     def _send_join(self, now: float) -> list[Effect]:
@@ -588,20 +597,28 @@ class Membership:
         return self._begin_join(reason, now)
 
     def _leave(self, reason: str, now: float, *, lost: bool) -> list[Effect]:
-        effects: list[Effect] = []
-        held, in_group = self.held, self.member_id != "" and self.state is not State.UNJOINED
+        """Give everything up and leave; where it is lost already, leave at once: the user may be long in noticing."""
+        if self.state is State.LEAVING:
+            return []
+        held = self.held
         self._drop(held)
-        if held:
-            effects.append(Revoke(partitions=held, lost=lost))
-        if in_group and self.options.group_instance_id is None:
-            effects.append(SendLeave(member_id=self.member_id, reason=reason))
+        self._leaving_for = reason
+        if held and not lost:
+            self._become(State.LEAVING)
+            return [Revoke(partitions=held)]
+        effects = self._left()
+        return [*effects, Revoke(partitions=held, lost=True)] if held else effects
+
+    def _left(self) -> list[Effect]:
+        effects: list[Effect] = []
+        if self.member_id and self.state is not State.UNJOINED and self.options.group_instance_id is None:
+            effects.append(SendLeave(member_id=self.member_id, reason=self._leaving_for))
+            self.member_id = ""
         self._stop_heartbeats()
         self._become(State.UNJOINED)
         self.generation_id, self._incoming, self._rejoin, self._lost = -1, (), None, False
-        if self.options.group_instance_id is None:
-            self.member_id = ""
         self.next_attempt_ms = None
-        return effects
+        return [*effects, Left()]
 
     # --- small things ---------------------------------------------------------------------------------------------
 
