@@ -2,7 +2,8 @@
 
 Order: segments, then the indexes made from them, then producer snapshots and leader epochs, then the directory's names.
 Only when all of it is done may the recovery point move. The job owns its handles: it opened them on the loop, so a
-segment that is renamed or deleted meanwhile is synced all the same and no file is created by mistake.
+segment that is renamed or deleted meanwhile is synced all the same and no file is created by mistake. Indexes go to
+temporary files; the loop renames them when it takes the job back, if the segment still is what they were made from.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kraftpy.ports import Directory, File
 
 
 class IndexWrite(NamedTuple):
-    """A sealed segment's index entries, and the files they go to."""
+    """A sealed segment's index entries, and the temporary files they go to."""
 
     segment: Segment
     offset_index: OffsetIndex
@@ -61,7 +62,7 @@ class FlushJob:
                     (write.index_file, write.offset_index.encode()),
                     (write.time_index_file, write.time_index.encode()),
                 ):
-                    file.truncate(0)
+                    file.truncate(0)  # of an earlier try
                     file.write(0, data)
                     file.sync()
             for offset, data in self.snapshots.items():

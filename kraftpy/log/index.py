@@ -213,6 +213,8 @@ def is_sane(index: File, time_index: File, segment_bytes: int, segment_offsets: 
     index_bytes, time_bytes = index.size(), time_index.size()
     if index_bytes % OFFSET_ENTRY_BYTES or time_bytes % TIME_ENTRY_BYTES:
         return False
+    if segment_bytes and not time_bytes:
+        return False  # a sealed segment ends with a time entry, unless it has no timestamps at all
     if index_bytes:
         ends = OffsetIndex.decode(
             index.read(0, OFFSET_ENTRY_BYTES) + index.read(index_bytes - OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)

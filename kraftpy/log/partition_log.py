@@ -149,6 +149,7 @@ class PartitionLog:
         self._snapshots: dict[int, bytes] = {}  # made, and not yet on disk
         self._stored_snapshot = loaded.log_end_offset if loaded.snapshot_is_stored else -1
         self._names_changed = False
+        self._has_renamed = False  # index files, which need not be durable before a clean stop
         self._flush: FlushJob | None = None
         self._sealed: list[Segment] = []  # whose index is in memory and not yet on disk
         self._trash: list[str] = []  # files renamed by a truncation
@@ -311,7 +312,12 @@ class PartitionLog:
         ):
             active = self.roll(now)
             rolled = True
-        active.append(data, batches, config.index_interval_bytes)
+        try:
+            active.append(data, batches, config.index_interval_bytes)
+        except OSError:
+            # What the write left is cut off but not durably so: the file is to be synced again.
+            self.recovery_point = min(self.recovery_point, active.base_offset)
+            raise
         self.log_end_offset = last.next_offset
         return rolled
 
@@ -480,11 +486,12 @@ class PartitionLog:
     # --- cutting ---
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop everything from the batch that holds `offset` on.
+        """Drop everything from the batch that holds `offset` on, durably. Blocks for a sync; it happens at failovers.
 
-        True where the recovery point or the log start fell: the owner must write its checkpoints before anything is
-        appended, or a crash could trust what was overwritten. An offset at or beyond the end still drops leader epochs
-        that began there (of a leader that wrote nothing).
+        Durably, because what is appended next may reach the disk before the cut does, and a crash could leave records
+        of two histories side by side. True where the recovery point or the log start fell: the owner must write its
+        checkpoints before anything is appended. An offset at or beyond the end still drops leader epochs that began
+        there (of a leader that wrote nothing).
         """
         if offset >= self.log_end_offset:
             self.epochs.truncate_from_end(offset)
@@ -498,10 +505,9 @@ class PartitionLog:
         self._cut_at(end_offset)
         self.epochs.truncate_from_end(end_offset)
         self._reload_producers()
-        has_fallen = end_offset <= self.recovery_point or end_offset < self.log_start_offset
-        if end_offset <= self.recovery_point:
-            # The cut is not synced either: after a crash what was cut may be back, so this file must be looked at.
-            self.recovery_point = self._bases[-1]
+        self.directory.sync()
+        has_fallen = end_offset < self.recovery_point or end_offset < self.log_start_offset
+        self.recovery_point = min(self.recovery_point, end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
         return has_fallen
 
@@ -530,7 +536,8 @@ class PartitionLog:
         self._names_changed = True
         self._stored_snapshot = -1
         if self._flush is not None:
-            # What its thread writes about the segment that was cut, and about what came after, may be of before the cut.
+            # What its thread writes about the segment that was cut, and about what came after, may be of before the
+            # cut.
             self._flush.cut_at(self._bases[-1])
 
     def _reload_producers(self) -> None:
@@ -604,8 +611,7 @@ class PartitionLog:
                     segment,
                     segment.offset_index.frozen(),
                     segment.time_index.frozen(),
-                    segment.index_file.open_private(),
-                    segment.time_index_file.open_private(),
+                    *segment.open_temporary_indexes(),
                 )
             )
 
@@ -625,9 +631,12 @@ class PartitionLog:
             self._stored_epochs = job.epochs_version
         for write in job.indexes:
             segment = write.segment
-            if segment in self._sealed and segment.base_offset < job.end_offset:
+            is_valid = self.is_closed or (segment in self._sealed and segment.base_offset < job.end_offset)
+            segment.finish_temporary_indexes(keep=is_valid)
+            if is_valid and segment in self._sealed:
                 self._sealed.remove(segment)
                 segment.drop_indexes()
+            self._has_renamed = True
         for offset, data in job.snapshots.items():
             if self._snapshots.get(offset) is data:
                 del self._snapshots[offset]
@@ -660,6 +669,7 @@ class PartitionLog:
             active.cut_torn_tail()
             self._names_changed = True
         job = self.begin_flush()
+        self.is_closed = True
         if job is not None:
             if active.offset_index is not None:
                 active.seal()
@@ -668,7 +678,8 @@ class PartitionLog:
                 job.run()
             finally:
                 self.finish_flush(job)
-        self.is_closed = True
+        if self._has_renamed:
+            self.directory.sync()
         self.release()
 
     def release(self) -> None:
@@ -708,8 +719,8 @@ class PartitionLog:
     def delete_old_segments(self, now: Millis, high_watermark: int) -> list[str]:
         """Take out of the log what retention lets go.
 
-        Returns the names of the files, renamed, that are to be deleted after `file.delete.delay.ms` with `delete_files`, so
-        that readers under way are not hurt; those of truncations since the last call among them.
+        Returns the names of the files, renamed, that are to be deleted after `file.delete.delay.ms` with
+        `delete_files`, so that readers under way are not hurt; those of truncations since the last call among them.
         """
         trash, self._trash = self._trash, []
         going = segments_to_delete(

@@ -133,7 +133,7 @@ class _Loader:
         self.segments: list[Segment] = []
 
     def load(self, recovery_point: int, log_start_offset: int, expiration_ms: int) -> LoadedLog:
-        names = finish_leftovers(self.directory, self.files, self.report)
+        names, had_leftovers = finish_leftovers(self.directory, self.files, self.report)
         is_new = self._find_segments(names)
         if is_new:
             self.segments = [
@@ -152,7 +152,9 @@ class _Loader:
         producers, stored = self._load_producers(recovery_point, end_offset)
         producers.log_start_advanced(log_start_offset)
         producers.expire(self.now, expiration_ms)
-        if not self.report.clean and not is_new:
+        if not self.report.clean and (had_leftovers or not is_new):
+            # A cut under way when the process died may be in the page cache only; it must not come undone later.
+            self.segments[-1].log.get().sync()
             self.directory.sync()
         self.report.segments = len(self.segments)
         return LoadedLog(
@@ -272,7 +274,17 @@ class _Loader:
                 return
         except CorruptSegment as error:
             self.report.notes.append(f"index dropped: {error}")
-        self._rebuild(segment)
+        try:
+            self._rebuild(segment)
+        except CorruptSegment as error:
+            if segment.offset_after(error.position) == end_offset:  # what a failed write left behind the last batch
+                self.report.cut_bytes += size - error.position
+                segment.log.get().truncate(error.position)
+                segment.log.get().sync()
+                segment.resized(error.position)
+            else:
+                # Deleting what was synced, and all that came after, is not ours to decide: readers will hear of it.
+                self.report.notes.append(f"damaged: {error}")
         self._store_indexes(segment)
 
     def _rebuild(self, segment: Segment) -> None:
@@ -290,13 +302,13 @@ class _Loader:
     @staticmethod
     def _store_indexes(segment: Segment) -> None:
         segment.seal()
-        encoded = segment.encode_indexes()
-        assert encoded is not None
-        for handle, data in zip((segment.index_file, segment.time_index_file), encoded, strict=True):
-            file = handle.get()
+        offsets, times = segment.load_indexes()
+        for file, data in zip(segment.open_temporary_indexes(), (offsets.encode(), times.encode()), strict=True):
             file.truncate(0)
             file.write(0, data)
             file.sync()
+            file.close()
+        segment.finish_temporary_indexes(keep=True)
         segment.drop_indexes()
 
     def _delete_from(self, number: int) -> None:
@@ -353,8 +365,11 @@ class _Loader:
         return states, offset == end_offset
 
 
-def finish_leftovers(directory: Directory, files: FileCache, report: RecoveryReport) -> list[str]:
-    """Remove or complete what an interrupted deletion or compaction left; the names that are there then."""
+def finish_leftovers(directory: Directory, files: FileCache, report: RecoveryReport) -> tuple[list[str], bool]:
+    """Remove or complete what an interrupted deletion or compaction left.
+
+    Returns the names that are there then, and whether there was anything to do.
+    """
     names = directory.names()
     kept: list[str] = []
     swaps: list[int] = []
@@ -372,7 +387,7 @@ def finish_leftovers(directory: Directory, files: FileCache, report: RecoveryRep
     for name in names:
         if name.endswith(layout.SWAP):
             directory.delete(name)  # an index of a swap: it is made anew
-    return directory.names() if swaps else kept
+    return (directory.names() if swaps else kept), len(kept) < len(names)
 
 
 def _complete_swap(directory: Directory, files: FileCache, base_offset: int, report: RecoveryReport) -> None:
@@ -466,27 +481,34 @@ def newest_snapshot(
 
 
 def replay(states: ProducerStates, segments: list[Segment], from_offset: int, now: Millis) -> int:
-    """Apply the batches from an offset on to `states`; how many there were. By headers, but for markers."""
+    """Apply the batches from an offset on to `states`; how many there were. By headers, but for markers.
+
+    The rest of a damaged segment is passed over.
+    """
     replayed = 0
     first = max(0, bisect_right([segment.base_offset for segment in segments], from_offset) - 1)
     for segment in segments[first:]:
-        found = segment.find(from_offset)
-        if found is None:
+        try:
+            found = segment.find(from_offset)
+            if found is not None:
+                for position, header in _headers(segment, found.position):
+                    replayed += 1
+                    if header.producer_id >= 0:
+                        _apply(states, segment, position, header, now)
+        except CorruptSegment:
             continue
-        for placed, header in _headers(segment, found.position):
-            replayed += 1
-            if header.producer_id < 0:
-                continue
-            if header.is_control:
-                batch = segment.log.get().read(placed, header.size_bytes)
-                try:
-                    for record in iter_records(batch, header):
-                        states.ended(header, decode_control_record(record), now)
-                except CorruptBatch:
-                    continue  # control records of a kind we do not know end no transaction
-            else:
-                states.appended(header, now)
     return replayed
+
+
+def _apply(states: ProducerStates, segment: Segment, position: int, header: BatchHeader, now: Millis) -> None:
+    if not header.is_control:
+        states.appended(header, now)
+        return
+    try:
+        for record in iter_records(segment.log.get().read(position, header.size_bytes), header):
+            states.ended(header, decode_control_record(record), now)
+    except CorruptBatch:
+        return  # control records of a kind we do not know end no transaction
 
 
 def _headers(segment: Segment, position: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -496,6 +518,10 @@ def _headers(segment: Segment, position: int) -> Iterator[tuple[int, BatchHeader
         at = position - start
         if at + HEADER_BYTES > len(window):
             window, start, at = file.read(position, min(_REPLAY_BYTES, end - position)), position, 0
+        if len(window) < HEADER_BYTES:
+            raise CorruptSegment(segment.log.name, position, "no batch header")
         header = read_header(window, at)
+        if header.magic != MAGIC or header.size_bytes < HEADER_BYTES or position + header.size_bytes > end:
+            raise CorruptSegment(segment.log.name, position, "no batch header")
         yield position, header
         position += header.size_bytes

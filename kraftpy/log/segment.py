@@ -232,14 +232,19 @@ class Segment:
         times.append(timestamp, offset - self.base_offset)
 
     def truncate(self, end_offset: int) -> int:
-        """Drop the batches that reach `end_offset` or beyond; where the last one left ends. Be written again."""
+        """Drop the batches that reach `end_offset` or beyond; where the last one left ends.
+
+        Durable, and the segment is written to again. Blocks for the sync.
+        """
         offsets, times = self.load_indexes()
         self.delete_stored_indexes()
         self._hints.clear()
         found = self.find(end_offset)
         if found is None:
             return self.end_offset()
-        self.log.get().truncate(found.position)
+        file = self.log.get()
+        file.truncate(found.position)
+        file.sync()
         self._size = found.position
         offsets.truncate(found.base_offset - self.base_offset)
         times.truncate(found.base_offset - self.base_offset)
@@ -275,6 +280,13 @@ class Segment:
         """
         end_offset = self.base_offset
         for placed in self.walk(self._index_boundary(self.size)):
+            end_offset = placed.last_offset + 1
+        return end_offset
+
+    def offset_after(self, position: int) -> int:
+        """One past the last offset of the batches before `position`, which is a batch's boundary."""
+        end_offset = self.base_offset
+        for placed in walk(self.log.get(), self.log.name, self._index_boundary(position - 1), position):
             end_offset = placed.last_offset + 1
         return end_offset
 
@@ -369,12 +381,6 @@ class Segment:
 
     # --- files ---
 
-    def encode_indexes(self) -> tuple[bytes, bytes] | None:
-        """The index files' bytes; None where they are on disk already."""
-        if self.offset_index is None or self.time_index is None:
-            return None
-        return self.offset_index.encode(), self.time_index.encode()
-
     def delete_stored_indexes(self) -> None:
         """Remove the index files: what they say of a segment that was cut must not be believed after a crash."""
         for handle in (self.index_file, self.time_index_file):
@@ -385,6 +391,23 @@ class Segment:
         """Whether nothing indexable follows the last entry of its `.index`. CorruptSegment where that leads nowhere."""
         last = self._index_boundary(self.size)
         return all(placed.position - last <= interval_bytes for placed in self.walk(last))
+
+    def open_temporary_indexes(self) -> tuple[File, File]:
+        """Files for a thread to write the index and the time index to. The caller closes them."""
+        index, times = (
+            self.directory.open(handle.name + layout.TEMPORARY) for handle in (self.index_file, self.time_index_file)
+        )
+        return index, times
+
+    def finish_temporary_indexes(self, *, keep: bool) -> None:
+        """Make them the index files, or remove them. The time index first: a complete index vouches for both."""
+        for handle in (self.time_index_file, self.index_file):
+            temporary = handle.name + layout.TEMPORARY
+            if keep:
+                handle.close()
+                self.directory.rename(temporary, handle.name)
+            else:
+                self.directory.delete(temporary)
 
     def drop_indexes(self) -> None:
         """Read the index files from now on."""

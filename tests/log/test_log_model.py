@@ -1,18 +1,21 @@
 """A log against a plain list: whatever is appended, cut, flushed, reopened or crashed, it holds what the list holds.
 
-One integer is one history. `python tests/log/test_log_model.py FIRST COUNT [STEPS]` runs many; `... FIRST 1 STEPS -v` tells one.
+One integer is one history. With tests/log in PYTHONPATH, `python tests/log/test_log_model.py FIRST COUNT [STEPS]` runs
+many; `... FIRST 1 STEPS -v` tells one.
 """
 
 from __future__ import annotations
 
+import errno
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from log_model import NOW, batch, check_invariants, config, copies, open_log, read_batches, read_records
 
 from kraftpy.log.files import FileCache
 from kraftpy.log.flushing import FlushJob
@@ -22,7 +25,6 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import Compression, iter_records, split_batches
 from kraftpy.testing.memory_files import Loss, MemoryDisk
 from kraftpy.types import Millis
-from log_model import NOW, batch, check_invariants, config, copies, open_log, read_batches, read_records
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,10 @@ class Batch:
     @property
     def end_offset(self) -> int:
         return split_batches(self.data)[0][0].next_offset
+
+
+class PowerCut(BaseException):
+    """The machine stopped in the middle of an operation."""
 
 
 class LogMachine:
@@ -53,12 +59,14 @@ class LogMachine:
         self.now = int(NOW)
         self.epoch = 1
         self.model: tuple[Batch, ...] = ()
+        self.intended: tuple[Batch, ...] = ()  # the model as it will be when the step under way succeeds
         self.log_start = 0
         self.end = 0
         self.durable_end = 0
         self.checkpoint = (0, 0)  # recovery point, log start
         self.job: FlushJob | None = None
         self.has_job_run = False
+        self.was_interrupted = False
         self.sequences: dict[int, int] = {}
         self.trash: list[str] = []
         self.told: list[str] = []
@@ -82,6 +90,9 @@ class LogMachine:
         "finish_flush": 3,
         "reopen": 1,
         "crash": 2,
+        "lose_power_during_a_step": 4,
+        "disk_fails": 2,
+        "sync_fails": 1,
         "read_somewhere": 5,
         "look_up_a_time": 4,
     }
@@ -108,9 +119,10 @@ class LogMachine:
             files=FileCache(3),
         )
         self.directory = directory
+        self.write_checkpoint()
 
     def changed(self, model: tuple[Batch, ...]) -> None:
-        self.model = model
+        self.model = self.intended = model
         self.end = model[-1].end_offset if model else self.log.log_end_offset
 
     # --- appending ---
@@ -120,10 +132,11 @@ class LogMachine:
 
     def append(self, data: bytes) -> None:
         base_offset = self.log.log_end_offset
+        self.intended = (*self.model, Batch(base_offset, copies([(base_offset, data)], self.epoch)))
         result = self.log.append(data, leader_epoch=self.epoch, now=Millis(self.now))
         assert result.base_offset == base_offset
         assert not result.is_duplicate
-        self.changed((*self.model, Batch(base_offset, copies([(base_offset, data)], self.epoch))))
+        self.changed(self.intended)
         assert result.last_offset == self.end - 1 == self.log.log_end_offset - 1
 
     def append_plain(self) -> None:
@@ -159,10 +172,11 @@ class LogMachine:
             data = batch(*self.values(), timestamp=self.now)
             placed.append((offset, data))
             offset += split_batches(data)[0][0].records_count
+        self.intended = (*self.model, *(Batch(base, copies([(base, data)], self.epoch)) for base, data in placed))
         self.log.append(
             copies(placed, self.epoch), leader_epoch=self.epoch, now=Millis(self.now), origin=Origin.REPLICA
         )
-        self.changed((*self.model, *(Batch(base, copies([(base, data)], self.epoch)) for base, data in placed)))
+        self.changed(self.intended)
         assert self.log.log_end_offset == offset
 
     def roll(self) -> None:
@@ -172,8 +186,9 @@ class LogMachine:
 
     def truncate(self) -> None:
         offset = max(0, self.log.log_end_offset - self.dice.choice([0, 1, 3, 8, 20]))
-        fell = self.log.truncate_to(offset)
         kept = tuple(entry for entry in self.model if entry.end_offset <= offset)
+        self.durable_end = min(self.durable_end, kept[-1].end_offset if kept else 0)
+        fell = self.log.truncate_to(offset)
         if kept != self.model:
             self.changed(kept)
         self.end = self.log.log_end_offset
@@ -187,10 +202,10 @@ class LogMachine:
 
     def start_anew(self) -> None:
         offset = self.dice.choice([0, self.log_start, self.end, self.end + 7])
+        self.intended, self.durable_end = (), 0
         self.log.truncate_fully_and_start_at(offset)
         self.log_start = offset
         self.changed(())
-        self.durable_end = 0
         self.write_checkpoint()
         self.new_epoch()
 
@@ -257,9 +272,61 @@ class LogMachine:
         self.trash = []
         self.new_epoch()
 
-    def crash(self) -> None:
-        loss = self.dice.choice([*Loss])
+    def lose_power_during_a_step(self) -> None:
+        """After some operations on the disk nothing works any more; perhaps again while the log is recovered."""
+        left = self.dice.choice([0, 1, 2, 3, 5, 8, 13, 30])
+
+        def count_down(operation: str, path: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise PowerCut
+
+        for name in (self.dice.choice(list(self.STEPS)), "crash"):
+            if name in ("lose_power_during_a_step", "disk_fails", "sync_fails"):
+                continue
+            self.told.append(f"  {name}, power for {left} operations")
+            self.disk.on_operation = count_down
+            try:
+                getattr(self, name)()
+            except PowerCut:
+                self.told.append("  power lost")
+                self.disk.on_operation = None
+                self.was_interrupted = True
+                self.crash()
+            finally:
+                self.disk.on_operation = None
+            left = self.dice.choice([2, 5, 10, 20, 40])
+
+    def disk_fails(self) -> None:
+        """The disk is full, or has no more of something else: the append fails and the log is as it was."""
+        operation = self.dice.choice(["write", "open", "truncate", "size"])
+        self.disk.fail(operation, self.dice.choice([errno.ENOSPC, errno.EIO]), name=".log")
+        try:
+            self.append_plain()
+        except OSError:
+            self.intended = self.model
+        self.disk.heal()
+
+    def sync_fails(self) -> None:
+        """A flush that fails makes the log refuse any other until it was recovered."""
+        if self.job is not None:
+            return
+        self.disk.fail("sync", skip=self.dice.choice([0, 0, 1, 2]))
+        try:
+            self.log.flush()
+        except OSError:
+            with pytest.raises(OSError, match="an earlier flush"):
+                self.log.flush()
+            self.crash([Loss.EVERYTHING, Loss.PREFIX, Loss.SECTORS])  # the page cache would show what the disk lost
+        else:
+            self.durable_end = self.log.log_end_offset
+            self.disk.heal()
+
+    def crash(self, losses: Sequence[Loss] = tuple(Loss)) -> None:
+        loss = self.dice.choice(losses)
         self.told.append(f"  {loss} recovery_point, log_start = {self.checkpoint}, durable {self.durable_end}")
+        before, was_interrupted, self.was_interrupted = self.end, self.was_interrupted, False
         self.disk.crash(self.dice, loss)
         self.open(clean=False)
         self.told.append(f"  {self.log.report}")
@@ -267,8 +334,6 @@ class LogMachine:
         self.trash = []
         end = self.log.log_end_offset
         assert end >= self.durable_end
-        if loss is Loss.NOTHING:
-            assert end == self.end
         self.log_start, self.end = self.log.log_start_offset, end
         first = self.log.segments[0].base_offset
         survived = [
@@ -276,10 +341,16 @@ class LogMachine:
             for segment in self.log.segments
             for placed in segment.walk()
         ]
-        hidden = tuple(entry for entry in self.model if entry.end_offset <= first)
-        kept = tuple(entry for entry in self.model if entry.base_offset >= first)[: len(survived)]
-        assert survived == [entry.data for entry in kept]
-        self.model = hidden + kept
+        for model in (self.intended, self.model):
+            hidden = tuple(entry for entry in model if entry.end_offset <= first)
+            kept = tuple(entry for entry in model if entry.base_offset >= first)[: len(survived)]
+            if survived == [entry.data for entry in kept]:
+                break
+        else:
+            raise AssertionError("after the crash the log holds what it never held")
+        if loss is Loss.NOTHING and not was_interrupted:
+            assert end == before
+        self.model = self.intended = hidden + kept
         self.durable_end = min(self.durable_end, end)
         self.new_epoch()
 
