@@ -249,7 +249,14 @@ class Fail:
     error: KafkaError
 
 
-Effect = ForgetCoordinator | SendJoin | DescribeTopics | SendSync | SendHeartbeat | SendLeave | Revoke | Assign | Fail
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """Outside of the group, holding nothing: what `Close` asked for is done."""
+
+
+Effect = (
+    ForgetCoordinator | SendJoin | DescribeTopics | SendSync | SendHeartbeat | SendLeave | Revoke | Assign | Fail | Left
+)
 
 _WITHOUT_COORDINATOR = frozenset(
     {
