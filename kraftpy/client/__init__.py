@@ -78,7 +78,7 @@ _HOMES = {
     "UnsupportedVersion": "kraftpy.client.connection",
 }
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605 - the keys are the names
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

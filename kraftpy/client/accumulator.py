@@ -2,17 +2,17 @@
 
 The hot path is `append`: a tuple onto a list. Records are encoded when their batch is drained, many at once.
 
-A partition's batches leave in order. Those sent and not yet answered are in `in_flight`, oldest first; a failed one that may be
-tried again keeps its sequence number and goes back to the front of `waiting`, and while such a batch waits only the oldest
-in flight may be sent, so that the broker never sees a gap it could not have caused itself.
+A partition's batches leave in order. Those sent and not yet answered are in `in_flight`, oldest first; a failed one
+that may be tried again keeps its sequence number and goes back to the front of `waiting`, and while such a batch
+waits only the oldest in flight may be sent, so that the broker never sees a gap it could not have caused itself.
 
-Sequences (KIP-98, KIP-360): given at the first drain, from 0 for each (producer id, epoch) of a partition. When the oldest batch
-in flight is out of order, or one was given up and nobody knows whether it was written (`unresolved`), the partition moves to
-a new producer epoch as soon as nothing of it is on the wire, and what waits is numbered from 0 again. Other partitions
-follow when they have nothing in flight.
+Sequences (KIP-98, KIP-360): given at the first drain, from 0 for each (producer id, epoch) of a partition. When the
+oldest batch in flight is out of order, or one was given up and nobody knows whether it was written (`unresolved`),
+the partition moves to a new producer epoch as soon as nothing of it is on the wire, and what waits is numbered from 0
+again. Other partitions follow when they have nothing in flight.
 
-Invariants: `free_bytes` is what the limit leaves; every batch is completed exactly once; sequence numbers of one partition, epoch
-and producer id are consecutive in the order of appending.
+Invariants: `free_bytes` is what the limit leaves; every batch is completed exactly once; sequence numbers of one
+partition, epoch and producer id are consecutive in the order of appending.
 
 Left out: transactions.
 """
@@ -36,7 +36,7 @@ _SEQUENCE_MASK = 0x7FFFFFFF
 _SPAN = 2**32  # a batch of up to 2^32 records can be halved down to single ones
 SMALL_RECORD_BYTES = 8_000
 SMALL_RECORD_OVERHEAD = 24
-"""What a record adds to its key and value at most, where both together stay below `SMALL_RECORD_BYTES` and there are no headers."""
+"""What a record without headers adds at most to a key and value of together less than `SMALL_RECORD_BYTES`."""
 
 
 class Batch:

@@ -1,7 +1,8 @@
 """The admin client: topics, settings, records, groups, offsets, and what brokers tell of themselves.
 
-Each call retries what fails for a passing reason and raises the first `KafkaError` of any of its parts. A change of topics goes to
-the controller where the broker names one; a broker that is not it says NOT_CONTROLLER, and the next attempt asks anew.
+Each call retries what fails for a passing reason and raises the first `KafkaError` of any of its parts. A change of
+topics goes to the controller where the broker names one; a broker that is not it says NOT_CONTROLLER, and the next
+attempt asks anew.
 
 Left out: ACLs, quotas, SCRAM, reassignment and leader election, transactions.
 """

@@ -6,10 +6,10 @@
 goes to exactly one subscriber of it. Members are ordered as in Kafka (static ones by instance id, before dynamic ones
 by member id), so `range` and `roundrobin` agree with other clients to the partition.
 
-`sticky` and `cooperative-sticky` first balance, then move as little as possible. Balance is optimal: as long as a chain of
-moves exists that takes one partition from a member to one holding at least two fewer, it is made. The cooperative
-one withholds a partition from its new owner while the old one still claims it; the old one gives it up and everybody joins
-again (KIP-429).
+`sticky` and `cooperative-sticky` first balance, then move as little as possible. Balance is optimal: as long as a
+chain of moves exists that takes one partition from a member to one holding at least two fewer, it is made. The
+cooperative one withholds a partition from its new owner while the old one still claims it; the old one gives it up
+and everybody joins again (KIP-429).
 
 Left out: rack awareness (KIP-881).
 """

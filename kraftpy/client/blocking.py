@@ -1,8 +1,8 @@
 """One connection over a plain blocking socket, for readers that have no event loop and want bytes fast.
 
-Answers are received straight into a buffer of their own size, without a copy in between; what a caller keeps of an answer keeps
-that buffer alive. Requests may be pipelined: `send` several, then `receive` their answers in the same order. While the
-caller works on one answer the kernel's receive buffer takes in the next.
+Answers are received straight into a buffer of their own size, without a copy in between; what a caller keeps of an
+answer keeps that buffer alive. Requests may be pipelined: `send` several, then `receive` their answers in the same
+order. While the caller works on one answer the kernel's receive buffer takes in the next.
 
 Any failure closes the connection. Left out: TLS, SASL, use from two threads at once.
 """

@@ -1,14 +1,14 @@
 """What the client knows of the cluster, and its connections to it.
 
-Metadata is one immutable snapshot, replaced as a whole. A partition's leader is believed only with a leader epoch not older than
-the one known for the same topic id (KIP-320), so a broker that lags cannot lead us back. Coordinators get a connection of their own:
-a long poll for records must not hold up a heartbeat (brokers answer in order).
+Metadata is one immutable snapshot, replaced as a whole. A partition's leader is believed only with a leader epoch not
+older than the one known for the same topic id (KIP-320), so a broker that lags cannot lead us back. Coordinators get
+a connection of their own: a long poll for records must not hold up a heartbeat (brokers answer in order).
 
 Retries: `retry` repeats what failed with a retriable code, with a backoff that grows and jitters, until the time is up;
 whatever may have been caused by old metadata or a moved coordinator is looked up again first.
 
-Left out: nearest-replica lookups (KIP-392), rebootstrapping on demand of the broker (KIP-1102); the bootstrap servers are tried
-whenever no known broker can be reached.
+Left out: nearest-replica lookups (KIP-392), rebootstrapping on demand of the broker (KIP-1102); the bootstrap servers
+are tried whenever no known broker can be reached.
 """
 
 from __future__ import annotations
@@ -473,7 +473,7 @@ class Cluster:
         group_id: str | None = None,
         final: frozenset[ErrorCode] = frozenset(),
     ) -> T:
-        """Repeat `attempt` while it fails with a retriable code not in `final`, and time is left; then its `KafkaError`."""
+        """Repeat `attempt` while it fails with a retriable code not in `final` and time is left; then raise that."""
         wait_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
         deadline = self.runtime.monotonic_ms() + wait_ms
         failures = 0

@@ -1,13 +1,15 @@
 """One connection to one broker: requests out in order, answers matched by correlation id, versions agreed at the start.
 
-Requests are pipelined; `send` returns a future at once and creates no task. A request that times out takes the connection
-with it (the answers behind it would be late too), and every request still open fails with NETWORK_EXCEPTION.
+Requests are pipelined; `send` returns a future at once and creates no task. A request that times out takes the
+connection with it (the answers behind it would be late too), and every request still open fails with
+NETWORK_EXCEPTION.
 
-ApiVersions is asked first, in the newest version; a broker that does not know that answers with UNSUPPORTED_VERSION in
-the form of version 0, and is asked again in the best it knows (KIP-511). For every API the highest common version is used.
+ApiVersions is asked first, in the newest version; a broker that does not know that answers with UNSUPPORTED_VERSION
+in the form of version 0, and is asked again in the best it knows (KIP-511). For every API the highest common version
+is used.
 
-Left out: TLS, SASL, brokers before 0.10 (which have no ApiVersions), waiting for the socket to drain before writing more: the
-callers' own limits (in-flight requests, buffer memory) bound what is queued.
+Left out: TLS, SASL, brokers before 0.10 (which have no ApiVersions), waiting for the socket to drain before writing
+more: the callers' own limits (in-flight requests, buffer memory) bound what is queued.
 """
 
 from __future__ import annotations
@@ -197,7 +199,7 @@ class Connection(asyncio.Protocol):
         return choose_version(self.versions, key, low=low, high=high)
 
     def send(self, key: ApiKey, message: Any, version: int, *, timeout_ms: float | None = None) -> asyncio.Future[Any]:
-        """Send `message`; the future gives the decoded answer or a `KafkaError`. Raises where the connection is closed."""
+        """Send `message`; the future gives the answer or a `KafkaError`. Raises where the connection is closed."""
         if self._error is not None:
             raise self._error
         correlation_id = self._take_id()

@@ -7,10 +7,12 @@
 With a `group_id`, topics are shared with the other members and offsets are committed; without one all partitions of the
 topics are read. `assign` reads chosen partitions, with or without a group to commit to.
 
-Records are fetched ahead in the background and decoded when asked for. Asking for more says that the records before are finished:
-automatic commits go no further than that. The partitions of a group change hands only while the application asks.
+Records are fetched ahead in the background and decoded when asked for. Asking for more says that the records before
+are finished: automatic commits go no further than that. The partitions of a group change hands only while the
+application asks.
 
-Left out: deserializers (keys and values are bytes), regular expressions on the broker (KIP-848), nearest replicas (KIP-392).
+Left out: deserializers (keys and values are bytes), regular expressions on the broker (KIP-848), nearest replicas
+(KIP-392).
 """
 
 from __future__ import annotations
@@ -166,7 +168,7 @@ class Consumer:
         await self.close()
 
     async def close(self, *, timeout_ms: float = 30_000) -> None:
-        """Commit what is finished (with auto-commit), leave the group, hang up. An `async for` over the consumer ends."""
+        """Commit what is finished (with auto-commit), leave the group, hang up. An `async for` ends."""
         if self._closed:
             return
         self._settle()
@@ -193,7 +195,7 @@ class Consumer:
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Read these topics, or those whose whole name a regular expression matches, in place of what was subscribed."""
+        """Read these topics, or those a regular expression matches as a whole, in place of what was subscribed."""
         if self._manual:
             raise RuntimeError("assign() was used: unsubscribe() first")
         names = frozenset((topics,) if isinstance(topics, str) else topics)
@@ -312,7 +314,7 @@ class Consumer:
     async def getmany(
         self, *, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Up to `max_records` (default: `max_poll_records`) records by partition, waiting `timeout_ms` for the first."""
+        """Up to `max_records` (default: `max_poll_records`) by partition, waiting `timeout_ms` for the first."""
         left = self.options.max_poll_records if max_records is None else max_records
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         reader = await self._next_reader(timeout_ms)
@@ -541,7 +543,8 @@ class Consumer:
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
         """Commit; by default the positions: everything handed out so far. Raises `KafkaError`.
 
-        REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID say that the partitions may be somebody else's by now.
+        REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID say that the partitions may be somebody else's
+        by now.
         """
         group_id = self._group_id()
         await self.start()

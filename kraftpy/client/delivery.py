@@ -1,7 +1,7 @@
 """The outcome of one sent record, as something to await.
 
-Cheap on purpose: two slots, no future until somebody waits. Waiting twice, or from several tasks, is fine, and a cancelled
-wait disturbs nobody else.
+Cheap on purpose: two slots, no future until somebody waits. Waiting twice, or from several tasks, is fine, and a
+cancelled wait disturbs nobody else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Fetch sessions from the reader's side (KIP-227): after the first request only what changed is sent.
 
-One session per broker. The broker remembers the partitions and answers only for those with news. Any doubt about what it remembers
-(an error, a lost connection, a topic whose id changed) ends the session; the next request is a full one and opens another.
+One session per broker. The broker remembers the partitions and answers only for those with news. Any doubt about what
+it remembers (an error, a lost connection, a topic whose id changed) ends the session; the next request is a full one
+and opens another.
 """
 
 from __future__ import annotations

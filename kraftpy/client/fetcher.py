@@ -1,10 +1,12 @@
 """Keeps every assigned partition supplied: positions found, records fetched ahead, truncation noticed.
 
 At most one Fetch is open per broker; it asks for all partitions that broker leads which are neither paused nor well
-supplied. Answers are handled in callbacks; one task decides what to do next, another finds positions when some are missing.
+supplied. Answers are handled in callbacks; one task decides what to do next, another finds positions when some are
+missing.
 
-A partition whose leader epoch has grown is checked with OffsetForLeaderEpoch before it is read on (KIP-320): where the new leader's log
-ends before the position, the reader goes back to that end rather than read another history unnoticed.
+A partition whose leader epoch has grown is checked with OffsetForLeaderEpoch before it is read on (KIP-320): where
+the new leader's log ends before the position, the reader goes back to that end rather than read another history
+unnoticed.
 
 What the application must hear of (no offset to start at, a corrupt batch, no permission) waits in `failures`.
 """
@@ -69,7 +71,7 @@ class _Broker:
 
 
 class Fetcher:
-    """The readers of all assigned partitions. `on_news` is called when there may be something to hand out or to raise."""
+    """The readers of all assigned partitions. `on_news`: there may be something to hand out or to raise."""
 
     def __init__(
         self, cluster: Cluster, options: ConsumerOptions, committed: CommittedLookup | None, on_news: Callable[[], None]
@@ -349,9 +351,10 @@ class Fetcher:
         unchecked = []
         for reader in self.readers.values():
             info = self._cluster.metadata.partition(reader.name)
-            if reader.position is not None and reader.retry_at_ms <= now and info is not None:
-                if self._needs_check(reader, info.leader_epoch):
-                    unchecked.append(reader)
+            if reader.position is None or reader.retry_at_ms > now or info is None:
+                continue
+            if self._needs_check(reader, info.leader_epoch):
+                unchecked.append(reader)
         if missing or unchecked:
             self._finding = True
             self._cluster.tasks.spawn(self._find(missing, unchecked), "positions")

@@ -1,8 +1,9 @@
 """The shell around `membership`: does what the machine says, and tells it what came of it.
 
-One task steps the machine; the effects of one step are carried out in order by another, so that heartbeats go on while the application is
-waited for. Partitions are only taken away while the application is asking for records (or has ended): it is never in the middle of a
-record of a partition that somebody else already reads. It has `max_poll_interval_ms` to come back.
+One task steps the machine; the effects of one step are carried out in order by another, so that heartbeats go on
+while the application is waited for. Partitions are only taken away while the application is asking for records (or
+has ended): it is never in the middle of a record of a partition that somebody else already reads. It has
+`max_poll_interval_ms` to come back.
 
 Committed automatically is what the application has finished with, which it says by asking for more.
 """
@@ -234,16 +235,17 @@ class GroupMember:
             if self._overdue:
                 self._overdue = False
                 self._post(Resume())
-        elif self._machine.held and not self._overdue:
-            if now - self._asked_at_ms > self._options.max_poll_interval_ms:
-                logger.warning(
-                    "%s left group %s: no records were asked for within max_poll_interval_ms (%d)",
-                    self._options.client_id,
-                    self.group_id,
-                    self._options.max_poll_interval_ms,
-                )
-                self._overdue = True
-                self._post(PollOverdue())
+            return
+        late = now - self._asked_at_ms > self._options.max_poll_interval_ms
+        if late and self._machine.held and not self._overdue:
+            logger.warning(
+                "%s left group %s: no records were asked for within max_poll_interval_ms (%d)",
+                self._options.client_id,
+                self.group_id,
+                self._options.max_poll_interval_ms,
+            )
+            self._overdue = True
+            self._post(PollOverdue())
 
     def _metadata_changed(self) -> None:
         topics = self._cluster.metadata.topics

@@ -11,12 +11,12 @@ UNJOINED --Revoke done--> JOINING --Joined--> [leader: DESCRIBING] --> SYNCING -
     +--- LEAVING <-Revoke- from anywhere ----------------------------------------------------+
 ```
 
-Eager members give up everything before they join; cooperative ones keep it, are told what to give up by the assignment, do
-so and join again (KIP-429). A static member (KIP-345) leaves without telling. A member without an id is given one by the
-first answer and joins again with it (KIP-394). Heartbeats run while SYNCING and STABLE.
+Eager members give up everything before they join; cooperative ones keep it, are told what to give up by the
+assignment, do so and join again (KIP-429). A static member (KIP-345) leaves without telling. A member without an id
+is given one by the first answer and joins again with it (KIP-394). Heartbeats run while SYNCING and STABLE.
 
-Invariants: partitions are never both held and being given up; `Revoke` is answered by `Revoked` before the machine moves on;
-a `FENCED_INSTANCE_ID` is final.
+Invariants: partitions are never both held and being given up; `Revoke` is answered by `Revoked` before the machine
+moves on; a `FENCED_INSTANCE_ID` is final.
 
 Left out: the protocol of KIP-848 (groups driven by the broker).
 """

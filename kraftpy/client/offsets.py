@@ -1,8 +1,8 @@
 """Questions about offsets: where a log stands, and where a group does. Shared by consumer, admin and range reader.
 
-Requests and answers are plain functions; the coroutines below them ask over a `Cluster`, group what goes to one broker into one
-request, and retry what failed for a passing reason. Versions of OffsetCommit and OffsetFetch that name topics by id (10 and up) are left
-out: a commit by name means the topic that bears it now.
+Requests and answers are plain functions; the coroutines below them ask over a `Cluster`, group what goes to one
+broker into one request, and retry what failed for a passing reason. Versions of OffsetCommit and OffsetFetch that
+name topics by id (10 and up) are left out: a commit by name means the topic that bears it now.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which partition a record goes to.
 
-A key goes to `(murmur2(key) & 0x7fffffff) % partitions` over *all* partitions, leader or not, so that every Kafka client
-sends one key to one partition. A record without a key sticks to one partition until `sticky_bytes` have gone there, then
-moves to another that has a leader (KIP-480, KIP-794): batches stay full, partitions stay even.
+A key goes to `(murmur2(key) & 0x7fffffff) % partitions` over *all* partitions, leader or not, so that every Kafka
+client sends one key to one partition. A record without a key sticks to one partition until `sticky_bytes` have gone
+there, then moves to another that has a leader (KIP-480, KIP-794): batches stay full, partitions stay even.
 
 Left out: KIP-794's weighting by queue length; the switch is uniform.
 """

@@ -1,17 +1,19 @@
 """The producer: records in, deliveries out.
 
-`await send(...)` only waits when there is no room (`buffer_memory`) or the topic is met for the first time, and gives a
-`Delivery` to await later. No task is made per record or per request: one sender task drains the accumulator, and answers are handled
-in the callbacks of their futures.
+`await send(...)` only waits when there is no room (`buffer_memory`) or the topic is met for the first time, and gives
+a `Delivery` to await later. No task is made per record or per request: one sender task drains the accumulator, and
+answers are handled in the callbacks of their futures.
 
-Ordering: within a partition records arrive in the order they were sent. With idempotence (the default) that holds through
-retries, and nothing is written twice; without it only `max_in_flight_requests_per_connection=1` keeps the order.
+Ordering: within a partition records arrive in the order they were sent. With idempotence (the default) that holds
+through retries, and nothing is written twice; without it only `max_in_flight_requests_per_connection=1` keeps the
+order.
 
-`flush` raises the first failure nobody was waiting for, so that a program that never looks at its deliveries still learns of a loss.
+`flush` raises the first failure nobody was waiting for, so that a program that never looks at its deliveries still
+learns of a loss.
 
-Left out: transactions (KIP-98's transactional id), interceptors, serializers (keys and values are bytes).
-KIP-91 (delivery timeout), KIP-480 and KIP-794 (sticky partitioner), KIP-951 (the new leader in the answer is used as a hint to
-look metadata up again).
+Left out: transactions (KIP-98's transactional id), interceptors, serializers (keys and values are bytes). KIP-91
+(delivery timeout), KIP-480 and KIP-794 (sticky partitioner), KIP-951 (the new leader in the answer is used as a hint
+to look metadata up again).
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ class _Topic:
 
 
 class Producer:
-    """Sends records. `async with Producer(bootstrap_servers=...) as producer:`; options are those of `ProducerOptions`."""
+    """Sends records. `async with Producer(bootstrap_servers=...) as producer:`; options as in `ProducerOptions`."""
 
     def __init__(self, *, runtime: Runtime | None = None, **options: Any) -> None:
         self.options = ProducerOptions(**options)
@@ -169,8 +171,8 @@ class Producer:
     ) -> Delivery:
         """Hand over a record; the `Delivery` returned can be awaited for its `RecordMetadata`.
 
-        Waits, at most `max_block_ms`, while the topic is unknown or the buffer is full: raises `KafkaError`, `BufferFull`.
-        A record above `max_request_size` raises `KafkaError` with MESSAGE_TOO_LARGE.
+        Waits, at most `max_block_ms`, while the topic is unknown or the buffer is full; then raises `KafkaError` or
+        `BufferFull`. A record above `max_request_size` raises `KafkaError` with MESSAGE_TOO_LARGE.
         """
         found = self._topics.get(topic)
         if found is None:

@@ -1,14 +1,14 @@
 """Reading fixed ranges of offsets as raw batches: what Spark's tasks and batch programs need. Blocking, no event loop.
 
-`RangeReader.read` asks for the next part of a range before it hands out the one just received, so the broker and the kernel work
-while the caller decodes (client/columns.py decodes to positions without an object per record). A lost connection or a moved leader is
-retried from the next offset; nothing is given twice and nothing left out.
+`RangeReader.read` asks for the next part of a range before it hands out the one just received, so the broker and the
+kernel work while the caller decodes (client/columns.py decodes to positions without an object per record). A lost
+connection or a moved leader is retried from the next offset; nothing is given twice and nothing left out.
 
-A gap within a range (compaction, transaction markers, control batches) is no loss. An offset below the log's start is: it raises
-`OffsetOutOfRange`, as does an end beyond what the log holds once `default_api_timeout_ms` have passed.
+A gap within a range (compaction, transaction markers, control batches) is no loss. An offset below the log's start
+is: it raises `OffsetOutOfRange`, as does an end beyond what the log holds once `default_api_timeout_ms` have passed.
 
-Left out: following a log as it grows (that is `Consumer`), nearest replicas (KIP-392), fetch sessions (one partition at a time has
-nothing to save).
+Left out: following a log as it grows (that is `Consumer`), nearest replicas (KIP-392), fetch sessions (one partition
+at a time has nothing to save).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class RangeReader:
     # --- metadata -------------------------------------------------------------------------------------------------
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicInfo]:
-        """The topics of these names, or all of them. Raises `UnknownTopic`, `BrokerUnreachable`, another `KafkaError`."""
+        """The topics of these names, or all. Raises `UnknownTopic`, `BrokerUnreachable`, another `KafkaError`."""
         wanted = None if names is None else sorted(set(names))
         metadata = self._retry(lambda: self._ask_metadata(wanted))
         for name in wanted or ():

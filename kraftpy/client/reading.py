@@ -1,11 +1,11 @@
 """One partition being read: where the reader stands, and what was fetched and not yet handed out. No I/O, no clock.
 
-Three offsets, `done <= position <= fetch_offset`: `position` is the next to hand out, `done` the one up to which the application has
-finished (it came back for more since), `fetch_offset` the next to ask the broker for. Batches are kept as received and decoded when
-the application gets to them.
+Three offsets, `done <= position <= fetch_offset`: `position` is the next to hand out, `done` the one up to which the
+application has finished (it came back for more since), `fetch_offset` the next to ask the broker for. Batches are
+kept as received and decoded when the application gets to them.
 
-Invariants: records are handed out in offset order, each once between two seeks; `done` never passes what was handed out before the
-latest request for more.
+Invariants: records are handed out in offset order, each once between two seeks; `done` never passes what was handed
+out before the latest request for more.
 """
 
 from __future__ import annotations

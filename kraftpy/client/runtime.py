@@ -1,8 +1,8 @@
 """What the client is given of the world: two clocks, chance, and how to connect.
 
-Everything else in this package asks a `Runtime` and never `time` or `random`. Waiting and timers go through the running
-event loop, so a loop with a virtual clock needs only a `Runtime` that agrees with it. `pause` is for the one reader that
-has no loop.
+Everything else in this package asks a `Runtime` and never `time` or `random`. Waiting and timers go through the
+running event loop, so a loop with a virtual clock needs only a `Runtime` that agrees with it. `pause` is for the one
+reader that has no loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A small blocking facade: the asyncio clients in a background thread with an event loop of its own.
 
-For scripts, notebooks and tests. Each call waits for its coroutine; nothing else is different. Bulk reading of known ranges
-is `RangeReader`'s, which needs no thread.
+For scripts, notebooks and tests. Each call waits for its coroutine; nothing else is different. Bulk reading of known
+ranges is `RangeReader`'s, which needs no thread.
 
 Left out: use from several threads at once (calls from one thread at a time).
 """
@@ -100,7 +100,7 @@ class BlockingProducer:
         )
 
     def send_many(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> int:
-        """Hand over (key, value) pairs, many at once, waiting only for room; how many. `flush` waits for their delivery."""
+        """Hand over (key, value) pairs, waiting only for room; how many. `flush` waits for their delivery."""
 
         async def send_all(chunk: list[tuple[bytes | None, bytes | None]]) -> None:
             for key, value in chunk:
