@@ -1,0 +1,235 @@
+"""`kraftpy consume`: records of a topic as text for people or JSON lines for programs.
+
+With a group, offsets are committed only after their records were written and flushed: a reader that breaks off sees the
+rest again, never a gap.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kraftpy.cli.connect import bootstrap_option, run
+from kraftpy.cli.output import Failure, at_terminal, json_line, local_time, say, write_lines
+from kraftpy.cli.places import time_option
+from kraftpy.cli.records import record_row, shown
+from kraftpy.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kraftpy.client import Consumer, ConsumerRecord
+
+POLL_MS = 500
+POLL_RECORDS = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """Which parts of a record a text line has, in the order they are shown."""
+
+    time: bool
+    partition: bool
+    offset: bool
+    key: bool
+    headers: bool
+    separator: str
+
+    def line(self, record: ConsumerRecord) -> str:
+        """The record as text: what was asked for, then its value."""
+        parts = []
+        if self.time:
+            parts.append(local_time(record.timestamp_ms))
+        if self.partition:
+            parts.append(f"{record.topic}-{record.partition}")
+        if self.offset:
+            parts.append(str(record.offset))
+        if self.key:
+            parts.append(shown(record.key))
+        if self.headers:
+            parts.append(",".join(f"{name}={shown(value)}" for name, value in record.headers))
+        return self.separator.join([*parts, shown(record.value)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to read. `start` is an offset, or a place by name; `time_ms` is before it where given."""
+
+    topic: str
+    partitions: frozenset[int]
+    group: str | None
+    start: int | str
+    time_ms: int | None
+    follow: bool
+    max_messages: int | None
+
+
+@click.command()
+@click.argument("topic")
+@bootstrap_option
+@click.option("--from-beginning", "-B", is_flag=True, help="From the first record; the default without --follow.")
+@click.option("--from-end", "-E", is_flag=True, help="Only what is new; the default with --follow.")
+@click.option("--offset", "-o", type=click.IntRange(min=0), help="From this offset of each partition.")
+@click.option("--from-time", callback=time_option, metavar="TIME", help="From the first record at or after a time.")
+@click.option("--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this partition.")
+@click.option("--group", "-g", help="Share the partitions with the group's members and commit what was read.")
+@click.option("--max-messages", "-n", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for more at the end, until Ctrl-C.")
+@click.option("--json/--text", "as_json", default=None, help="Default: text at a terminal, JSON lines in a pipe.")
+@click.option("--keys", "-k", "key", is_flag=True, help="Show the key in text lines.")
+@click.option("--headers", "-H", is_flag=True, help="Show the headers.")
+@click.option("--timestamps", "-T", "time", is_flag=True, help="Show the time.")
+@click.option("--partitions", "-P", "partition", is_flag=True, help="Show topic and partition.")
+@click.option("--offsets", "-O", "offset_shown", is_flag=True, help="Show the offset.")
+@click.option("--separator", "-s", default="\t", help="Between the parts of a text line. Default: a tab.")
+@click.option("--read-committed", is_flag=True, help="Leave out records of aborted and open transactions.")
+def consume(topic: str, bootstrap: str, as_json: bool | None, read_committed: bool, **options: Any) -> None:
+    r"""Print the records of TOPIC, up to the end it has now, or on and on with --follow.
+
+    TIME is a date (2026-01-31T12:00:00), milliseconds since 1970, or 2h for two hours ago. With --group, reading goes
+    on from the group's committed offsets; the places to begin count only where there are none.
+
+    \b
+      kraftpy consume flights --max-messages 10 --keys --offsets
+      kraftpy consume flights --from-time 2h --follow
+      kraftpy consume flights | jq .value
+    """
+    plan = _plan(topic, options)
+    if as_json or (as_json is None and not at_terminal()):
+        line: Callable[[ConsumerRecord], str] = _json_record
+    else:
+        line = Shown(
+            time=options["time"],
+            partition=options["partition"],
+            offset=options["offset_shown"],
+            key=options["key"],
+            headers=options["headers"],
+            separator=options["separator"].replace("\\t", "\t"),
+        ).line
+    run(bootstrap, _read(bootstrap, plan, read_committed, line))
+
+
+def _plan(topic: str, options: dict[str, Any]) -> Plan:
+    """The options that say what to read, checked. Raises UsageError."""
+    names = ("from_beginning", "from_end", "offset", "from_time")
+    given = [name for name in names if options[name] not in (None, False)]
+    if len(given) > 1:
+        shown_names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise click.UsageError(f"{shown_names} exclude each other")
+    if options["group"] and options["partitions"]:
+        raise click.UsageError("--group shares the partitions out: it does not go with --partition")
+    if options["group"] and options["offset"] is not None:
+        raise click.UsageError("--group goes on from what is committed: see `kraftpy group reset-offsets`")
+    if options["group"] and options["from_time"] is not None:
+        raise click.UsageError("--group goes on from what is committed: see `kraftpy group reset-offsets`")
+    start: int | str = "latest" if options["follow"] and not options["group"] else "earliest"
+    if options["from_beginning"]:
+        start = "earliest"
+    elif options["from_end"]:
+        start = "latest"
+    elif options["offset"] is not None:
+        start = options["offset"]
+    return Plan(
+        topic=topic,
+        partitions=frozenset(options["partitions"]),
+        group=options["group"],
+        start=start,
+        time_ms=options["from_time"],
+        follow=options["follow"],
+        max_messages=options["max_messages"],
+    )
+
+
+def _json_record(record: ConsumerRecord) -> str:
+    return json_line(record_row(record))
+
+
+async def _read(bootstrap: str, plan: Plan, read_committed: bool, line: Callable[[ConsumerRecord], str]) -> None:
+    """Print what the plan says. Raises Failure and KafkaError."""
+    from kraftpy.client import Consumer
+
+    consumer = Consumer(
+        bootstrap_servers=bootstrap,
+        client_id="kraftpy-consume",
+        group_id=plan.group,
+        enable_auto_commit=False,
+        auto_offset_reset=plan.start if isinstance(plan.start, str) else "earliest",
+        isolation_level="read_committed" if read_committed else "read_uncommitted",
+    )
+    async with consumer:
+        info = await consumer.partitions_for(plan.topic)
+        if plan.group is None:
+            await _go_to_start(consumer, plan, [part.partition for part in info.partitions])
+        else:
+            consumer.subscribe([plan.topic])
+        ends = None if plan.follow else Ends(consumer)
+        left = sys.maxsize if plan.max_messages is None else plan.max_messages
+        while left and not (ends and await ends.are_reached()):
+            found = await consumer.getmany(timeout_ms=POLL_MS, max_records=min(left, POLL_RECORDS))
+            for partition, records in found.items():
+                kept = ends.keep(partition, records) if ends else records
+                write_lines(map(line, kept))
+                left -= len(kept)
+            if plan.group is not None and found:
+                await _commit(consumer, {name: records[-1].offset + 1 for name, records in found.items()})
+
+
+async def _go_to_start(consumer: Consumer, plan: Plan, existing: list[int]) -> None:
+    """Assign the partitions and seek to where reading begins. Raises Failure for one that is not there."""
+    missing = plan.partitions - set(existing)
+    if missing:
+        raise Failure(f"topic {plan.topic} has no partition {min(missing)}")
+    partitions = [TopicPartition(plan.topic, number) for number in sorted(plan.partitions or existing)]
+    consumer.assign(partitions)
+    if plan.time_ms is not None:
+        ends = await consumer.end_offsets(partitions)
+        found = await consumer.offsets_for_times(dict.fromkeys(partitions, plan.time_ms))
+        for partition in partitions:
+            place = found[partition]
+            consumer.seek(partition, ends[partition] if place is None else place.offset)
+    elif isinstance(plan.start, int):
+        for partition in partitions:
+            consumer.seek(partition, plan.start)
+    elif plan.start == "earliest":
+        consumer.seek_to_beginning()
+    else:
+        consumer.seek_to_end()
+
+
+class Ends:
+    """Where the partitions being read ended when they were first seen: the place to stop."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._ends: dict[TopicPartition, int] = {}
+
+    async def are_reached(self) -> bool:
+        """Whether there are partitions and all are read. A group may take a while to hand them out."""
+        assigned = self._consumer.assignment()
+        new = sorted(assigned - self._ends.keys())
+        if new:
+            self._ends.update(await self._consumer.end_offsets(new))
+        for partition in sorted(assigned):
+            if await self._consumer.position(partition) < self._ends[partition]:
+                return False
+        return bool(assigned)
+
+    def keep(self, partition: TopicPartition, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        """The records before the end, of those that were read."""
+        end = self._ends.get(partition, sys.maxsize)
+        return [record for record in records if record.offset < end]
+
+
+async def _commit(consumer: Consumer, offsets: dict[TopicPartition, int]) -> None:
+    """Commit; a refusal because the partitions changed hands is said, and costs only reading some records again."""
+    from kraftpy.client import ErrorCode, KafkaError
+
+    moved = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
+    try:
+        await consumer.commit(offsets)
+    except KafkaError as error:
+        if error.code not in moved:
+            raise
+        say(f"partitions changed hands before offsets were committed; some records will be read again ({error})")
