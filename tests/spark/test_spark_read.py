@@ -15,6 +15,7 @@ from kraftpy.testing.cluster import EmbeddedBroker
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.timeout(300),  # a session that starts on a busy machine takes its time
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
