@@ -1,0 +1,295 @@
+"""The commands against a real broker: topics, produce, consume, groups."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kraftpy.cli import cli
+from kraftpy.testing.cluster import EmbeddedBroker
+
+Run = Callable[..., Result]
+SECONDS = 60
+
+
+@pytest.fixture
+def run(kraftpy_server: EmbeddedBroker) -> Run:
+    """Run a command against the broker; it must succeed unless `status` says otherwise."""
+
+    def run(*arguments: object, status: int = 0) -> Result:
+        environment = {"KRAFTPY_BOOTSTRAP_SERVERS": kraftpy_server.bootstrap}
+        result = CliRunner().invoke(cli, [str(argument) for argument in arguments], env=environment)
+        assert result.exit_code == status, (result.output, result.exception)
+        assert "Traceback" not in result.output
+        return result
+
+    return run
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"cli-{secrets.token_hex(4)}"
+
+
+def rows(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def process(server: EmbeddedBroker, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "kraftpy", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "KRAFTPY_BOOTSTRAP_SERVERS": server.bootstrap},
+    )
+
+
+def test_a_topics_life(run: Run, topic: str) -> None:
+    assert run("topic", "create", topic, "-p", 3, "-c", "retention.ms=5").stdout == f"created topic {topic}\n"
+    again = run("topic", "create", topic, status=1)
+    assert again.stderr.startswith("kraftpy: TOPIC_ALREADY_EXISTS: ")
+    assert again.stderr.count("\n") == 1
+    assert run("topic", "create", topic, "--if-not-exists").stdout == f"topic {topic} exists already\n"
+    assert topic in run("topic", "list").stdout.splitlines()
+    assert {"topic": topic, "partitions": 3, "replication_factor": 1, "internal": False} in rows(
+        run("topic", "list", "--format", "json")
+    )
+    assert [
+        (row["partition"], row["start_offset"], row["end_offset"]) for row in rows(run("topic", "describe", topic))
+    ] == [
+        (0, 0, 0),
+        (1, 0, 0),
+        (2, 0, 0),
+    ]
+
+    run("topic", "alter", topic, "--partitions", 4, "-c", "cleanup.policy=compact", "-d", "retention.ms")
+    settings = {
+        row["setting"]: (row["value"], row["source"]) for row in rows(run("topic", "describe", topic, "--configs"))
+    }
+    assert settings["cleanup.policy"] == ("compact", "dynamic_topic_config")
+    assert settings["retention.ms"] == ("604800000", "default_config")
+    assert len(rows(run("topic", "describe", topic))) == 4
+
+    assert run("topic", "delete", topic).stdout == f"deleted topic {topic}\n"
+    assert run("topic", "delete", topic, status=1).stderr.startswith("kraftpy: UNKNOWN_TOPIC_OR_PARTITION: ")
+    assert run("topic", "delete", "--if-exists", topic).stdout == f"there is no topic {topic}\n"
+    assert topic not in run("topic", "list").stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("create", "x", "-c", "retention.m=1"), "did you mean retention.ms?"),
+        (("create", "x y"), "INVALID_TOPIC_EXCEPTION"),
+        (("describe", "cli-nowhere"), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (("alter", "cli-nowhere", "-p", "3"), "UNKNOWN_TOPIC_OR_PARTITION"),
+    ],
+)
+def test_what_a_broker_refuses_is_one_line(run: Run, arguments: tuple[str, ...], complaint: str) -> None:
+    refused = run("topic", *arguments, status=1)
+    assert complaint in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "alter", "x"),
+        ("topic", "create", "x", "-c", "retention.ms"),
+        ("topic", "create"),
+        ("consume", "x", "-B", "-E"),
+        ("consume", "x", "-g", "g", "-o", "3"),
+        ("consume", "x", "-g", "g", "--from-time", "1h"),
+        ("consume", "x", "-g", "g", "-p", "0"),
+        ("consume", "x", "--from-time", "soon"),
+        ("consume", "x", "-b", "nowhere"),
+        ("produce", "x", "-H", "novalue"),
+        ("produce", "x", "-K", ""),
+        ("group", "reset-offsets", "g", "--all-topics"),
+        ("group", "reset-offsets", "g", "--to-latest"),
+        ("group", "reset-offsets", "g", "--all-topics", "-t", "x", "--to-latest"),
+        ("group", "reset-offsets", "g", "--all-topics", "--to-latest", "--to-earliest"),
+        ("group", "reset-offsets", "g", "-t", "x:a", "--to-latest"),
+    ],
+)
+def test_a_wrong_command_is_status_2(run: Run, arguments: tuple[str, ...]) -> None:
+    assert "Error: " in run(*arguments, status=2).stderr
+
+
+def test_nobody_there_is_one_line() -> None:
+    result = CliRunner().invoke(cli, ["topic", "list", "-b", "127.0.0.1:1"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("kraftpy: cannot reach a broker at 127.0.0.1:1: connection refused")
+    assert result.stderr.count("\n") == 1
+
+
+def test_lines_go_in_and_records_come_out(run: Run, topic: str, tmp_path: Path) -> None:
+    run("topic", "create", topic)
+    (tmp_path / "a").write_bytes(b"k1:v1\nk2:v:2\r\n:\xff\nk3:NULL")
+    run("produce", topic, tmp_path / "a", "-K", ":", "--null-marker", "NULL", "-H", "from=test", "-z", "lz4")
+    records = rows(run("consume", topic))
+    assert [(row["offset"], row["key"], row.get("value"), row.get("value_base64")) for row in records] == [
+        (0, "k1", "v1", None),
+        (1, "k2", "v:2", None),
+        (2, "", None, "/w=="),
+        (3, "k3", None, None),
+    ]
+    assert all(row["headers"] == [{"name": "from", "value": "test"}] for row in records)
+
+    text = run("consume", topic, "--text", "-k", "-P", "-O", "-H", "-s", "|", "-n", 2).stdout
+    assert text == f"{topic}-0|0|k1|from=test|v1\n{topic}-0|1|k2|from=test|v:2\n"
+    assert [row["offset"] for row in rows(run("consume", topic, "--offset", 2))] == [2, 3]
+    assert rows(run("consume", topic, "--from-end")) == []
+    middle = records[0]["timestamp"]
+    assert rows(run("consume", topic, "--from-time", middle)) == records
+    assert rows(run("consume", topic, "--from-time", "2099-01-01")) == []
+    assert run("consume", topic, "-p", 5, status=1).stderr == f"kraftpy: topic {topic} has no partition 5\n"
+
+
+def test_json_goes_round_unchanged(run: Run, topic: str, tmp_path: Path) -> None:
+    run("topic", "create", topic, "-p", 2)
+    written = [
+        {"partition": 1, "timestamp": 5, "key": "k", "value": "ü", "headers": [{"name": "a", "value": None}]},
+        {"partition": 0, "timestamp": 6, "key": None, "value_base64": "//4="},
+        {"partition": 1, "timestamp": 7, "key": "k", "value": None},
+    ]
+    (tmp_path / "in").write_text("".join(json.dumps(row) + "\n\n" for row in written))
+    run("produce", topic, "--json", tmp_path / "in")
+    first = run("consume", topic).stdout
+    got = sorted(rows(run("consume", topic)), key=lambda row: row["timestamp"])
+    for row in got:
+        assert row.pop("topic") == topic
+        row.pop("offset")
+    assert got == written
+
+    copy = f"{topic}-copy"
+    run("topic", "create", copy, "-p", 2)
+    (tmp_path / "copy").write_text(first)
+    run("produce", copy, "--json", tmp_path / "copy")
+    assert sorted(run("consume", copy).stdout.replace(copy, topic).splitlines()) == sorted(first.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "complaint"),
+    [
+        ("a:b\nc\n", ("-K", ":"), "record 2: the key separator ':' is not there"),
+        ("{}\n", ("--json",), "record 1: neither key nor value is there"),
+        ("a\n", ("-p", "7"), "UNKNOWN_TOPIC_OR_PARTITION"),
+        ("a" * 2_000_000, (), "MESSAGE_TOO_LARGE"),
+    ],
+)
+def test_input_that_cannot_be_sent_is_named(
+    run: Run, topic: str, tmp_path: Path, content: str, options: tuple[str, ...], complaint: str
+) -> None:
+    run("topic", "create", topic)
+    (tmp_path / "in").write_text(content)
+    refused = run("produce", topic, tmp_path / "in", *options, status=1)
+    assert complaint in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
+def test_progress_is_shown_on_standard_error(run: Run, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("".join(f"{number}\n" for number in range(1234)))
+    result = run("produce", topic, "--progress", tmp_path / "in")
+    assert result.stdout == ""
+    assert "1,234 records" in result.stderr
+    assert len(rows(run("consume", topic))) == 1234
+
+
+def test_standard_input_is_read_and_ctrl_c_ends_it(kraftpy_server: EmbeddedBroker, run: Run, topic: str) -> None:
+    with process(kraftpy_server, "produce", topic) as whole:
+        out, err = whole.communicate("one\ntwo", timeout=SECONDS)
+    assert (whole.returncode, out, err) == (0, "", "")
+
+    follower = process(kraftpy_server, "consume", topic, "--follow", "--from-beginning", "--text")
+    broken_off = process(kraftpy_server, "produce", topic)
+    assert follower.stdout is not None
+    assert broken_off.stdin is not None
+    with follower, broken_off:
+        assert [follower.stdout.readline() for _ in range(2)] == ["one\n", "two\n"]
+        broken_off.stdin.write("three\n")
+        broken_off.stdin.flush()
+        assert follower.stdout.readline() == "three\n"
+        for one in (broken_off, follower):
+            one.send_signal(signal.SIGINT)
+            _, err = one.communicate(timeout=SECONDS)
+            assert (one.returncode, err) == (130, "")
+
+
+def test_a_reader_that_goes_away_is_no_failure(
+    kraftpy_server: EmbeddedBroker, run: Run, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in").write_text("".join(f"{'x' * 500}{number}\n" for number in range(2000)))
+    run("produce", topic, tmp_path / "in")
+    with process(kraftpy_server, "consume", topic) as writer:
+        assert writer.stdout is not None
+        assert writer.stderr is not None
+        assert json.loads(writer.stdout.readline())["offset"] == 0
+        writer.stdout.close()
+        assert writer.stderr.read() == ""
+        assert writer.wait(SECONDS) == 0
+
+
+def test_a_groups_life(run: Run, topic: str, tmp_path: Path) -> None:
+    group = f"{topic}-readers"
+    run("topic", "create", topic)
+    (tmp_path / "in").write_text("".join(f"{number}\n" for number in range(10)))
+    run("produce", topic, tmp_path / "in")
+    assert run("group", "describe", group, status=1).stderr == f"kraftpy: there is no group {group}\n"
+
+    assert [row["value"] for row in rows(run("consume", topic, "-g", group, "-n", 3))] == ["0", "1", "2"]
+    (row,) = rows(run("group", "describe", group))
+    assert (row["committed_offset"], row["end_offset"], row["lag"], row["state"]) == (3, 10, 7, "Empty")
+    assert [row["value"] for row in rows(run("consume", topic, "-g", group))] == [str(n) for n in range(3, 10)]
+    assert group in run("group", "list").stdout.splitlines()
+    assert rows(run("group", "describe", group))[0]["lag"] == 0
+    assert rows(run("group", "describe", group, "--members")) == []
+
+    planned = run("group", "reset-offsets", group, "-t", topic, "--shift-by", -4)
+    assert [(row["committed_offset"], row["new_offset"]) for row in rows(planned)] == [(10, 6)]
+    assert "nothing was changed" in planned.stderr
+    assert rows(run("group", "describe", group))[0]["committed_offset"] == 10
+    done = run("group", "reset-offsets", group, "--all-topics", "--to-offset", 99, "--execute")
+    assert [row["new_offset"] for row in rows(done)] == [10]
+    assert done.stderr == f"kraftpy: {topic}-0: moved to 10, the nearest offset its log holds\n"
+    for target, offset in ((("--to-earliest",), 0), (("--to-latest",), 10), (("--to-datetime", "1h"), 0)):
+        run("group", "reset-offsets", group, "-t", f"{topic}:0", *target, "--execute")
+        assert rows(run("group", "describe", group))[0]["committed_offset"] == offset
+    missing = run("group", "reset-offsets", group, "-t", f"{topic}:0,4", "--to-latest", status=1)
+    assert missing.stderr == f"kraftpy: topic {topic} has no partition 4\n"
+
+    assert run("group", "delete", group).stdout == f"deleted group {group}\n"
+    assert run("group", "delete", group, status=1).stderr.startswith("kraftpy: GROUP_ID_NOT_FOUND: ")
+
+
+def test_a_group_with_members_is_described_and_keeps_its_offsets(
+    kraftpy_server: EmbeddedBroker, run: Run, topic: str, tmp_path: Path
+) -> None:
+    group = f"{topic}-readers"
+    (tmp_path / "in").write_text("a\n")
+    run("produce", topic, tmp_path / "in")
+    with process(kraftpy_server, "consume", topic, "-g", group, "-f") as member:
+        assert member.stdout is not None
+        assert json.loads(member.stdout.readline())["value"] == "a"
+        (row,) = rows(run("group", "describe", group, "--members"))
+        assert (row["client"], row["partitions"], row["state"]) == ("kraftpy-consume", [f"{topic}-0"], "Stable")
+        (row,) = rows(run("group", "describe", group))
+        assert row["client"].startswith("kraftpy-consume@")
+        refused = run("group", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute", status=1)
+        assert refused.stderr == f"kraftpy: group {group} has 1 members: stop them before its offsets are moved\n"
+        assert run("group", "delete", group, status=1).stderr.startswith("kraftpy: NON_EMPTY_GROUP: ")
+        member.send_signal(signal.SIGINT)
+        member.communicate(timeout=SECONDS)
+    assert rows(run("group", "describe", group))[0]["committed_offset"] == 1
