@@ -500,7 +500,9 @@ class PartitionLog:
             self.truncate_fully_and_start_at(offset)
             return True
         keep = bisect_right(self._bases, offset)
-        self._trash += self._remove(range(len(self._segments) - 1, keep - 1, -1))
+        if keep < len(self._segments):
+            self._trash += self._remove(range(len(self._segments) - 1, keep - 1, -1))
+            self.directory.sync()  # before the cut, or a crash could leave a hole
         end_offset = self._segments[-1].truncate(offset)
         self._cut_at(end_offset)
         self.epochs.truncate_from_end(end_offset)
