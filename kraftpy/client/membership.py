@@ -24,7 +24,7 @@ Left out: the protocol of KIP-848 (groups driven by the broker).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
@@ -305,7 +305,7 @@ class Membership:
         -1,
     )  # what `sticky` tells: the last assignment and its time
     _members: tuple[JoinedMember, ...] = ()
-    _counts: dict[str, int] = field(default_factory=dict)  # what our assignment as a leader was based on
+    _counts: dict[str, int] | None = None  # what the assignment of the group we lead was based on, as far as known
     _joined_topics: tuple[str, ...] = ()
     _leaving_for: str = ""
 
@@ -457,6 +457,7 @@ class Membership:
             )
         if self.is_leader:
             self._members = event.members
+            self._counts = None
             if not event.skip_assignment:
                 return self._describe()
         self._become(State.SYNCING)
@@ -476,8 +477,8 @@ class Membership:
         subscriptions = {
             member.member_id: decode_subscription(member.metadata, member.group_instance_id) for member in self._members
         }
-        self._counts = dict(event.partition_counts)
-        assignment: Assignment = assignor.assign(self._counts, subscriptions)
+        self._counts = {topic: count for topic, count in event.partition_counts.items() if count > 0}
+        assignment: Assignment = assignor.assign(event.partition_counts, subscriptions)
         self._become(State.SYNCING)
         return [self._sync(tuple((member, encode_assignment(assignment[member])) for member in sorted(assignment)))]
 
@@ -495,8 +496,7 @@ class Membership:
                 pass
             case ErrorCode.REBALANCE_IN_PROGRESS:
                 self._become(State.UNJOINED)
-                self.next_attempt_ms = now
-                return self._tick(now)
+                return self._begin_join("the group is rebalancing", now)
             case _:
                 return self._join_failed(event.error, now)
         try:
@@ -592,7 +592,9 @@ class Membership:
             return []
         watched = {topic for member in self._members for topic in decode_subscription(member.metadata).topics}
         present = {topic: count for topic, count in event.partition_counts.items() if topic in watched and count > 0}
-        if present == {topic: count for topic, count in self._counts.items() if count > 0}:
+        if self._counts is None:
+            self._counts = present  # the assignment is older than this membership (KIP-814)
+        if present == self._counts:
             return []
         return self._request_rejoin("partitions were added or removed", now)
 
