@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -98,12 +100,16 @@ def spark_session(java: Java, scratch: Path) -> Iterator[SparkSession]:
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     with _environment(environment), (scratch / "spark.log").open("wb") as log, warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # Spark warns of pandas 3, which nothing here uses
+        warnings.simplefilter("ignore", RuntimeWarning)  # and, where it is interrupted, of a JVM we end below
         gateway = launch_gateway(
             conf,  # type: ignore[no-untyped-call]
             popen_kwargs={"stdout": log, "stderr": log},
         )
         try:
+            interrupt = signal.getsignal(signal.SIGINT)
             context = SparkContext(conf=conf, gateway=gateway)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, interrupt)  # Spark's own speaks to the JVM in the middle of another call
             session = SparkSession(context)
             try:
                 yield session

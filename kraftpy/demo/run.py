@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import logging
 import os
 import shutil
 import signal
@@ -249,13 +250,16 @@ def _empty(data: Path) -> None:
 
 @contextlib.contextmanager
 def _termination_as_interrupt() -> Iterator[None]:
-    """SIGTERM unwinds like Ctrl-C does, so that the broker and the JVM are ended."""
+    """SIGTERM unwinds like Ctrl-C does, so that the broker and the JVM are ended; what is cut off logs nothing more."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        logging.disable()
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        logging.disable(logging.NOTSET)
+        for number, handler in before.items():
+            signal.signal(number, handler)
