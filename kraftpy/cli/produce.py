@@ -21,8 +21,9 @@ from kraftpy.cli.output import Failure, say
 from kraftpy.cli.records import Headers, NewRecord, parse_json_record
 
 if TYPE_CHECKING:
-    from kraftpy.client.delivery import Delivery
+    from kraftpy.client import Delivery, Producer
 
+TOPIC_SECONDS = 5.0
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -136,7 +137,7 @@ async def _send(
     delivery: Delivery | None = None
     under_way: deque[Delivery] = deque()  # the last of each block: enough to notice early that nothing arrives
     async with Producer(bootstrap_servers=bootstrap, client_id="kraftpy-produce", **client) as producer:
-        await producer.partitions_for(topic)
+        await _known(producer, topic)
         async for lines in read_lines(names):
             for line in lines:
                 if shape.is_json and not line.strip():
@@ -160,6 +161,17 @@ async def _send(
                 under_way.popleft().result()
             advance(sum(map(len, lines)) + len(lines), len(lines))
     return sent
+
+
+async def _known(producer: Producer, topic: str) -> None:
+    """Wait a little for the topic: a producer would wait a minute for somebody to create it. Raises Failure."""
+    import asyncio
+
+    try:
+        async with asyncio.timeout(TOPIC_SECONDS):
+            await producer.partitions_for(topic)
+    except TimeoutError:
+        raise Failure(f"there is no topic {topic}, and the broker does not create it") from None
 
 
 @contextlib.contextmanager

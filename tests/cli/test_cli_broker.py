@@ -200,6 +200,19 @@ def test_input_that_cannot_be_sent_is_named(
     assert refused.stderr.count("\n") == 1
 
 
+def test_a_topic_that_nobody_creates_is_not_waited_for_long(
+    start_broker: Callable[..., EmbeddedBroker], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("kraftpy.cli.produce.TOPIC_SECONDS", 0.2)
+    server = start_broker(settings={"auto.create.topics.enable": "false"})
+    (tmp_path / "in").write_text("a\n")
+    result = CliRunner().invoke(cli, ["produce", "nowhere", str(tmp_path / "in"), "-b", server.bootstrap])
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "kraftpy: there is no topic nowhere, and the broker does not create it\n",
+    )
+
+
 def test_progress_is_shown_on_standard_error(run: Run, topic: str, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("".join(f"{number}\n" for number in range(1234)))
     result = run("produce", topic, "--progress", tmp_path / "in")
