@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
+from pathlib import Path
 
 import pytest
 
+import kraftpy
 from kraftpy.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType, Setting, TopicConfig
 from kraftpy.config.other_settings import DROPPED, OTHER_SETTINGS
 from kraftpy.config.settings import parse_table
@@ -138,3 +141,37 @@ def test_a_password_is_not_shown_in_an_error() -> None:
     with pytest.raises(ConfigError, match="hidden") as refused:
         setting.parse("secret")
     assert "secret" not in str(refused.value)
+
+
+WITHIN_CONFIG = {
+    "broker.id",
+    "controller.listener.names",
+    "inter.broker.listener.name",
+    "listener.security.protocol.map",
+    "listeners",
+    "log.dir",
+    "process.roles",
+    "security.inter.broker.protocol",
+}
+"""What the settings themselves use, to check and resolve others."""
+
+
+def _broker_source() -> str:
+    package = Path(kraftpy.__file__).parent
+    parts = ("broker", "groups", "log", "metadata")
+    return "".join(path.read_text() for part in parts for path in sorted((package / part).rglob("*.py")))
+
+
+def test_the_settings_called_used_are_those_the_broker_reads() -> None:
+    source = _broker_source()
+    read = {name for name, setting in EVERY.items() if re.search(rf"\.{setting.attribute}\b", source)}
+    for_topics = {synonym for synonyms in SYNONYMS.values() for synonym in synonyms}
+    assert BROKER_SETTINGS.keys() - read - for_topics == WITHIN_CONFIG - read
+    assert read - BROKER_SETTINGS.keys() == set()
+
+
+def test_the_topic_settings_said_to_have_no_effect_are_those_nobody_reads() -> None:
+    source = _broker_source()
+    read = {name for name, setting in TOPIC_SETTINGS.items() if re.search(rf"\.{setting.attribute}\b", source)}
+    resolved = {"internal.segment.bytes", "remote.storage.enable"}  # into segment.bytes; refused where true
+    assert TOPIC_SETTINGS.keys() - read - resolved == NO_EFFECT

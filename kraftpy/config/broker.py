@@ -64,8 +64,6 @@ class BrokerConfig:
     inter_broker_listener_name: str | None = _default("inter.broker.listener.name")
     security_inter_broker_protocol: str = _default("security.inter.broker.protocol")
     socket_listen_backlog_size: int = _default("socket.listen.backlog.size")
-    socket_receive_buffer_bytes: int = _default("socket.receive.buffer.bytes")
-    socket_send_buffer_bytes: int = _default("socket.send.buffer.bytes")
     socket_request_max_bytes: int = _default("socket.request.max.bytes")
     connections_max_idle_ms: int = _default("connections.max.idle.ms")
     max_connections: int = _default("max.connections")
@@ -114,9 +112,6 @@ class BrokerConfig:
     log_flush_scheduler_interval_ms: int = _default("log.flush.scheduler.interval.ms")
     log_flush_offset_checkpoint_interval_ms: int = _default("log.flush.offset.checkpoint.interval.ms")
     log_flush_start_offset_checkpoint_interval_ms: int = _default("log.flush.start.offset.checkpoint.interval.ms")
-    replica_high_watermark_checkpoint_interval_ms: int = _default("replica.high.watermark.checkpoint.interval.ms")
-    log_cleaner_enable: bool = _default("log.cleaner.enable")
-    log_cleaner_backoff_ms: int = _default("log.cleaner.backoff.ms")
     log_cleaner_delete_retention_ms: int = _default("log.cleaner.delete.retention.ms")
     log_cleaner_min_cleanable_ratio: float = _default("log.cleaner.min.cleanable.ratio")
     log_cleaner_min_compaction_lag_ms: int = _default("log.cleaner.min.compaction.lag.ms")
@@ -133,7 +128,6 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = _default("group.max.session.timeout.ms")
     group_max_size: int = _default("group.max.size")
     offset_metadata_max_bytes: int = _default("offset.metadata.max.bytes")
-    offsets_commit_timeout_ms: int = _default("offsets.commit.timeout.ms")
     offsets_retention_minutes: int = _default("offsets.retention.minutes")
     offsets_retention_check_interval_ms: int = _default("offsets.retention.check.interval.ms")
     offsets_topic_num_partitions: int = _default("offsets.topic.num.partitions")
@@ -141,15 +135,9 @@ class BrokerConfig:
     offsets_topic_segment_bytes: int = _default("offsets.topic.segment.bytes")
     offsets_topic_compression_codec: int = _default("offsets.topic.compression.codec")
 
-    # Idempotent and transactional producers
+    # Idempotent producers
     producer_id_expiration_ms: int = _default("producer.id.expiration.ms")
     producer_id_expiration_check_interval_ms: int = _default("producer.id.expiration.check.interval.ms")
-    transaction_max_timeout_ms: int = _default("transaction.max.timeout.ms")
-    transactional_id_expiration_ms: int = _default("transactional.id.expiration.ms")
-    transaction_state_log_num_partitions: int = _default("transaction.state.log.num.partitions")
-    transaction_state_log_replication_factor: int = _default("transaction.state.log.replication.factor")
-    transaction_state_log_min_isr: int = _default("transaction.state.log.min.isr")
-    transaction_state_log_segment_bytes: int = _default("transaction.state.log.segment.bytes")
 
     given: Mapping[str, Given] = field(default_factory=dict, compare=False, repr=False)
 

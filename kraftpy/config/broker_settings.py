@@ -34,10 +34,6 @@ security.inter.broker.protocol                   string   PLAINTEXT {PLAINTEXT,S
     Protocol between brokers where no listener is named for it.
 socket.listen.backlog.size                       int      50 1..
     Connections that may wait to be accepted.
-socket.receive.buffer.bytes                      int      102400
-    Receive buffer of a socket; -1 leaves it to the system.
-socket.send.buffer.bytes                         int      102400
-    Send buffer of a socket; -1 leaves it to the system.
 socket.request.max.bytes                         int      104857600 1..
     Largest request; a larger one costs the connection.
 connections.max.idle.ms                          long     600000
@@ -128,12 +124,6 @@ log.flush.offset.checkpoint.interval.ms          int      60000 0..
     Pause between writes of the recovery points.
 log.flush.start.offset.checkpoint.interval.ms    int      60000 0..
     Pause between writes of the log start offsets.
-replica.high.watermark.checkpoint.interval.ms    long     5000
-    Pause between writes of the high watermarks.
-log.cleaner.enable                               boolean  true
-    Compact logs whose policy says so.
-log.cleaner.backoff.ms                           long     15000 0..
-    Pause of the cleaner when there is nothing to clean.
 log.cleaner.delete.retention.ms                  long     86400000 0..
     How long a tombstone stays for readers to see.
 log.cleaner.min.cleanable.ratio                  double   0.5 0..1
@@ -162,8 +152,6 @@ group.max.size                                   int      2147483647 1..
     Most members of a group.
 offset.metadata.max.bytes                        int      4096
     Longest note beside a committed offset.
-offsets.commit.timeout.ms                        int      5000 1..
-    Longest a commit waits to be durable.
 offsets.retention.minutes                        int      10080 1..
     How long the offsets of an empty group are kept.
 offsets.retention.check.interval.ms              long     600000 1..
@@ -177,21 +165,9 @@ offsets.topic.segment.bytes                      int      104857600 1..
 offsets.topic.compression.codec                  int      0
     Codec of __consumer_offsets, by its number.
 
-# Idempotent and transactional producers
+# Idempotent producers
 producer.id.expiration.ms                        int      86400000 1..
     How long a silent producer's sequence numbers are kept.
 producer.id.expiration.check.interval.ms         int      600000 1..
     Pause between looks for expired producers.
-transaction.max.timeout.ms                       int      900000 1..
-    Longest transaction timeout a producer may ask for.
-transactional.id.expiration.ms                   int      604800000 1..
-    How long an unused transactional id is kept.
-transaction.state.log.num.partitions             int      50 1..
-    Partitions of __transaction_state.
-transaction.state.log.replication.factor         short    3->1 1..
-    Replicas of __transaction_state.
-transaction.state.log.min.isr                    int      2->1 1..
-    Replicas that must have a record of __transaction_state.
-transaction.state.log.segment.bytes              int      104857600 1..
-    Segment size of __transaction_state.
 """

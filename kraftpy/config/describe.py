@@ -13,7 +13,7 @@ from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig
 from kraftpy.config.listeners import Listener
 from kraftpy.config.settings import ConfigType, Setting, render
 from kraftpy.config.topic import TOPIC_SETTINGS, topic_default_values
-from kraftpy.config.topic_settings import SYNONYMS
+from kraftpy.config.topic_settings import NO_EFFECT, SYNONYMS
 
 
 class ConfigSource(IntEnum):
@@ -148,6 +148,13 @@ def _entry(
         type=setting.type,
         read_only=read_only,
         is_sensitive=sensitive,
-        documentation=setting.meaning,
+        documentation=_documentation(setting),
         synonyms=tuple(synonyms),
     )
+
+
+def _documentation(setting: Setting) -> str:
+    is_topic_setting = TOPIC_SETTINGS.get(setting.name) is setting
+    if setting.name in NO_EFFECT if is_topic_setting else setting.name not in BROKER_SETTINGS:
+        return f"{setting.meaning} (No effect in this broker.)"
+    return setting.meaning

@@ -229,6 +229,10 @@ request.timeout.ms                               int      30000
     Longest wait for an answer to the broker's own requests.
 server.max.startup.time.ms                       long     9223372036854775807 0..
     Longest a start may take.
+socket.receive.buffer.bytes                      int      102400
+    Receive buffer of a socket; -1 leaves it to the system.
+socket.send.buffer.bytes                         int      102400
+    Send buffer of a socket; -1 leaves it to the system.
 
 # The metadata quorum
 broker.heartbeat.interval.ms                     int      2000
@@ -345,6 +349,8 @@ replication.quota.window.size.seconds            int      1 1..
     Time one such sample covers.
 unclean.leader.election.interval.ms              long     300000 1..
     Pause between looks for unclean elections to hold.
+replica.high.watermark.checkpoint.interval.ms    long     5000
+    Pause between writes of the high watermarks.
 
 # The cleaner and the remote tier
 log.cleaner.dedupe.buffer.size                   long     134217728
@@ -420,6 +426,10 @@ remote.log.storage.manager.impl.prefix           string   rsm.config. non-empty
     Prefix of settings handed to that class.
 remote.log.storage.system.enable                 boolean  false
     Turn the remote tier on.
+log.cleaner.enable                               boolean  true
+    Compact logs whose policy says so.
+log.cleaner.backoff.ms                           long     15000 0..
+    Pause of the cleaner when there is nothing to clean.
 
 # Consumer groups of the newer protocol, share groups, streams groups
 group.consumer.assignment.interval.ms            int      1000 0..
@@ -558,6 +568,8 @@ share.coordinator.threads                        int      1 1..
     Threads of the share coordinator.
 share.coordinator.write.timeout.ms               int      5000 1..
     Longest a write of share state waits to be durable.
+offsets.commit.timeout.ms                        int      5000 1..
+    Longest a commit waits to be durable.
 
 # Transactions
 add.partitions.to.txn.retry.backoff.max.ms       int      100 0..
@@ -574,6 +586,18 @@ transaction.state.log.load.buffer.size           int      5242880 1..
     Bytes read at a time when transactions are loaded.
 transaction.two.phase.commit.enable              boolean  false
     Let clients hold a transaction open without a timeout.
+transaction.max.timeout.ms                       int      900000 1..
+    Longest transaction timeout a producer may ask for.
+transactional.id.expiration.ms                   int      604800000 1..
+    How long an unused transactional id is kept.
+transaction.state.log.num.partitions             int      50 1..
+    Partitions of __transaction_state.
+transaction.state.log.replication.factor         short    3 1..
+    Replicas of __transaction_state.
+transaction.state.log.min.isr                    int      2 1..
+    Replicas that must have a record of __transaction_state.
+transaction.state.log.segment.bytes              int      104857600 1..
+    Segment size of __transaction_state.
 """
 
 OTHER_PREFIXES = ("listener.name.", "rlmm.config.", "rsm.config.")

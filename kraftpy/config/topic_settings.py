@@ -61,17 +61,17 @@ segment.ms                                       long     604800000 1..
 unclean.leader.election.enable                   boolean  false
     Let a replica that lags become leader, losing records.
 follower.replication.throttled.replicas          list     "" throttled
-    Replicas that fetch under the replication quota. (no effect here)
+    Replicas that fetch under the replication quota.
 leader.replication.throttled.replicas            list     "" throttled
-    Replicas that are fetched from under the replication quota. (no effect here)
+    Replicas that are fetched from under the replication quota.
 local.retention.bytes                            long     -2 -2..
-    Bytes kept here of a log that also has a remote tier. (no effect here)
+    Bytes kept here of a log that also has a remote tier.
 local.retention.ms                               long     -2 -2..
-    Age kept here of a log that also has a remote tier. (no effect here)
+    Age kept here of a log that also has a remote tier.
 remote.log.copy.disable                          boolean  false
-    Stop copying to the remote tier. (no effect here)
+    Stop copying to the remote tier.
 remote.log.delete.on.disable                     boolean  false
-    Delete the remote tier's files once it is disabled. (no effect here)
+    Delete the remote tier's files once it is disabled.
 remote.storage.enable                            boolean  false
     Keep old segments in a remote tier. (no remote tier here)
 """
@@ -108,12 +108,23 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 
 NO_EFFECT = frozenset(
     {
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.type",
+        "compression.zstd.level",
+        "delete.retention.ms",
         "follower.replication.throttled.replicas",
         "leader.replication.throttled.replicas",
         "local.retention.bytes",
         "local.retention.ms",
+        "max.compaction.lag.ms",
+        "min.cleanable.dirty.ratio",
+        "min.compaction.lag.ms",
+        "min.insync.replicas",
+        "preallocate",
         "remote.log.copy.disable",
         "remote.log.delete.on.disable",
+        "unclean.leader.election.enable",
     }
 )
 """Topic settings that are kept and shown, and change nothing here."""
