@@ -1,4 +1,4 @@
-"""What a batch must be for its topic: one of it, in size, in time, with keys. No state."""
+"""What batches must be to be let into a log: how many, how large, of what time, with keys. No state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from kraftpy.config.topic import TopicConfig
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.protocol.record_batch import BatchHeader, CorruptBatch, iter_records, split_batches
+from kraftpy.protocol.record_batch import BatchHeader, CorruptBatch, check_crc, iter_records, split_batches
 from kraftpy.types import Millis
 
 _LOG_APPEND_TIME: Final = "LogAppendTime"
@@ -46,3 +46,30 @@ def check_keys(header: BatchHeader, batch: Buffer) -> None:
     for record in iter_records(batch, header):
         if record.key is None:
             raise KafkaError(ErrorCode.INVALID_RECORD, f"record {record.offset} of a compacted topic has no key")
+
+
+def fitting_copies(
+    records: memoryview, log_end_offset: int, leader_epoch: int
+) -> tuple[list[tuple[BatchHeader, int]], int]:
+    """The batches a follower may append of what its leader sent, each with its position, and their size together.
+
+    A last batch that is cut short is left out; so is one of a leader epoch above the one that was asked for (-1: any),
+    and all after it (KAFKA-18723). CorruptBatch where one does not follow the batch before, or its CRC does not match.
+    """
+    batches: list[tuple[BatchHeader, int]] = []
+    position, expected, epoch = 0, log_end_offset, -1
+    for header, batch in split_batches(records, allow_partial=True):
+        if header.partition_leader_epoch > leader_epoch >= 0:
+            break
+        if header.base_offset < expected or header.last_offset_delta < 0:
+            raise CorruptBatch(
+                f"offsets {header.base_offset} to {header.last_offset} behind a log that ends at {expected}"
+            )
+        if 0 <= header.partition_leader_epoch < epoch:
+            raise CorruptBatch(f"leader epoch {header.partition_leader_epoch} after {epoch}")
+        if not check_crc(batch):
+            raise CorruptBatch("the CRC does not match")
+        batches.append((header, position))
+        position += len(batch)
+        expected, epoch = header.next_offset, header.partition_leader_epoch
+    return batches, position

@@ -1,16 +1,22 @@
-"""The part of a flush that blocks, as an object a thread can run on its own.
+"""What of a log is durable, and making it so: the part of a flush that blocks is an object a thread can run on its own.
 
 Order: segments, then the indexes made from them, then producer snapshots and leader epochs, then the directory's names.
-Only when all of it is done may the recovery point move. The job owns its handles: it opened them on the loop, so a
+Only when all of it is done may the recovery point move. The job owns its handles: they were opened on the loop, so a
 segment that is renamed or deleted meanwhile is synced all the same and no file is created by mistake. Indexes go to
 temporary files; the loop renames them when it takes the job back, if the segment still is what they were made from.
+
+An index or a snapshot that is missing after a crash is made anew, and a recovery point that does not cover them is
+safe; a wrong one would not be, which is why nothing is ever written over in place.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kraftpy.log import layout
+from kraftpy.log.epochs import LeaderEpochs
 from kraftpy.log.index import OffsetIndex, TimeIndex
 from kraftpy.log.segment import Segment
 from kraftpy.ports import Directory, File
@@ -41,16 +47,23 @@ class FlushJob:
         "sync_directory",
     )
 
-    def __init__(self, directory: Directory, end_offset: int, epochs_version: int) -> None:
+    def __init__(self, directory: Directory, end_offset: int) -> None:
         self.directory = directory
         self.end_offset = end_offset
-        self.epochs_version = epochs_version
+        """The records before it are durable once the job is done."""
         self.logs: list[File] = []
         self.indexes: list[IndexWrite] = []
         self.snapshots: dict[int, bytes] = {}
         self.epochs: bytes | None = None
+        self.epochs_version = 0
         self.sync_directory = False
         self.is_done = False
+
+    def add_indexes(self, segment: Segment) -> None:
+        """Store a sealed segment's index too."""
+        offsets, times = segment.load_indexes()
+        files = segment.open_temporary_indexes()
+        self.indexes.append(IndexWrite(segment, offsets.frozen(), times.frozen(), *files))
 
     def run(self) -> None:
         """Sync everything, and close the handles. Blocks; for a thread. Raises OSError as the disk does."""
@@ -69,15 +82,11 @@ class FlushJob:
                 self.directory.replace(layout.file_name(offset, layout.SNAPSHOT), data)
             if self.epochs is not None:
                 self.directory.replace(layout.LEADER_EPOCHS, self.epochs)
-            if self.sync_directory or self.indexes:
+            if self.sync_directory:
                 self.directory.sync()
             self.is_done = True
         finally:
             self.close()
-
-    def cut_at(self, end_offset: int) -> None:
-        """The log was truncated while the job runs: it promises less."""
-        self.end_offset = min(self.end_offset, end_offset)
 
     def doubtful_snapshots(self) -> list[int]:
         """Offsets of snapshots it may write although what they describe has been truncated."""
@@ -90,3 +99,123 @@ class FlushJob:
         for write in self.indexes:
             write.index_file.close()
             write.time_index_file.close()
+
+
+class Durability:
+    """How far a log is durable, and what is not yet. For the loop; only its jobs go to threads."""
+
+    __slots__ = (
+        "_directory",
+        "_has_renamed",
+        "_stored_epochs",
+        "is_failed",
+        "job",
+        "names_changed",
+        "recovery_point",
+        "sealed",
+        "snapshots",
+    )
+
+    def __init__(self, directory: Directory, recovery_point: int, *, epochs_are_stored: bool) -> None:
+        self._directory = directory
+        self.recovery_point = recovery_point
+        self.sealed: list[Segment] = []
+        """Segments whose index is in memory and not yet on disk."""
+        self.snapshots: dict[int, bytes] = {}
+        """Producer snapshots that are not yet on disk."""
+        self.names_changed = False
+        self.job: FlushJob | None = None
+        self.is_failed = False
+        self._stored_epochs = 0 if epochs_are_stored else -1  # the version that is on disk
+        self._has_renamed = False  # indexes, whose names need not be durable before a clean stop
+
+    def begin(
+        self, segments: Sequence[Segment], bases: Sequence[int], end_offset: int, epochs: LeaderEpochs
+    ) -> FlushJob | None:
+        """The job that makes a log of these segments durable up to `end_offset`.
+
+        None where nothing is to be done, or a job is under way. OSError where an earlier one failed: what the kernel
+        dropped then cannot be synced any more.
+        """
+        if self.is_failed:
+            raise OSError(f"an earlier flush of {self._directory.path} failed")
+        if self.job is not None:
+            return None
+        is_new_epoch = epochs.version != self._stored_epochs and (self._stored_epochs >= 0 or bool(epochs.entries()))
+        if not (self.recovery_point < end_offset or self.sealed or self.names_changed or is_new_epoch):
+            return None
+        job = FlushJob(self._directory, end_offset)
+        try:
+            for segment in segments[max(0, bisect_right(bases, self.recovery_point) - 1) :]:
+                job.logs.append(segment.log.open_private())
+            for segment in self.sealed:
+                job.add_indexes(segment)
+        except OSError:
+            job.close()
+            raise
+        job.snapshots = dict(self.snapshots)
+        if is_new_epoch:
+            job.epochs, job.epochs_version = epochs.encode(), epochs.version
+        job.sync_directory, self.names_changed = self.names_changed, False
+        self.job = job
+        return job
+
+    def finish(self, job: FlushJob, *, is_closing: bool = False) -> None:
+        """Take over what a job achieved; where it failed, nothing can be promised any more."""
+        self.job = None
+        if not job.is_done:
+            self.is_failed = True
+            return
+        self.recovery_point = max(self.recovery_point, job.end_offset)
+        if job.epochs is not None:
+            self._stored_epochs = job.epochs_version
+        for write in job.indexes:
+            segment = write.segment
+            is_valid = is_closing or (segment in self.sealed and segment.base_offset < job.end_offset)
+            segment.finish_temporary_indexes(keep=is_valid)
+            if is_valid and segment in self.sealed:
+                self.sealed.remove(segment)
+                segment.drop_indexes()
+            self._has_renamed = True
+        for offset, data in job.snapshots.items():
+            if self.snapshots.get(offset) is data:
+                del self.snapshots[offset]
+        for offset in job.doubtful_snapshots():
+            self._directory.delete(layout.file_name(offset, layout.SNAPSHOT))
+
+    def close(self, segments: Sequence[Segment], bases: Sequence[int], end_offset: int, epochs: LeaderEpochs) -> None:
+        """Make everything durable, the active segment's index too, so that the log can be opened as clean. Blocks."""
+        active = segments[-1]
+        if active.offset_index is not None:
+            active.cut_torn_tail()
+            self.names_changed = True
+        job = self.begin(segments, bases, end_offset, epochs)
+        if job is not None:
+            try:
+                if active.offset_index is not None:
+                    active.seal()
+                    job.add_indexes(active)
+                job.run()
+            finally:
+                self.finish(job, is_closing=True)
+        if self._has_renamed:
+            self._directory.sync()
+
+    def cut(self, last_base_offset: int) -> None:
+        """The log was truncated within the segment of that base offset, which is written to again.
+
+        What a job under way writes about that segment and what came after it may be of before the cut.
+        """
+        self.names_changed = True
+        self.sealed = [segment for segment in self.sealed if segment.base_offset < last_base_offset]
+        if self.job is not None:
+            self.job.end_offset = min(self.job.end_offset, last_base_offset)
+
+    def removed(self, segments: Sequence[Segment]) -> None:
+        """Segments were taken out of the log."""
+        self.names_changed = True
+        self.sealed = [segment for segment in self.sealed if segment not in segments]
+
+    def doubtful_snapshots(self) -> list[int]:
+        """Offsets of snapshots on disk that must not be read."""
+        return [] if self.job is None else self.job.doubtful_snapshots()

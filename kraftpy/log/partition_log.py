@@ -25,95 +25,44 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from enum import Enum
-from typing import Final, NamedTuple
 
 import xxhash
 
 from kraftpy.config.topic import TopicConfig
-from kraftpy.log import layout
-from kraftpy.log.appending import check_keys, check_timestamps, log_append_time, only_batch
+from kraftpy.log import by_time, layout
+from kraftpy.log.appending import check_keys, check_timestamps, fitting_copies, log_append_time, only_batch
 from kraftpy.log.epochs import EpochEnd, LeaderEpochs
-from kraftpy.log.files import FileCache, LazyFile
-from kraftpy.log.flushing import FlushJob, IndexWrite
+from kraftpy.log.files import FileCache
+from kraftpy.log.flushing import Durability, FlushJob
 from kraftpy.log.producers import EXPIRATION_MS, ProducerStates
 from kraftpy.log.recovery import LoadedLog, Progress, RecoveryReport, load, newest_snapshot, replay, snapshot_offsets
+from kraftpy.log.results import AppendResult, LogSlice, Origin, ReadResult, TimestampAndOffset
 from kraftpy.log.retention import SegmentAge, segments_to_delete
 from kraftpy.log.segment import Segment
-from kraftpy.ports import Buffer, Directory, File
+from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import (
+    NO_TIMESTAMP,
     BatchHeader,
     CorruptBatch,
     check_crc,
     decode_control_record,
     iter_records,
     read_header,
-    split_batches,
     stamp,
     validate_batch,
 )
 from kraftpy.types import Millis, TopicId
 
-NO_TIMESTAMP: Final = -1
-
-
-class Origin(Enum):
-    """Who wrote the batches that are to be appended."""
-
-    CLIENT = "client"  # one batch; offsets assigned, producer rules enforced
-    COORDINATOR = "coordinator"  # the broker itself: one batch, control batches allowed
-    REPLICA = "replica"  # copies of the leader's batches, offsets as they are
-
-
-class AppendResult(NamedTuple):
-    """What became of an append. Offsets of a duplicate are those of its first copy."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time: int
-    """Milliseconds where the topic stamps LogAppendTime, else -1."""
-    log_start_offset: int
-    log_end_offset: int
-    """After the append. Readers waiting for more are to be woken unless `is_duplicate`."""
-    is_duplicate: bool
-    rolled: bool
-    """A segment was sealed: have a flush run soon, to store its index and free its memory."""
-    flush_due: bool
-    """`flush.messages` is reached: flush before acknowledging."""
-
-
-class ReadResult(NamedTuple):
-    """Whole batches. The first may begin before the offset asked for."""
-
-    records: bytes
-    next_offset: int
-    """Where to go on; the offset asked for where nothing was read."""
-
-
-class LogSlice:
-    """Whole batches as a stretch of a file, for a transfer that bypasses memory. `release` it when done."""
-
-    __slots__ = ("_handle", "file", "length", "next_offset", "position")
-
-    def __init__(self, handle: LazyFile, position: int, length: int, next_offset: int) -> None:
-        self._handle = handle
-        self.file: File = handle.pin()
-        self.position = position
-        self.length = length
-        self.next_offset = next_offset
-
-    def release(self) -> None:
-        """The file may be closed again."""
-        self._handle.unpin()
-
-
-class TimestampAndOffset(NamedTuple):
-    """A record found by time."""
-
-    offset: int
-    timestamp: int
-    leader_epoch: int
+__all__ = [
+    "AppendResult",
+    "LogSlice",
+    "Origin",
+    "PartitionLog",
+    "ReadResult",
+    "TimestampAndOffset",
+    "delete_files",
+]
 
 
 class PartitionLog:
@@ -137,21 +86,13 @@ class PartitionLog:
         self.producers: ProducerStates = loaded.producers
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
-        self.recovery_point = loaded.recovery_point
-        """Everything before this offset is synced: to be checkpointed by the log directory's owner."""
         self.is_closed = False
-        self.is_failed = False
         self._files = files
         self._expiration_ms = expiration_ms
         self._segments = loaded.segments
         self._bases = [segment.base_offset for segment in loaded.segments]
-        self._stored_epochs = 0 if loaded.epochs_are_stored else -1
-        self._snapshots: dict[int, bytes] = {}  # made, and not yet on disk
+        self._durability = Durability(directory, loaded.recovery_point, epochs_are_stored=loaded.epochs_are_stored)
         self._stored_snapshot = loaded.log_end_offset if loaded.snapshot_is_stored else -1
-        self._names_changed = False
-        self._has_renamed = False  # index files, which need not be durable before a clean stop
-        self._flush: FlushJob | None = None
-        self._sealed: list[Segment] = []  # whose index is in memory and not yet on disk
         self._trash: list[str] = []  # files renamed by a truncation
         self._last_write_at = now  # or when it was opened: the time of what happens without being told the time
 
@@ -206,8 +147,11 @@ class PartitionLog:
         One batch, which gets the next offsets and `leader_epoch`, unless the origin is a replica: then any number, kept
         as they are, those of a leader epoch above `leader_epoch` and all after them left out (KAFKA-18723). Raises
         KafkaError: what `validate_batch` names, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD,
-        INVALID_TIMESTAMP, and the producer's errors (`ProducerStates.check`). Raises OSError as the disk does.
+        INVALID_TIMESTAMP, and the producer's errors (`ProducerStates.check`); KAFKA_STORAGE_ERROR for a log that is
+        closed or failed. Raises OSError as the disk does.
         """
+        if self.is_closed or self.is_failed:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log {self.directory.path} takes no more records")
         if origin is Origin.REPLICA:
             return self._append_copies(records, leader_epoch, now)
         config = self.config
@@ -260,26 +204,11 @@ class PartitionLog:
 
     def _append_copies(self, records: Buffer, leader_epoch: int, now: Millis) -> AppendResult:
         """Append what a leader sent. CorruptBatch where it does not fit behind this log; nothing is appended then."""
-        batches: list[tuple[BatchHeader, int]] = []
         view = memoryview(records)
-        position, expected, epoch = 0, self.log_end_offset, -1
-        for header, batch in split_batches(view, allow_partial=True):
-            if header.partition_leader_epoch > leader_epoch >= 0:
-                break
-            if header.base_offset < expected or header.last_offset_delta < 0:
-                raise CorruptBatch(
-                    f"offsets {header.base_offset} to {header.last_offset} behind a log that ends at {expected}"
-                )
-            if 0 <= header.partition_leader_epoch < epoch:
-                raise CorruptBatch(f"leader epoch {header.partition_leader_epoch} after {epoch}")
-            if not check_crc(batch):
-                raise CorruptBatch("the CRC does not match")
-            batches.append((header, position))
-            position += len(batch)
-            expected, epoch = header.next_offset, header.partition_leader_epoch
+        batches, size = fitting_copies(view, self.log_end_offset, leader_epoch)
         if not batches:
             return self._result(self.log_end_offset, self.log_end_offset - 1, NO_TIMESTAMP)
-        rolled = self._write(view[:position], batches, now)
+        rolled = self._write(view[:size], batches, now)
         for header, start in batches:
             if header.partition_leader_epoch > self.epochs.latest:
                 self.epochs.assign(header.partition_leader_epoch, header.base_offset)
@@ -316,7 +245,7 @@ class PartitionLog:
             active.append(data, batches, config.index_interval_bytes)
         except OSError:
             # What the write left is cut off but not durably so: the file is to be synced again.
-            self.recovery_point = min(self.recovery_point, active.base_offset)
+            self._lower_recovery_point(active.base_offset)
             raise
         self.log_end_offset = last.next_offset
         return rolled
@@ -350,11 +279,11 @@ class PartitionLog:
         active.cut_torn_tail()
         following = Segment.create(self.directory, self.log_end_offset, self._files, created_at=now)
         active.seal()
-        self._snapshots[self.log_end_offset] = self.producers.encode()
-        self._sealed.append(active)
+        self._durability.snapshots[self.log_end_offset] = self.producers.encode()
+        self._durability.sealed.append(active)
         self._segments.append(following)
         self._bases.append(following.base_offset)
-        self._names_changed = True
+        self._durability.names_changed = True
         return following
 
     # --- reading ---
@@ -441,47 +370,14 @@ class PartitionLog:
         """The first record at or after `timestamp` (ms) and below `end_offset`; decodes one batch. None where there is
         none.
 
-        A topic's LogAppendTime counts where its batches have that. Raises CorruptBatch where records cannot be read.
+        Raises CorruptBatch where records cannot be read.
         """
         limit = self.log_end_offset if end_offset is None else min(end_offset, self.log_end_offset)
-        for segment in self._segments:
-            if segment.base_offset >= limit:
-                break
-            if not segment.size or segment.max_timestamp()[0] < timestamp:
-                continue
-            for placed in segment.first_at_least(timestamp, self.log_start_offset):
-                if placed.base_offset >= limit:
-                    return None
-                batch = segment.log.get().read(placed.position, placed.size)
-                for record in iter_records(batch):
-                    if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
-                        if record.offset >= limit:
-                            return None
-                        return TimestampAndOffset(record.offset, record.timestamp, placed.leader_epoch)
-        return None
+        return by_time.first_at_or_after(self._segments, timestamp, self.log_start_offset, limit)
 
     def offset_of_max_timestamp(self) -> TimestampAndOffset | None:
         """The first record that has the largest timestamp of all (KIP-734); None where no record has one."""
-        best: Segment | None = None
-        for segment in self._segments:
-            if segment.size and segment.max_timestamp()[0] > (-1 if best is None else best.max_timestamp()[0]):
-                best = segment
-        if best is None:
-            return None
-        timestamp, last_offset = best.max_timestamp()
-        placed = best.find(last_offset)
-        if placed is None:
-            return None
-        batch = best.log.get().read(placed.position, placed.size)
-        for record in iter_records(batch):
-            if record.timestamp == timestamp and record.offset >= self.log_start_offset:
-                return TimestampAndOffset(record.offset, record.timestamp, placed.leader_epoch)
-        # The header named a time that none of its records has (records lie, or were compacted away): look for the
-        # latest one.
-        latest = max(
-            ((record.timestamp, -record.offset) for record in iter_records(batch)), default=(NO_TIMESTAMP, -last_offset)
-        )
-        return TimestampAndOffset(-latest[1], latest[0], placed.leader_epoch)
+        return by_time.latest(self._segments, self.log_start_offset)
 
     # --- cutting ---
 
@@ -509,9 +405,12 @@ class PartitionLog:
         self._reload_producers()
         self.directory.sync()
         has_fallen = end_offset < self.recovery_point or end_offset < self.log_start_offset
-        self.recovery_point = min(self.recovery_point, end_offset)
+        self._lower_recovery_point(end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
         return has_fallen
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        self._durability.recovery_point = min(self._durability.recovery_point, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next record is `offset`. What a follower does that is out of its leader's range. Blocks.
@@ -523,36 +422,31 @@ class PartitionLog:
         first = Segment.create(self.directory, offset, self._files, created_at=self._last_write_at)
         self._segments, self._bases = [first], [offset]
         self._cut_at(offset)
-        if self._flush is not None:
-            self._flush.cut_at(-1)  # nothing it writes is of this log any more
-        self.log_start_offset = self.recovery_point = offset
+        self._durability.cut(-1)  # nothing that a job under way writes is of this log any more
+        self.log_start_offset = self._durability.recovery_point = offset
         self.epochs.clear()
         self.producers = ProducerStates()
         for stored in snapshot_offsets(self.directory):
             self.directory.delete(layout.file_name(stored, layout.SNAPSHOT))
-        self._snapshots.clear()
+        self._durability.snapshots.clear()
 
     def _cut_at(self, end_offset: int) -> None:
-        self._sealed = [segment for segment in self._sealed if segment.base_offset < self._bases[-1]]
         self.log_end_offset = end_offset
-        self._names_changed = True
         self._stored_snapshot = -1
-        if self._flush is not None:
-            # What its thread writes about the segment that was cut, and about what came after, may be of before the
-            # cut.
-            self._flush.cut_at(self._bases[-1])
+        self._durability.cut(self._bases[-1])
 
     def _reload_producers(self) -> None:
-        end_offset = self.log_end_offset
-        self._snapshots = {offset: data for offset, data in self._snapshots.items() if offset <= end_offset}
+        """Producer state as of the log's end, after a truncation: from the newest snapshot left, and the log."""
+        end_offset, pending = self.log_end_offset, self._durability.snapshots
+        for offset in [offset for offset in pending if offset > end_offset]:
+            del pending[offset]
         for offset in snapshot_offsets(self.directory):
             if offset > end_offset:
                 self.directory.delete(layout.file_name(offset, layout.SNAPSHOT))
-        doubtful = [] if self._flush is None else self._flush.doubtful_snapshots()
-        states, from_offset = newest_snapshot(self.directory, end_offset, doubtful)
-        newest = max(self._snapshots, default=-1)
+        states, from_offset = newest_snapshot(self.directory, end_offset, self._durability.doubtful_snapshots())
+        newest = max(pending, default=-1)
         if newest > from_offset:
-            states, from_offset = ProducerStates.decode(self._snapshots[newest]), newest
+            states, from_offset = ProducerStates.decode(pending[newest]), newest
         replay(states, self._segments, from_offset, self._last_write_at)
         self.producers = states
 
@@ -566,84 +460,34 @@ class PartitionLog:
                 if name == segment.log.name or self.directory.exists(name):
                     self.directory.rename(name, name + layout.DELETED)
                     gone.append(name + layout.DELETED)
-        removed = set(numbers)
-        self._segments = [segment for number, segment in enumerate(self._segments) if number not in removed]
+        removed = [self._segments[number] for number in numbers]
+        self._segments = [segment for segment in self._segments if segment not in removed]
         self._bases = [segment.base_offset for segment in self._segments]
-        self._sealed = [segment for segment in self._sealed if segment in self._segments]
-        self._names_changed = True
+        self._durability.removed(removed)
         return gone
 
     # --- flushing ---
 
+    @property
+    def recovery_point(self) -> int:
+        """Everything before this offset is durable: to be checkpointed by the log directory's owner."""
+        return self._durability.recovery_point
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether a flush failed: nothing more is accepted until the log was recovered."""
+        return self._durability.is_failed
+
     def begin_flush(self) -> FlushJob | None:
         """What must be synced for all records up to now to be durable; None where nothing must, or a job is under way.
 
-        Quick. Run the job in a thread, then call `finish_flush`. OSError where an earlier flush failed: what the kernel
-        dropped then cannot be synced any more; the log must be closed by a crash and recovered.
+        Quick. Run the job in a thread, then call `finish_flush`. OSError where an earlier flush failed.
         """
-        if self.is_failed:
-            raise OSError(f"an earlier flush of {self.directory.path} failed")
-        if self._flush is not None:
-            return None
-        epochs = self._unstored_epochs()
-        has_records = self.recovery_point < self.log_end_offset
-        if not (has_records or self._sealed or self._names_changed or epochs is not None):
-            return None
-        first = max(0, bisect_right(self._bases, self.recovery_point) - 1)
-        job = FlushJob(self.directory, self.log_end_offset, self.epochs.version)
-        try:
-            for segment in self._segments[first:]:
-                job.logs.append(segment.log.open_private())
-            for segment in self._sealed:
-                self._add_indexes(job, segment)
-        except OSError:
-            job.close()
-            raise
-        job.snapshots = dict(self._snapshots)
-        job.epochs = epochs
-        job.sync_directory = self._names_changed
-        self._names_changed = False
-        self._flush = job
-        return job
-
-    def _add_indexes(self, job: FlushJob, segment: Segment) -> None:
-        if segment.offset_index is not None and segment.time_index is not None:
-            job.indexes.append(
-                IndexWrite(
-                    segment,
-                    segment.offset_index.frozen(),
-                    segment.time_index.frozen(),
-                    *segment.open_temporary_indexes(),
-                )
-            )
-
-    def _unstored_epochs(self) -> bytes | None:
-        if self.epochs.version == self._stored_epochs or (self._stored_epochs < 0 and not self.epochs.entries()):
-            return None
-        return self.epochs.encode()
+        return self._durability.begin(self._segments, self._bases, self.log_end_offset, self.epochs)
 
     def finish_flush(self, job: FlushJob) -> None:
-        """The job's thread is done: take over what it achieved. Quick."""
-        self._flush = None
-        if not job.is_done:
-            self.is_failed = True
-            return
-        self.recovery_point = max(self.recovery_point, job.end_offset)
-        if job.epochs is not None:
-            self._stored_epochs = job.epochs_version
-        for write in job.indexes:
-            segment = write.segment
-            is_valid = self.is_closed or (segment in self._sealed and segment.base_offset < job.end_offset)
-            segment.finish_temporary_indexes(keep=is_valid)
-            if is_valid and segment in self._sealed:
-                self._sealed.remove(segment)
-                segment.drop_indexes()
-            self._has_renamed = True
-        for offset, data in job.snapshots.items():
-            if self._snapshots.get(offset) is data:
-                del self._snapshots[offset]
-        for offset in job.doubtful_snapshots():
-            self.directory.delete(layout.file_name(offset, layout.SNAPSHOT))
+        """The job's thread is done, in whatever way: take over what it achieved. Quick."""
+        self._durability.finish(job)
 
     def flush(self) -> None:
         """Make everything up to now durable. Blocks: for threads that own the log, and tests."""
@@ -655,34 +499,21 @@ class PartitionLog:
                 self.finish_flush(job)
 
     def close(self) -> None:
-        """Flush, store the active segment's index and a producer snapshot, close the files. Blocks.
+        """Make everything durable, with a producer snapshot and all indexes, and close the files. Blocks.
 
-        After this the log can be opened as clean. No flush may be under way; a second call does nothing.
+        After this the log can be opened as clean. No flush may be under way; a second call does nothing. OSError where
+        an earlier flush failed: then the stop was not clean.
         """
         if self.is_closed:
             return
-        if self._flush is not None:
+        if self._durability.job is not None:
             raise RuntimeError("a flush is under way")
-        active = self._segments[-1]
         if self._stored_snapshot != self.log_end_offset:
-            self._snapshots[self.log_end_offset] = self.producers.encode()
-            self._names_changed = True
-        if active.offset_index is not None:
-            active.cut_torn_tail()
-            self._names_changed = True
-        job = self.begin_flush()
-        self.is_closed = True
-        if job is not None:
-            if active.offset_index is not None:
-                active.seal()
-                self._add_indexes(job, active)
-            try:
-                job.run()
-            finally:
-                self.finish_flush(job)
-        if self._has_renamed:
-            self.directory.sync()
-        self.release()
+            self._durability.snapshots[self.log_end_offset] = self.producers.encode()
+        try:
+            self._durability.close(self._segments, self._bases, self.log_end_offset, self.epochs)
+        finally:
+            self.release()
 
     def release(self) -> None:
         """Close the files without writing anything: the end of a log that is deleted, or whose disk failed."""

@@ -30,6 +30,7 @@ from kraftpy.log.index import (
     time_window,
 )
 from kraftpy.ports import Buffer, Directory, File
+from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import HEADER_BYTES, MAGIC, BatchHeader
 
 # The part of a batch header a walk needs: base offset, length, leader epoch, magic, last offset delta, max timestamp.
@@ -39,11 +40,11 @@ _LOOKUP_CHUNK_BYTES: Final = 4096 + HEADER_BYTES
 _HINTS: Final = 8
 
 
-class CorruptSegment(Exception):
-    """The bytes at `position` are not the batch that belongs there."""
+class CorruptSegment(KafkaError):
+    """The bytes at `position` are not the batch that belongs there. A reader gets CORRUPT_MESSAGE."""
 
     def __init__(self, name: str, position: int, reason: str) -> None:
-        super().__init__(f"{name} at byte {position}: {reason}")
+        super().__init__(ErrorCode.CORRUPT_MESSAGE, f"{name} at byte {position}: {reason}")
         self.position = position
 
 
