@@ -78,21 +78,21 @@ class Plan:
 @click.option("--max-messages", "-n", type=click.IntRange(min=1), help="Stop after so many records.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more at the end, until Ctrl-C.")
 @click.option("--json/--text", "as_json", default=None, help="Default: text at a terminal, JSON lines in a pipe.")
-@click.option("--keys", "-k", "key", is_flag=True, help="Show the key in text lines.")
-@click.option("--headers", "-H", is_flag=True, help="Show the headers.")
-@click.option("--timestamps", "-T", "time", is_flag=True, help="Show the time.")
-@click.option("--partitions", "-P", "partition", is_flag=True, help="Show topic and partition.")
-@click.option("--offsets", "-O", "offset_shown", is_flag=True, help="Show the offset.")
+@click.option("--show-key", "-k", "key", is_flag=True, help="Show the key in text lines.")
+@click.option("--show-headers", "-H", "headers", is_flag=True, help="Show the headers.")
+@click.option("--show-time", "-T", "time", is_flag=True, help="Show the time.")
+@click.option("--show-partition", "-P", "partition", is_flag=True, help="Show topic and partition.")
+@click.option("--show-offset", "-O", "offset_shown", is_flag=True, help="Show the offset.")
 @click.option("--separator", "-s", default="\t", help="Between the parts of a text line. Default: a tab.")
 @click.option("--read-committed", is_flag=True, help="Leave out records of aborted and open transactions.")
 def consume(topic: str, bootstrap: str, as_json: bool | None, read_committed: bool, **options: Any) -> None:
-    r"""Print the records of TOPIC, up to the end it has now, or on and on with --follow.
+    """Print the records of TOPIC, up to the end it has now, or on and on with --follow.
 
     TIME is a date (2026-01-31T12:00:00), milliseconds since 1970, or 2h for two hours ago. With --group, reading goes
     on from the group's committed offsets; the places to begin count only where there are none.
 
     \b
-      kraftpy consume flights --max-messages 10 --keys --offsets
+      kraftpy consume flights --max-messages 10 --show-key --show-offset
       kraftpy consume flights --from-time 2h --follow
       kraftpy consume flights | jq .value
     """

@@ -16,7 +16,11 @@ import click
     help="Directory for the data, the Parquet files and the plot.",
 )
 def demo(output: Path) -> None:
-    """Load real flights into a broker, read them with a group and with Spark, and check that the counts balance."""
+    """See it all on real input: broker, group, Spark, audit.
+
+    Loads the flights of 2013 from New York into a broker, reads them with a consumer group and with Spark, computes
+    delays, draws them, and checks that the counts balance. Ends by itself and leaves only its output.
+    """
     from kraftpy.demo import main
 
     raise click.exceptions.Exit(main(output))

@@ -93,7 +93,7 @@ def _separator(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--max-request-size", type=click.IntRange(min=1), help="Bytes of the largest record.")
 @click.option("--progress", is_flag=True, help="Show a progress bar on standard error.")
 def produce(topic: str, files: tuple[str, ...], bootstrap: str, progress: bool, **options: Any) -> None:
-    r"""Send the lines of FILEs, or of standard input, to TOPIC; one record a line.
+    """Send the lines of FILEs, or of standard input, to TOPIC; one record a line.
 
     \b
       echo hello | kraftpy produce greetings

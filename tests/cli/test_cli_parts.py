@@ -171,6 +171,7 @@ def test_every_command_has_help(command: str) -> None:
     result = CliRunner().invoke(cli, [command, "--help"])
     assert result.exit_code == 0
     assert result.stdout.startswith(f"Usage: cli {command} ")
+    assert "\\b" not in result.stdout
 
 
 def test_an_unknown_command_is_a_wrong_command() -> None:
