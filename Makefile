@@ -38,5 +38,8 @@ format: $(VENV)/.dev ## rewrite the files as `check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+compat: $(VENV)/.dev ## kafka-python's own integration suite against our server
+	$(BIN)/python tests/compat/kafka_python_suite.py
+
 clean:               ## remove what the targets made
 	rm -rf $(VENV) build dist demo-output kraftpy-data

@@ -1,8 +1,11 @@
 """kafka-python's own integration suite against our server: `make compat`.
 
-Its sdist comes from PyPI; nothing of it is kept here. It takes a broker's address from the environment (KAFKA_URI) and the
-Kafka version to expect (KAFKA_VERSION). What does not pass is in `kafka_python_exceptions.toml`, each with its reason; a test that
-fails and is not there, or is there and passes, makes this fail.
+Its sdist comes from PyPI; nothing of it is kept here. It takes a broker's address from the environment (KAFKA_URI) and
+the Kafka version to expect (KAFKA_VERSION). What does not pass is in `kafka_python_exceptions.toml`, each with its
+reason; a test that does not pass and is not there, or is there and passes, makes this fail.
+
+The sdist leaves out two files the suite imports: an empty `test/__init__.py`, and `test/service.py`, which starts the
+processes of a Kafka of its own. `_SERVICE` below takes its place: the broker is ours and runs already.
 """
 
 from __future__ import annotations
@@ -23,28 +26,57 @@ from kraftpy.testing.cluster import EmbeddedBroker
 HERE = Path(__file__).parent
 EXCEPTIONS = HERE / "kafka_python_exceptions.toml"
 SUITES = ("test_admin_integration.py", "test_consumer_integration.py", "test_producer_integration.py")
-KAFKA_VERSION = "4.0.0"
+KAFKA_VERSION = "4.3.0"
+TEST_TIMEOUT_SECONDS = 60
 SETTINGS = {
-    # What the suite's own fixture would have started Kafka with.
+    # What the suite's own fixture would have started Kafka with, as its kafka.properties say.
+    "node.id": "0",
+    "advertised.listeners": "PLAINTEXT://127.0.0.1:0",  # the port that was bound
     "num.partitions": "4",
-    "offsets.topic.num.partitions": "4",
+    "offsets.topic.num.partitions": "2",
+    "group.min.session.timeout.ms": "1000",
     "auto.create.topics.enable": "true",
 }
+_SERVICE = '''
+"""Stands in for the file of this name: the broker is started and stopped by somebody else."""
+
+
+class ExternalService:
+    """A broker that runs already."""
+
+    def __init__(self, host, port):
+        self.host = host
+        self.port = port
+
+    def open(self):
+        pass
+
+    def stop(self):
+        pass
+
+    def dump_logs(self):
+        pass
+
+
+class SpawnedService:
+    """What the suite would start by itself."""
+
+    def __init__(self, *arguments, **options):
+        raise RuntimeError("this run uses the broker it was given and starts no other")
+'''
 
 
 def fetch(directory: Path) -> Path:
-    """The unpacked sdist of the version that is installed."""
+    """The unpacked sdist of the version that is installed, completed so that it can be imported."""
     version = importlib.metadata.version("kafka-python")
-    subprocess.run(
-        [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", directory]
-        + [f"kafka-python=={version}"],
-        check=True,
-    )
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
+    subprocess.run([*pip, "--dest", directory, f"kafka-python=={version}"], check=True)
     archive = next(directory.glob("kafka_python-*.tar.gz"))
     with tarfile.open(archive) as opened:
         opened.extractall(directory, filter="data")
     sources = directory / f"kafka_python-{version}"
-    (sources / "test" / "__init__.py").touch()  # not in the sdist; without it, `test` is the standard library's
+    (sources / "test" / "__init__.py").touch()  # without it, `test` is the standard library's
+    (sources / "test" / "service.py").write_text(_SERVICE)
     return sources
 
 
@@ -55,41 +87,60 @@ def run(sources: Path, bootstrap: str, arguments: list[str]) -> dict[str, str]:
         **os.environ,
         "KAFKA_URI": f"kafka://{bootstrap}",
         "KAFKA_VERSION": KAFKA_VERSION,
+        "KAFKA_ROOT": str(sources),  # where a Kafka would be installed: has to exist, is not looked into
         "PYTHONPATH": str(sources),
     }
     tests = [f"test/integration/{name}" for name in SUITES]
-    options = ["-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--timeout=120", f"--junitxml={report}"]
+    options = ["-q", "-p", "no:randomly", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    options += ["--timeout", str(TEST_TIMEOUT_SECONDS), "--timeout-method", "signal"]
+    options += ["--show-capture=no", "--durations=5"]
     subprocess.run(
         [sys.executable, "-m", "pytest", *options, *tests, *arguments], cwd=sources, env=environment, check=False
     )
-    outcomes = {}
+    outcomes: dict[str, str] = {}
+    if not report.exists():
+        return outcomes
     for case in ElementTree.parse(report).iter("testcase"):
-        name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+        name = f"{(case.get('classname') or '').rpartition('.')[2]}::{case.get('name')}"
         kinds = {child.tag for child in case}
         outcomes[name] = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
     return outcomes
 
 
+def compare(outcomes: dict[str, str], expected: dict[str, str], *, everything: bool) -> list[str]:
+    """One line for each test that is not as `expected` (name -> reason, of those that do not pass) says."""
+    lines = []
+    for name, outcome in sorted(outcomes.items()):
+        if outcome != "passed" and name not in expected:
+            lines.append(f"{outcome}, and is not in {EXCEPTIONS.name}: {name}")
+        if outcome == "passed" and name in expected:
+            lines.append(f"passed, and is still in {EXCEPTIONS.name}: {name}")
+    if everything:
+        lines += [f"is in {EXCEPTIONS.name}, and was not run: {name}" for name in expected if name not in outcomes]
+    return lines
+
+
 def main() -> int:
     """Run the suite; 0 if exactly the listed tests do not pass."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("pytest", nargs="*", help="more arguments for pytest, such as -k NAME")
-    arguments = parser.parse_args()
-    expected: dict[str, str] = tomllib.loads(EXCEPTIONS.read_text())["fails"]
+    parser.usage = "%(prog)s [-h] [arguments for pytest, such as -k NAME]"
+    _, more = parser.parse_known_args()
+    expected: dict[str, str] = tomllib.loads(EXCEPTIONS.read_text())["does_not_pass"]
     with tempfile.TemporaryDirectory() as directory, EmbeddedBroker(settings=SETTINGS) as broker:
-        outcomes = run(fetch(Path(directory)), broker.bootstrap, arguments.pytest)
+        outcomes = run(fetch(Path(directory)), broker.bootstrap, more)
         crashed = "Traceback" in broker.log_text
         if crashed:
             print(broker.log_text[-4000:])
-    counts = {kind: sum(outcome == kind for outcome in outcomes.values()) for kind in ("passed", "failed", "skipped")}
-    print(f"kafka-python {importlib.metadata.version('kafka-python')} integration suite: {counts}")
-    surprises = sorted(name for name, outcome in outcomes.items() if outcome == "failed" and name not in expected)
-    mended = sorted(name for name, outcome in outcomes.items() if outcome == "passed" and name in expected)
-    for name in surprises:
-        print(f"  fails, and is not in {EXCEPTIONS.name}: {name}")
-    for name in mended:
-        print(f"  passes, and is still in {EXCEPTIONS.name}: {name}")
-    return 1 if surprises or mended or crashed or not outcomes else 0
+    surprises = compare(outcomes, expected, everything=not more)
+    for name, outcome in sorted(outcomes.items()):
+        if outcome != "passed" and name in expected:
+            print(f"  {outcome}: {name}: {expected[name]}")
+    for line in surprises:
+        print(f"  {line}")
+    passed = sum(outcome == "passed" for outcome in outcomes.values())
+    print(f"kafka-python {importlib.metadata.version('kafka-python')}, its integration suite:", end=" ")
+    print(f"{passed} passed of {len(outcomes)}; {len(outcomes) - passed} did not, {len(surprises)} without a reason")
+    return 1 if surprises or crashed or not outcomes else 0
 
 
 if __name__ == "__main__":
