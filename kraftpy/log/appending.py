@@ -49,15 +49,16 @@ def check_keys(header: BatchHeader, batch: Buffer) -> None:
 
 
 def fitting_copies(
-    records: memoryview, log_end_offset: int, leader_epoch: int
+    records: memoryview, log_end_offset: int, last_epoch: int, leader_epoch: int
 ) -> tuple[list[tuple[BatchHeader, int]], int]:
     """The batches a follower may append of what its leader sent, each with its position, and their size together.
 
+    They must follow a log that ends before `log_end_offset` with a record of `last_epoch`.
     A last batch that is cut short is left out; so is one of a leader epoch above the one that was asked for (-1: any),
     and all after it (KAFKA-18723). CorruptBatch where one does not follow the batch before, or its CRC does not match.
     """
     batches: list[tuple[BatchHeader, int]] = []
-    position, expected, epoch = 0, log_end_offset, -1
+    position, expected, epoch = 0, log_end_offset, last_epoch
     for header, batch in split_batches(records, allow_partial=True):
         if header.partition_leader_epoch > leader_epoch >= 0:
             break

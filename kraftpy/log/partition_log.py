@@ -147,13 +147,17 @@ class PartitionLog:
         One batch, which gets the next offsets and `leader_epoch`, unless the origin is a replica: then any number, kept
         as they are, those of a leader epoch above `leader_epoch` and all after them left out (KAFKA-18723). Raises
         KafkaError: what `validate_batch` names, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD,
-        INVALID_TIMESTAMP, and the producer's errors (`ProducerStates.check`); KAFKA_STORAGE_ERROR for a log that is
-        closed or failed. Raises OSError as the disk does.
+        INVALID_TIMESTAMP, FENCED_LEADER_EPOCH, and the producer's errors (`ProducerStates.check`); KAFKA_STORAGE_ERROR
+        for a log that is closed or failed. Raises OSError as the disk does.
         """
         if self.is_closed or self.is_failed:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log {self.directory.path} takes no more records")
         if origin is Origin.REPLICA:
             return self._append_copies(records, leader_epoch, now)
+        if leader_epoch < self.epochs.latest:
+            raise KafkaError(
+                ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {leader_epoch} after {self.epochs.latest} was assigned"
+            )
         config = self.config
         header, batch = only_batch(records)
         if len(batch) > config.max_message_bytes and origin is Origin.CLIENT:
@@ -205,12 +209,14 @@ class PartitionLog:
     def _append_copies(self, records: Buffer, leader_epoch: int, now: Millis) -> AppendResult:
         """Append what a leader sent. CorruptBatch where it does not fit behind this log; nothing is appended then."""
         view = memoryview(records)
-        batches, size = fitting_copies(view, self.log_end_offset, leader_epoch)
+        batches, size = fitting_copies(
+            view, self.log_end_offset, self.epochs.epoch_of(self.log_end_offset - 1), leader_epoch
+        )
         if not batches:
             return self._result(self.log_end_offset, self.log_end_offset - 1, NO_TIMESTAMP)
         rolled = self._write(view[:size], batches, now)
         for header, start in batches:
-            if header.partition_leader_epoch > self.epochs.latest:
+            if header.partition_leader_epoch >= 0:
                 self.epochs.assign(header.partition_leader_epoch, header.base_offset)
             if header.producer_id < 0:
                 continue

@@ -1,0 +1,147 @@
+"""The scripts: what is done to a log, and what must come of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from log_model import NOW, batch, check_invariants, config, copies, open_log
+
+from kraftpy.log.epochs import UNDEFINED, EpochEnd
+from kraftpy.log.partition_log import AppendResult, Origin, PartitionLog
+from kraftpy.protocol.errors import KafkaError
+from kraftpy.protocol.record_batch import ControlType, encode_control_batch
+from kraftpy.testing.memory_files import Loss, MemoryDisk
+from kraftpy.types import Millis
+
+SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.script"))
+
+
+def paragraphs(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """(comment, commands, expected lines) of each paragraph."""
+    for paragraph in path.read_text().split("\n\n"):
+        lines = paragraph.strip().splitlines()
+        comment = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
+        rest = [line for line in lines if not line.startswith("#")]
+        cut = rest.index("---")
+        yield comment, rest[:cut], rest[cut + 1 :]
+
+
+class Scripted:
+    """A log that understands the scripts' commands; each returns its line, or None for silence."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        self.now = int(NOW)
+        self.leader_epoch = 0
+        self.log: PartitionLog = self.open()
+
+    def open(self, **how: object) -> PartitionLog:
+        self.disk.root.sync()
+        return open_log(self.disk.root.child("t-0"), now=self.now, topic=config(segment_bytes=600), **how)
+
+    def do(self, line: str) -> str | None:
+        command, *arguments = line.split()
+        fields: dict[str, str] = dict(argument.split("=") for argument in arguments)
+        action: Callable[..., str | None] = getattr(self, command)
+        try:
+            return action(
+                **{key: int(value) if value.lstrip("-").isdigit() else value for key, value in fields.items()}
+            )
+        except KafkaError as error:
+            return error.code.name
+
+    @staticmethod
+    def appended(result: AppendResult) -> str:
+        return f"{'duplicate' if result.is_duplicate else 'appended'} {result.base_offset}-{result.last_offset}"
+
+    def _batch(self, id: int, epoch: int, seq: int, count: int, txn: int = 0) -> bytes:  # noqa: A002
+        return batch(
+            *[b"v"] * count,
+            timestamp=self.now,
+            producer_id=id,
+            producer_epoch=epoch if id >= 0 else -1,
+            base_sequence=seq,
+            is_transactional=bool(txn),
+        )
+
+    def write(self, count: int, id: int = -1, epoch: int = -1, seq: int = -1, txn: int = 0) -> str | None:  # noqa: A002
+        leader_epoch = max(self.leader_epoch, epoch) if id < 0 else self.leader_epoch
+        data = self._batch(id, epoch, seq, count, txn)
+        result = self.log.append(data, leader_epoch=leader_epoch, now=Millis(self.now))
+        return self.appended(result) if id >= 0 else None
+
+    def copy(self, count: int, id: int = -1, epoch: int = 0, seq: int = -1) -> str | None:  # noqa: A002
+        leader_epoch = epoch if id < 0 else self.leader_epoch
+        data = copies([(self.log.log_end_offset, self._batch(id, epoch, seq, count))], leader_epoch)
+        result = self.log.append(data, leader_epoch=leader_epoch, now=Millis(self.now), origin=Origin.REPLICA)
+        return self.appended(result) if id >= 0 else None
+
+    def mark(self, id: int, epoch: int, type: str, coordinator: int, origin: Origin = Origin.COORDINATOR) -> str:  # noqa: A002
+        data = encode_control_batch(
+            ControlType[type.upper()],
+            timestamp=self.now,
+            producer_id=id,
+            producer_epoch=epoch,
+            coordinator_epoch=coordinator,
+        )
+        return self.appended(self.log.append(data, leader_epoch=self.leader_epoch, now=Millis(self.now), origin=origin))
+
+    def clientmark(self, **fields: object) -> str:
+        return self.mark(**fields, origin=Origin.CLIENT)  # type: ignore[arg-type]
+
+    def stable(self, hw: int | None = None) -> str:
+        return f"stable {self.log.last_stable_offset(self.log.log_end_offset if hw is None else hw)}"
+
+    def aborted(self, start: int, end: int) -> str:
+        found = self.log.producers.aborted_transactions(start, end)
+        return " ".join(f"{producer_id}@{offset}" for producer_id, offset in found) or "-"
+
+    def expire(self) -> str:
+        return "forgotten " + (" ".join(map(str, sorted(self.log.expire_producers(Millis(self.now))))) or "-")
+
+    def reopen(self) -> None:
+        self.log.close()
+        self.log = self.open(clean=True, log_start_offset=self.log.log_start_offset)
+
+    def crash(self) -> None:
+        self.disk.crash(random.Random(0), Loss.NOTHING)
+        self.log = self.open(recovery_point=self.log.recovery_point, log_start_offset=self.log.log_start_offset)
+
+    def truncate(self, offset: int) -> str | None:
+        before = self.log.log_end_offset
+        self.log.truncate_to(offset)
+        return f"end {self.log.log_end_offset}" if len(self.log.producers) and before > offset else None
+
+    def deleterecords(self, offset: int) -> str | None:
+        self.log.advance_log_start(offset)
+        return f"start {self.log.log_start_offset}" if len(self.log.producers) else None
+
+    def lead(self, epoch: int) -> None:
+        self.leader_epoch = epoch
+        self.log.assign_epoch(epoch)
+
+    def entries(self) -> str:
+        return " ".join(f"{epoch}@{start}" for epoch, start in self.log.epochs.entries())
+
+    def end(self, epoch: int) -> str:
+        found: EpochEnd = self.log.end_offset_for_epoch(epoch)
+        return "undefined" if found == UNDEFINED else f"epoch {found.leader_epoch} ends {found.end_offset}"
+
+    def epoch(self, offset: int) -> str:
+        return str(self.log.leader_epoch_of(offset))
+
+
+# `pass` is a word of the language
+setattr(Scripted, "pass", lambda self, ms: setattr(self, "now", self.now + ms))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_script(path: Path) -> None:
+    scripted = Scripted()
+    for comment, commands, expected in paragraphs(path):
+        said = [line for command in commands if (line := scripted.do(command)) is not None]
+        assert said == expected, comment
+        check_invariants(scripted.log)
