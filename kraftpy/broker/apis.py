@@ -5,6 +5,9 @@ connection (as in Kafka: there is no response to encode), except ApiVersions its
 answered in version 0 so that a newer client can step down (KIP-511).
 
 Handlers are imported when the first request for them arrives, which keeps them off the way to a started server.
+
+Limit: a request may have at most `MAX_REQUEST_ELEMENTS` array elements, all levels together; decoding more would hold
+up every other client for too long. A request beyond it closes its connection.
 """
 
 from __future__ import annotations
@@ -15,12 +18,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.protocol.apis import APIS, ApiKey
-from kraftpy.protocol.errors import ErrorCode, ProtocolError
+from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.protocol.frames import RequestHeader, decode_request_header, encode_response
 from kraftpy.protocol.schema import decode
 
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
+
+
+MAX_REQUEST_ELEMENTS = 100_000
+"""Ten times the partitions one request may create, and decoded in some 0.1 s."""
+
+_MAX_MESSAGE_CHARACTERS = 1000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +81,13 @@ _HANDLERS: dict[int, str] = {
 _loaded: dict[int, Handler] = {}
 
 
+def shortened(message: str | None) -> str | None:
+    """An error message that fits its field, whatever a client made it quote."""
+    if message is None or len(message) <= _MAX_MESSAGE_CHARACTERS:
+        return message
+    return f"{message[: _MAX_MESSAGE_CHARACTERS - 3]}..."
+
+
 def served() -> list[ApiKey]:
     """Every API this broker answers, by key."""
     return [ApiKey(key) for key in sorted(_HANDLERS)]
@@ -100,7 +116,7 @@ async def answer(broker: Broker, frame: bytearray, client_host: str, listener: s
             return await _step_down(broker, header)
         raise ProtocolError(f"{key.name} version {version} is not served; {api.first} to {api.last} are")
     # librdkafka sends three bytes more than its Metadata request for all topics has; Kafka does not look, nor do we.
-    request = decode(api.request, body, version, exact=False)
+    request = decode(api.request, body, version, max_elements=MAX_REQUEST_ELEMENTS, exact=False)
     context = RequestContext(
         api_key=key,
         api_version=version,
@@ -108,7 +124,10 @@ async def answer(broker: Broker, frame: bytearray, client_host: str, listener: s
         client_host=client_host,
         listener=listener,
     )
-    response = await handler_for(key)(broker, request, context)
+    try:
+        response = await handler_for(key)(broker, request, context)
+    except KafkaError as error:  # what the response has no place for
+        raise ProtocolError(f"{key.name}: {error}") from error
     return None if response is None else encode_response(key, version, header.correlation_id, response)
 
 

@@ -14,6 +14,7 @@ import logging
 import random
 import socket
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 
 from kraftpy.broker import apis
@@ -26,6 +27,8 @@ from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.producer_ids import ProducerIds
 from kraftpy.broker.replicas import Replicas
 from kraftpy.config import BrokerConfig, Listener
+from kraftpy.log.layout import CorruptFile
+from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import (
     AllocateProducerIds,
     ConfigValue,
@@ -37,6 +40,7 @@ from kraftpy.metadata.commands import (
 )
 from kraftpy.metadata.decision import ProducerIdBlock
 from kraftpy.metadata.image import Image
+from kraftpy.metadata.journal import JournalError
 from kraftpy.metadata.records import Record
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -46,7 +50,14 @@ logger = logging.getLogger(__name__)
 
 
 class StartupError(Exception):
-    """Something a person has to change before the broker can start; the message is one line."""
+    """Why the broker cannot start; the message is one line.
+
+    `is_damage`: what is on the disk is not what was written, or cannot be read, rather than a setting to be changed.
+    """
+
+    def __init__(self, message: str, *, is_damage: bool = False) -> None:
+        super().__init__(message)
+        self.is_damage = is_damage
 
 
 class Broker:
@@ -74,6 +85,7 @@ class Broker:
         self._broker_epoch = -1
         self._servers: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
+        self._connections_by_host: Counter[str] = Counter()
         self._background: list[asyncio.Task[None]] = []
 
     # --- what handlers ask of it -------------------------------------------------------------
@@ -121,14 +133,17 @@ class Broker:
                     else tuple(ConfigValue(name=k, value=v) for k, v in internal.configs),
                 )
             )
-        decision = await self.metadata.submit(
-            CreateTopics(
-                topics=tuple(topics),
-                time_ms=self.clock.now(),
-                default_partitions=self.config.num_partitions,
-                default_replication_factor=self.config.default_replication_factor,
+        try:
+            decision = await self.metadata.submit(
+                CreateTopics(
+                    topics=tuple(topics),
+                    time_ms=self.clock.now(),
+                    default_partitions=self.config.num_partitions,
+                    default_replication_factor=self.config.default_replication_factor,
+                )
             )
-        )
+        except KafkaError as error:
+            return {topic.name: error.code for topic in topics}
         refused: dict[str, ErrorCode] = {}
         for result in decision.result or ():
             # Somebody else may have created it in the meantime, which is as good.
@@ -139,7 +154,7 @@ class Broker:
     # --- start and stop ----------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serve clients. Raises StartupError for what a person has to change."""
+        """Serve clients. Raises StartupError for whatever stands in the way."""
         await self._bind()
         try:
             await asyncio.to_thread(self.directories.open)
@@ -149,14 +164,18 @@ class Broker:
             await self._register()
         except DirectoryError as error:
             raise StartupError(str(error)) from error
+        except (JournalError, CodecError, CorruptFile, OSError) as error:
+            raise StartupError(f"log.dirs: {error}", is_damage=True) from error
+        except KafkaError as error:
+            raise StartupError(f"log.dirs: {error.message}", is_damage=True) from error
         self.coordinators.start()
         for task in self.maintenance.tasks():
             self._background.append(self.tasks.create_task(task, name="maintenance"))
         for server in self._servers:
             await server.start_serving()
 
-    async def stop(self) -> None:
-        """Stop serving, make everything durable, and say that it was a clean stop."""
+    async def stop(self) -> bool:
+        """Stop serving, make everything durable, and say that it was a clean stop; whether it was one."""
         for server in self._servers:
             server.close()
         for connection in self.connections:
@@ -164,9 +183,15 @@ class Broker:
         for task in self._background:
             task.cancel()
         self.coordinators.stop()
-        await self.metadata.stop()
-        await self.replicas.stop()
-        await asyncio.to_thread(self.directories.close, self._broker_epoch)
+        is_clean = True
+        try:
+            await self.metadata.stop()
+        except OSError as error:
+            logger.critical("the metadata journal cannot be closed cleanly: %s", error)
+            is_clean = False
+        is_clean = await self.replicas.stop() and is_clean
+        await asyncio.to_thread(self.directories.close, self._broker_epoch, is_clean=is_clean)
+        return is_clean
 
     async def _bind(self) -> None:
         loop = asyncio.get_running_loop()
@@ -236,22 +261,31 @@ class Broker:
             tasks=self.tasks,
             max_frame_bytes=self.config.socket_request_max_bytes,
             opened=self._connection_opened,
-            closed=self._connections.discard,
+            closed=self._connection_closed,
         )
 
     async def _answer(self, listener: str, frame: bytearray, connection: Connection) -> bytes | None:
         return await apis.answer(self, frame, connection.client_host, listener)
 
     def _connection_opened(self, connection: Connection) -> bool:
+        host = connection.client_host
         if len(self._connections) >= self.config.max_connections:
-            logger.warning("connection %s refused: max.connections=%d", connection.client_host, len(self._connections))
+            logger.warning("connection %s refused: max.connections=%d", host, self.config.max_connections)
             return False
-        same_host = sum(other.client_host == connection.client_host for other in self._connections)
-        if same_host >= self.config.max_connections_per_ip:
-            logger.warning("connection %s refused: max.connections.per.ip=%d", connection.client_host, same_host)
+        if self._connections_by_host[host] >= self.config.max_connections_per_ip:
+            logger.warning("connection %s refused: max.connections.per.ip=%d", host, self.config.max_connections_per_ip)
             return False
         self._connections.add(connection)
+        self._connections_by_host[host] += 1
         return True
+
+    def _connection_closed(self, connection: Connection) -> None:
+        if connection not in self._connections:  # it was refused
+            return
+        self._connections.discard(connection)
+        self._connections_by_host[connection.client_host] -= 1
+        if not self._connections_by_host[connection.client_host]:
+            del self._connections_by_host[connection.client_host]
 
 
 def _reason(error: OSError) -> str:

@@ -5,7 +5,9 @@ connection, as in Kafka. The socket is read straight into the frame once its siz
 copied once, by the kernel; the frame is ours and writable, which is what lets the log stamp a batch in place.
 
 Invariants: at most `socket.request.max.bytes` is ever allocated for one frame, only after its size was checked, and no
-faster than twice what has arrived; reading pauses while `_QUEUED_FRAMES` frames wait, and the next request waits while the peer does not read its answers.
+faster than twice what has arrived; reading pauses while `_QUEUED_FRAMES` frames or `_QUEUED_BYTES` wait, and the next
+request waits while the peer does not read its answers. So a connection holds at most the request being served, one
+more, the queue, and one answer.
 
 A malformed frame closes this connection and no other. Left out: TLS and SASL.
 """
@@ -29,6 +31,7 @@ _RECEIVE_BUFFER_BYTES = 64 * 1024
 _FIRST_ALLOCATION_BYTES = 1 << 20
 """Larger than the frames of ordinary clients, so that those are never moved."""
 _QUEUED_FRAMES = 64
+_QUEUED_BYTES = 1 << 20
 _SIZE_BYTES = 4
 
 
@@ -59,12 +62,15 @@ class Connection(asyncio.BufferedProtocol):
         self._partial_bytes = 0
         self._partial_size = 0
         self._frames: deque[bytearray] = deque()
+        self._queued_bytes = 0
         self._frame_arrived: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._reading_paused = False
         self._task: asyncio.Task[None] | None = None
         self.client_host = ""
         self.last_active_at = 0.0
+        self.is_serving = False
+        """A request is being answered: however long that takes, the connection is not idle."""
 
     # --- what asyncio tells us ---------------------------------------------------------------
 
@@ -149,9 +155,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _queue(self, frame: bytearray) -> None:
         self._frames.append(frame)
+        self._queued_bytes += len(frame)
         if self._frame_arrived is not None and not self._frame_arrived.done():
             self._frame_arrived.set_result(None)
-        if len(self._frames) >= _QUEUED_FRAMES and not self._reading_paused and self._transport is not None:
+        is_full = len(self._frames) >= _QUEUED_FRAMES or self._queued_bytes >= _QUEUED_BYTES
+        if is_full and not self._reading_paused and self._transport is not None:
             self._transport.pause_reading()
             self._reading_paused = True
 
@@ -160,7 +168,9 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_arrived = asyncio.get_running_loop().create_future()
             await self._frame_arrived
         frame = self._frames.popleft()
-        if self._reading_paused and len(self._frames) < _QUEUED_FRAMES // 2 and self._transport is not None:
+        self._queued_bytes -= len(frame)
+        has_room = len(self._frames) < _QUEUED_FRAMES // 2 and self._queued_bytes < _QUEUED_BYTES
+        if self._reading_paused and has_room and self._transport is not None:
             self._reading_paused = False
             self._transport.resume_reading()
         return frame
@@ -168,15 +178,21 @@ class Connection(asyncio.BufferedProtocol):
     # --- answers -----------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        transport = self._transport
+        transport, loop = self._transport, asyncio.get_running_loop()
         assert transport is not None
         try:
             while not transport.is_closing():
-                response = await self._answer(await self._next_frame(), self)
+                frame = await self._next_frame()
+                self.is_serving = True
+                response = await self._answer(frame, self)
+                del frame  # a large request is not kept for as long as its answer is not read
                 if response is not None:
                     transport.write(response)
+                    del response
                 if self._writable is not None:
                     await self._writable
+                self.is_serving = False
+                self.last_active_at = loop.time()
         except ProtocolError as error:
             self.fail(error)
         except Exception:

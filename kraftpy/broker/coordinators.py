@@ -2,7 +2,9 @@
 
 Each is the pure state machine of `groups`; this is the loop around it: requests become events, effects become replies,
 appends and timers. A coordinator is loaded by replaying its partition and answers COORDINATOR_LOAD_IN_PROGRESS until
-then.
+then; one whose partition cannot be read goes on doing so, and the log says why.
+
+An append is reported when it is durable as far as the topic asks for it: `flush.messages` holds here too.
 
 Left out: waiting for replication of what was appended (there is one replica); transactional and share coordinators.
 """
@@ -38,7 +40,7 @@ from kraftpy.groups.routing import merge, partition_for_group, refuse, split
 from kraftpy.log.partition_log import Origin
 from kraftpy.metadata.records import PartitionCreated, Record, TopicDeleted
 from kraftpy.protocol.compression import Compression
-from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from kraftpy.protocol.record_batch import encode_batch, iter_records, split_batches
 from kraftpy.types import Millis, Offset
@@ -59,6 +61,8 @@ class _Shard:
         self.replica = replica
         self.coordinator = coordinator
         self.timer: asyncio.TimerHandle | None = None
+        self.tick_at = Millis(0)
+        self.loading: asyncio.Task[None] | None = None
 
 
 class Coordinators:
@@ -77,14 +81,14 @@ class Coordinators:
         """Load a coordinator for each partition there is."""
         topic = self._broker.image.topic(CONSUMER_OFFSETS)
         for partition in range(len(topic.partitions) if topic is not None else 0):
-            self._add(partition)
+            self.add(partition)
 
     def apply(self, records: Sequence[Record]) -> None:
         """Metadata has changed: new partitions get a coordinator, deleted topics are forgotten by the groups."""
         for record in records:
             match record:
                 case PartitionCreated(topic=topic) if topic == CONSUMER_OFFSETS:
-                    self._add(record.partition)
+                    self.add(record.partition)
                 case TopicDeleted(name=name) if name == CONSUMER_OFFSETS:
                     self.stop()
                 case TopicDeleted():
@@ -96,21 +100,37 @@ class Coordinators:
     def stop(self) -> None:
         """Let go of every group; who waits is told to look elsewhere."""
         for shard in self._shards.values():
+            if shard.loading is not None:
+                shard.loading.cancel()
             self._run(shard, shard.coordinator.unload())
             if shard.timer is not None:
                 shard.timer.cancel()
         self._shards.clear()
 
-    def _add(self, partition: int) -> None:
-        replica = self._broker.replicas.leader(CONSUMER_OFFSETS, partition)
+    def add(self, partition: int) -> None:
+        """A partition of `__consumer_offsets` is there: load its coordinator. Does nothing while it is offline."""
+        try:
+            replica = self._broker.replicas.leader(CONSUMER_OFFSETS, partition)
+        except KafkaError as error:
+            logger.error("%s-%d has no coordinator: %s", CONSUMER_OFFSETS, partition, error)
+            return
         coordinator = GroupCoordinator(self._config, lambda: str(uuid.uuid4()))
         shard = self._shards[partition] = _Shard(replica, coordinator)
         if replica.log.log_end_offset == replica.log.log_start_offset:
             self._loaded(shard)
         else:
-            self._broker.tasks.create_task(self._load(shard), name=f"load {CONSUMER_OFFSETS}-{partition}")
+            name = f"load {CONSUMER_OFFSETS}-{partition}"
+            shard.loading = self._broker.tasks.create_task(self._load(shard), name=name)
 
     async def _load(self, shard: _Shard) -> None:
+        try:
+            await self._replay(shard)
+        except KafkaError as error:
+            logger.critical("%s cannot be read, its groups wait: %s", shard.replica.topic_partition, error)
+            return
+        self._loaded(shard)
+
+    async def _replay(self, shard: _Shard) -> None:
         replica = shard.replica
         offset = Offset(replica.log.log_start_offset)
         end_offset = replica.high_watermark
@@ -119,10 +139,12 @@ class Coordinators:
             for header, batch in split_batches(read.records):
                 if not header.is_control:
                     for record in iter_records(batch):
-                        shard.coordinator.replay(record.key, record.value, record.offset)
+                        try:
+                            shard.coordinator.replay(record.key, record.value, record.offset)
+                        except ProtocolError as error:
+                            logger.error("%s: passed over: %s", replica.topic_partition, error)
                 offset = Offset(header.next_offset)
             await asyncio.sleep(0)  # let clients be served between two pieces
-        self._loaded(shard)
 
     def _loaded(self, shard: _Shard) -> None:
         self._run(shard, shard.coordinator.loaded(self._monotonic(), self._broker.clock.now()))
@@ -187,37 +209,62 @@ class Coordinators:
                     if answer is not None and not answer.done():
                         answer.set_result(effect.response)
                 case Append():
-                    appended = Appended(token=effect.token, error_code=self._append(shard, effect))
-                    now = self._broker.clock.now()
-                    remaining.extend(shard.coordinator.step(appended, self._monotonic(), now))
+                    error_code = self._append(shard, effect)
+                    if error_code is not None:
+                        appended = Appended(token=effect.token, error_code=error_code)
+                        now = self._broker.clock.now()
+                        remaining.extend(shard.coordinator.step(appended, self._monotonic(), now))
                 case Note():
                     logger.info("group %s: %s", effect.group_id, effect.text)
                 case _:
                     assert_never(effect)
         self._set_timer(shard)
 
-    def _append(self, shard: _Shard, effect: Append) -> ErrorCode:
+    def _append(self, shard: _Shard, effect: Append) -> ErrorCode | None:
+        """Append the records; None where that is reported later, once they are synced."""
         now = self._broker.clock.now()
         batch = encode_batch(
             [(now, key, value, ()) for key, value in effect.records],
             compression=Compression(self._broker.config.offsets_topic_compression_codec),
         )
         try:
-            shard.replica.append(batch, Origin.COORDINATOR, now)
+            appended = shard.replica.append(batch, Origin.COORDINATOR, now)
         except KafkaError as error:
             logger.warning("%s: %s", shard.replica.topic_partition, error)
             return error.code
-        return ErrorCode.NONE
+        if not appended.flush_due:
+            return ErrorCode.NONE
+        flushing = self._flush(shard, effect.token, appended.last_offset + 1)
+        self._broker.tasks.create_task(flushing, name=f"flush {shard.replica.topic_partition}")
+        return None
+
+    async def _flush(self, shard: _Shard, token: int, end_offset: int) -> None:
+        error_code = ErrorCode.NONE
+        try:
+            await shard.replica.flush(end_offset, self._broker.clock.now())
+        except KafkaError as error:
+            logger.warning("%s: %s", shard.replica.topic_partition, error)
+            error_code = error.code
+        if self._shards.get(shard.replica.topic_partition.partition) is shard:
+            self._step(shard, Appended(token=token, error_code=error_code))
 
     def _set_timer(self, shard: _Shard) -> None:
-        if shard.timer is not None:
-            shard.timer.cancel()
-            shard.timer = None
+        """Have a Tick when the next deadline comes. A timer that is early stays: every heartbeat moves deadlines back,
+        and a Tick too many does nothing."""
         deadline = shard.coordinator.next_deadline()
-        if deadline is not None:
-            delay_ms = max(0, deadline - self._monotonic())
-            loop = asyncio.get_running_loop()
-            shard.timer = loop.call_later(delay_ms / 1000, self._step, shard, Tick())
+        if deadline is None:
+            return
+        if shard.timer is not None:
+            if shard.tick_at <= deadline:
+                return
+            shard.timer.cancel()
+        shard.tick_at = deadline
+        delay_ms = max(0, deadline - self._monotonic())
+        shard.timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tick, shard)
+
+    def _tick(self, shard: _Shard) -> None:
+        shard.timer = None
+        self._step(shard, Tick())
 
 
 def _group_config(broker: Broker) -> GroupConfig:

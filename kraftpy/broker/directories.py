@@ -48,19 +48,22 @@ class LogDirectories:
             path = Path(name)
             try:
                 directory = OsDirectory(path)
+                self._lock(path)
             except OSError as error:
                 raise DirectoryError(f"log.dirs: cannot use {path}: {error.strerror}") from error
-            self._lock(path)
             self.paths.append(str(path))
             self.opened.append(directory)
-        self._identify()
-        self.clean = [layout.take_clean_shutdown(directory) is not None for directory in self.opened]
+        try:
+            self._identify()
+            self.clean = [layout.take_clean_shutdown(directory) is not None for directory in self.opened]
+        except OSError as error:
+            raise DirectoryError(f"log.dirs: cannot use {error.filename}: {error.strerror}") from error
 
     def _lock(self, path: Path) -> None:
         descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             os.close(descriptor)
             raise DirectoryError(f"log.dirs: {path} is in use by another broker") from error
         self._locks.append(descriptor)
@@ -78,6 +81,9 @@ class LogDirectories:
                     f"log.dirs: {directory.path} belongs to node {properties['node.id']}, this is node {node_id}"
                 )
             known.append(properties)
+        for directory, properties in zip(self.opened, known, strict=True):
+            if properties is not None and not properties.get("cluster.id"):
+                raise DirectoryError(f"log.dirs: {directory.path}/{layout.META_PROPERTIES} names no cluster.id")
         cluster_ids = sorted({properties["cluster.id"] for properties in known if properties is not None})
         if len(cluster_ids) > 1:
             raise DirectoryError(f"log.dirs: the directories belong to different clusters: {', '.join(cluster_ids)}")
@@ -94,10 +100,11 @@ class LogDirectories:
                     },
                 )
 
-    def close(self, broker_epoch: int) -> None:
-        """Mark a clean stop and let go of the locks. The last thing a broker does."""
-        for directory in self.opened:
-            layout.mark_clean_shutdown(directory, broker_epoch)
+    def close(self, broker_epoch: int, *, is_clean: bool) -> None:
+        """Mark a clean stop, if it is one, and let go of the locks. The last thing a broker does."""
+        if is_clean:
+            for directory in self.opened:
+                layout.mark_clean_shutdown(directory, broker_epoch)
         for descriptor in self._locks:
             os.close(descriptor)
         self._locks.clear()

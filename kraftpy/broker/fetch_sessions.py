@@ -5,8 +5,8 @@ that a small `max_bytes` starves none. A request names its session and the sessi
 exactly: it is the only protection against a lost or repeated request.
 
 Invariants: at most `max.incremental.fetch.session.cache.slots` sessions; one evicts only a session unused for
-`EVICTION_MS` or, failing that, a smaller one. A partition is left out of an incremental answer only if it has no
-records, no error, and the same high watermark and log start offset as were last sent.
+`EVICTION_MS` or, failing that, a smaller one that has existed for so long. A partition is left out of an incremental
+answer only if it has no records, no error, and the same high watermark and log start offset as were last sent.
 
 Left out: privileged sessions for followers (there are none yet).
 """
@@ -74,6 +74,7 @@ class Session:
     epoch: int
     uses_topic_ids: bool
     partitions: dict[PartitionKey, FetchedPartition]
+    created_at: Millis
     used_at: Millis
 
     def served(self, key: PartitionKey) -> None:
@@ -90,11 +91,18 @@ class FetchContext:
     partitions: list[FetchedPartition]
     session: Session | None
     incremental: bool
+    epoch: int = INITIAL_EPOCH
+    """The session's epoch once this request is answered."""
 
     @property
     def session_id(self) -> int:
         """The id to answer with: 0 without a session."""
         return NO_SESSION if self.session is None else self.session.id
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether another request has moved the session on meanwhile: this one's answer must not touch it."""
+        return self.session is not None and self.session.epoch != self.epoch
 
     def include(self, partition: FetchedPartition, answer: PartitionData) -> bool:
         """Whether the answer is to be sent; to be called once for every partition, when it is final."""
@@ -131,7 +139,8 @@ class FetchSessions:
             session = None
             if request.session_epoch == INITIAL_EPOCH and api_version >= 7:
                 session = self._create(partitions, uses_topic_ids, now)
-            return FetchContext(partitions=partitions, session=session, incremental=False)
+            epoch = INITIAL_EPOCH if session is None else session.epoch
+            return FetchContext(partitions=partitions, session=session, incremental=False, epoch=epoch)
         return self._continue(request, asked, uses_topic_ids, now)
 
     def _continue(
@@ -165,7 +174,7 @@ class FetchSessions:
             del self._sessions[session.id]
             return FetchContext(partitions=[], session=None, incremental=False)
         session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
-        return FetchContext(partitions=partitions, session=session, incremental=True)
+        return FetchContext(partitions=partitions, session=session, incremental=True, epoch=session.epoch)
 
     def _create(self, partitions: list[FetchedPartition], uses_topic_ids: bool, now: Millis) -> Session | None:
         if not partitions or not self._make_room(len(partitions), now):
@@ -178,6 +187,7 @@ class FetchSessions:
             epoch=INITIAL_EPOCH + 1,
             uses_topic_ids=uses_topic_ids,
             partitions={partition.key: partition for partition in partitions},
+            created_at=now,
             used_at=now,
         )
         self._sessions[session_id] = session
@@ -190,7 +200,8 @@ class FetchSessions:
         if oldest is not None and now - oldest.used_at > EVICTION_MS:
             del self._sessions[oldest.id]
             return True
-        smallest = min(self._sessions.values(), key=lambda session: len(session.partitions), default=None)
+        old = [session for session in self._sessions.values() if now - session.created_at > EVICTION_MS]
+        smallest = min(old, key=lambda session: len(session.partitions), default=None)
         if smallest is not None and len(smallest.partitions) < size:
             del self._sessions[smallest.id]
             return True

@@ -1,7 +1,7 @@
 """What a broker does on its own from time to time: retention, flushes, checkpoints, expiry, idle connections.
 
-Each is a loop of its own that a failure of the disk ends, and with it the broker, except where one partition's log
-fails to sync: that partition then refuses writes.
+Each is a loop of its own. A failure of the disk is logged and costs what it hit: a partition whose log cannot be synced
+refuses writes, checkpoints that cannot be written are written later.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.types import Millis
 
@@ -39,17 +40,26 @@ class Maintenance:
         await _pause(config.log_initial_task_delay_ms)
         while True:
             for replica in self._broker.replicas:
-                self._broker.replicas.delete_old_segments(replica)
+                try:
+                    self._broker.replicas.delete_old_segments(replica)
+                except OSError as error:
+                    logger.error("%s: retention: %s", replica.topic_partition, error)
             await _pause(config.log_retention_check_interval_ms)
 
     async def flushes(self) -> None:
-        """Sync logs whose `flush.ms` has passed, and those with sealed segments that are not synced yet."""
+        """Sync logs whose `flush.ms` has passed, and those with sealed segments that are not synced yet.
+
+        What could not be opened is tried again here too.
+        """
         interval_ms = min(self._broker.config.log_flush_scheduler_interval_ms, _FLUSH_CHECK_MS)
         while True:
             await _pause(interval_ms)
+            await self._bring_online()
             now = self._broker.clock.now()
             for replica in self._broker.replicas:
                 log = replica.log
+                if log.is_failed or log.is_closed:
+                    continue
                 if log.recovery_point >= log.log_end_offset:
                     replica.flushed_at_ms = now
                 elif (
@@ -59,7 +69,13 @@ class Maintenance:
                     try:
                         await replica.flush(log.log_end_offset, now)
                     except KafkaError as error:
-                        logger.critical("%s refuses writes until a restart: %s", replica.topic_partition, error)
+                        what = "refuses writes until a restart" if replica.log.is_failed else "is not synced yet"
+                        logger.critical("%s %s: %s", replica.topic_partition, what, error)
+
+    async def _bring_online(self) -> None:
+        for topic, partition in await self._broker.replicas.retry_offline():
+            if topic == CONSUMER_OFFSETS:
+                self._broker.coordinators.add(partition)
 
     async def checkpoints(self) -> None:
         """Write down how far each log is durable, so that a start after a crash scans no more than it must."""
@@ -71,7 +87,10 @@ class Maintenance:
                     config.log_flush_start_offset_checkpoint_interval_ms,
                 )
             )
-            await self._broker.replicas.checkpoint()
+            try:
+                await self._broker.replicas.checkpoint()
+            except OSError as error:
+                logger.error("the checkpoints cannot be written: %s", error)
 
     async def expiry(self) -> None:
         """Forget idempotent producers that have been silent for `producer.id.expiration.ms`."""
@@ -89,7 +108,7 @@ class Maintenance:
             await _pause(min(limit_ms, _IDLE_CHECK_MS))
             now = asyncio.get_running_loop().time()
             for connection in self._broker.connections:
-                if now - connection.last_active_at > limit_ms / 1000:
+                if not connection.is_serving and now - connection.last_active_at > limit_ms / 1000:
                     connection.abort()
 
 

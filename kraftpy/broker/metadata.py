@@ -7,6 +7,10 @@ decision is known only after its command is on disk. That is the order of a repl
 in the sync's place. A command that changes nothing on the present image (it is refused, or only to be validated) is
 answered at once and never written.
 
+A full disk refuses commands (KAFKA_STORAGE_ERROR) and nothing else: the journal is read again when the next one comes,
+because what was written of the last is not known; it may turn out to be decided after all, as after any lost answer.
+Any other failure of the disk stops the broker: after a failed sync nobody knows what is on it.
+
 Invariants: the image is exactly the replay of snapshot and journal; `submit` returns after the broker has acted on what
 was decided (a created topic can be written to).
 """
@@ -15,6 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, overload
 
@@ -31,12 +37,16 @@ from kraftpy.metadata.commands import (
 from kraftpy.metadata.controller import MetadataStateMachine, decide
 from kraftpy.metadata.decision import BrokerResult, ConfigResult, Decision, ProducerIdBlock, TopicResult
 from kraftpy.metadata.image import Image
-from kraftpy.metadata.journal import Journal
+from kraftpy.metadata.journal import MAX_ENTRY_BYTES, Journal
 from kraftpy.metadata.records import Record
 from kraftpy.ports import Directory
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
 
 SNAPSHOT_AFTER_ENTRIES = 10_000
 _ONLY_TERM = 1
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Changed = Callable[[Sequence[Record]], Awaitable[None]]
 """Told what was decided, in order, before the one who asked is."""
@@ -51,8 +61,10 @@ class MetadataLog:
         self._changed = changed
         self._tasks = tasks
         self._machine = MetadataStateMachine()
+        self._directory: Directory | None = None
         self._journal: Journal | None = None
         self._applied_index = 0
+        self._snapshot_due_at = SNAPSHOT_AFTER_ENTRIES
         self._submitted: asyncio.Queue[_Submitted | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
@@ -62,7 +74,9 @@ class MetadataLog:
         return self._machine.image
 
     async def start(self, directory: Directory) -> None:
-        """Replay what was decided before. Raises JournalError where the disk cannot be trusted."""
+        """Replay what was decided before. Raises JournalError, CodecError or OSError where the disk cannot be trusted
+        or read."""
+        self._directory = directory
         journal = Journal(directory)
         loaded = await asyncio.to_thread(journal.load)
         if loaded.snapshot is not None:
@@ -71,15 +85,18 @@ class MetadataLog:
             self._machine.apply(entry.data)
         self._journal = journal
         self._applied_index = journal.last_index
-        self._task = self._tasks.create_task(self._run(journal), name="metadata log")
+        self._snapshot_due_at = journal.first_index + SNAPSHOT_AFTER_ENTRIES
+        self._task = self._tasks.create_task(self._run(), name="metadata log")
 
     async def stop(self) -> None:
         """Apply what was submitted, and close the journal."""
-        if self._task is not None and self._journal is not None:
+        if self._task is not None:
             self._submitted.put_nowait(None)
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        if self._journal is not None:
             await asyncio.to_thread(self._journal.close)
+            self._journal = None
 
     @overload
     async def submit(
@@ -94,32 +111,90 @@ class MetadataLog:
     @overload
     async def submit(self, command: Command) -> Decision[Any]: ...
     async def submit(self, command: Command) -> Decision[Any]:
-        """What the command comes to, once it is durable and acted upon."""
+        """What the command comes to, once it is durable and acted upon.
+
+        Raises KafkaError: KAFKA_STORAGE_ERROR where it could not be written (it may have been decided all the same),
+        INVALID_REQUEST where it is too large.
+        """
         expected = decide(command, self.image)
         if not expected.records and self._submitted.empty():
             return expected
+        encoded = encode_command(command)
+        if len(encoded) > MAX_ENTRY_BYTES:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a metadata command of {len(encoded)} bytes is too large")
         decided: asyncio.Future[Decision[Any]] = asyncio.get_running_loop().create_future()
-        self._submitted.put_nowait((encode_command(command), decided))
+        self._submitted.put_nowait((encoded, decided))
         return await decided
 
-    async def _run(self, journal: Journal) -> None:
-        while True:
+    # --- the one task --------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        is_running = True
+        while is_running:
             taken = [await self._submitted.get()]
             while not self._submitted.empty():
                 taken.append(self._submitted.get_nowait())
             batch = [submitted for submitted in taken if submitted is not None]
-            for command, _ in batch:
-                journal.append(_ONLY_TERM, command)
-            await asyncio.to_thread(journal.sync)
+            is_running = len(batch) == len(taken)
+            try:
+                await self._write([command for command, _ in batch])
+            except OSError as error:
+                await self._refuse(batch, error)
+                continue
             for command, decided in batch:
-                decision = self._machine.apply(command)
-                self._applied_index += 1
-                if decision.records:
-                    await self._changed(decision.records)
+                decision = await self._apply(command)
                 if not decided.done():
                     decided.set_result(decision)
-            if len(batch) < len(taken):
-                return
-            if self._applied_index - journal.first_index >= SNAPSHOT_AFTER_ENTRIES:
-                snapshot = self._machine.snapshot()
-                await asyncio.to_thread(journal.save_snapshot, self._applied_index, _ONLY_TERM, snapshot)
+            if self._applied_index >= self._snapshot_due_at:
+                await self._save_snapshot()
+
+    async def _write(self, commands: Sequence[bytes]) -> None:
+        """Make the commands durable, in order. Raises OSError where the disk is full."""
+        if not commands:
+            return
+        journal = self._journal or await self._reopen()
+        for command in commands:
+            journal.append(_ONLY_TERM, command)
+        await asyncio.to_thread(journal.sync)
+
+    async def _apply(self, command: bytes) -> Decision[Any]:
+        decision = self._machine.apply(command)
+        self._applied_index += 1
+        if decision.records:
+            await self._changed(decision.records)
+        return decision
+
+    async def _refuse(self, batch: Sequence[_Submitted], error: OSError) -> None:
+        if error.errno not in _DISK_FULL:
+            raise error
+        logger.error("the metadata journal cannot be written: %s", error)
+        await self._give_up_journal()
+        for _, decided in batch:
+            if not decided.done():
+                reason = f"the metadata journal cannot be written: {error.strerror}"
+                decided.set_exception(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, reason))
+
+    async def _give_up_journal(self) -> None:
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            await asyncio.to_thread(journal.close)  # it has failed: this only closes the file
+
+    async def _reopen(self) -> Journal:
+        """The journal as the disk has it, and what it has beyond our image taken in."""
+        assert self._directory is not None
+        journal = Journal(self._directory)
+        loaded = await asyncio.to_thread(journal.load)
+        for entry in loaded.entries:
+            if entry.index > self._applied_index:
+                await self._apply(entry.data)
+        self._journal = journal
+        return journal
+
+    async def _save_snapshot(self) -> None:
+        journal = self._journal
+        assert journal is not None
+        self._snapshot_due_at = self._applied_index + SNAPSHOT_AFTER_ENTRIES
+        try:
+            await asyncio.to_thread(journal.save_snapshot, self._applied_index, _ONLY_TERM, self._machine.snapshot())
+        except OSError as error:
+            await self._refuse((), error)

@@ -15,7 +15,7 @@ import logging
 from typing import NamedTuple
 
 from kraftpy.broker.waiting import Watch, wake_all
-from kraftpy.log.partition_log import AppendResult, Origin, PartitionLog
+from kraftpy.log.partition_log import AppendResult, Origin, PartitionLog, TimestampAndOffset
 from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import LeaderEpoch, Millis, Offset, TopicId, TopicPartition
@@ -118,8 +118,24 @@ class Replica:
             aborted = [AbortedTransaction(producer_id, first_offset) for producer_id, first_offset in found]
         return Records(read.records, aborted)
 
+    def offset_for_timestamp(self, timestamp: Millis, end_offset: Offset) -> TimestampAndOffset | None:
+        """The first record of that time or later, before `end_offset`. Raises KafkaError (KAFKA_STORAGE_ERROR)."""
+        try:
+            return self.log.offset_for_timestamp(timestamp, end_offset=end_offset)
+        except OSError as error:
+            raise self._storage_error("read", error) from error
+
+    def offset_of_max_timestamp(self) -> TimestampAndOffset | None:
+        """The first record with the largest timestamp of all. Raises KafkaError (KAFKA_STORAGE_ERROR)."""
+        try:
+            return self.log.offset_of_max_timestamp()
+        except OSError as error:
+            raise self._storage_error("read", error) from error
+
     def append(self, records: Buffer, origin: Origin, now: Millis) -> AppendResult:
         """Append one batch, assign its offsets, wake who waits for it. Raises KafkaError."""
+        if self.log.is_failed:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "an earlier sync of the log failed; restart the broker")
         try:
             appended = self.log.append(records, leader_epoch=self.leader_epoch, now=now, origin=origin)
         except OSError as error:
@@ -142,7 +158,13 @@ class Replica:
         return True
 
     async def flush(self, end_offset: int, now: Millis) -> None:
-        """Make everything before `end_offset` durable. One sync serves all who wait. Raises KafkaError."""
+        """Make everything before `end_offset` durable. One sync serves all who wait. Raises KafkaError.
+
+        It goes on when the caller is cancelled (its client has gone): the log must learn what became of it.
+        """
+        await asyncio.shield(self._flush(end_offset, now))
+
+    async def _flush(self, end_offset: int, now: Millis) -> None:
         async with self._flushing:
             if self.log.recovery_point >= end_offset or self.log.is_closed:
                 return

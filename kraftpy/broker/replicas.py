@@ -5,17 +5,23 @@ Appends and reads run on the event loop: they touch the page cache. What may blo
 
 Invariants: a partition's directory carries its topic's id before any data, so that the log of a topic that was deleted
 and created again is never taken for the new one's; a directory that the metadata does not know is never deleted, only
-set aside.
+set aside. Checkpoints are written one at a time, and never say less than what was promised: where one could not be
+written after a deletion, no partition is created until it could, lest a new log inherit what was written of an old one.
+
+A partition that cannot be opened while the broker runs (a full disk) is offline, answers KAFKA_STORAGE_ERROR, and is
+tried again from time to time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kraftpy.broker.directories import LogDirectories
 from kraftpy.broker.replica import Replica
@@ -47,6 +53,19 @@ class _Disk:
     partitions: set[TopicPartition] = field(default_factory=set)
 
 
+class _Wanted(NamedTuple):
+    """A partition that the metadata gives this broker."""
+
+    topic: Topic
+    number: int
+    partition: Partition
+    config: TopicConfig
+
+    @property
+    def key(self) -> TopicPartition:
+        return TopicPartition(self.topic.name, self.number)
+
+
 class Replicas:
     """Every partition of this broker, by topic name and by topic id."""
 
@@ -58,6 +77,10 @@ class Replicas:
         self._files = FileCache()
         self._by_name: dict[TopicPartition, Replica] = {}
         self._by_id: dict[tuple[TopicId, int], Replica] = {}
+        self._offline: dict[TopicPartition, _Wanted] = {}
+        self._checkpointing = asyncio.Lock()
+        self._checkpoint_is_stale = False
+        self._later: set[asyncio.TimerHandle] = set()
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(list(self._by_name.values()))
@@ -65,16 +88,22 @@ class Replicas:
     # --- lookups -----------------------------------------------------------------------------
 
     def leader(self, topic: str, partition: int) -> Replica:
-        """The partition's replica. Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION)."""
-        replica = self._by_name.get(TopicPartition(topic, partition))
+        """The partition's replica. Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR)."""
+        key = TopicPartition(topic, partition)
+        replica = self._by_name.get(key)
         if replica is None:
+            if key in self._offline:
+                raise _offline_error(key)
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {topic}-{partition}")
         return replica
 
     def leader_by_id(self, topic_id: TopicId, partition: int) -> Replica:
-        """The same by topic id. Raises KafkaError (UNKNOWN_TOPIC_ID)."""
+        """The same by topic id. Raises KafkaError (UNKNOWN_TOPIC_ID, KAFKA_STORAGE_ERROR)."""
         replica = self._by_id.get((topic_id, partition))
         if replica is None:
+            for key, wanted in self._offline.items():
+                if wanted.topic.topic_id == topic_id and wanted.number == partition:
+                    raise _offline_error(key)
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no partition {partition} of topic {topic_id.hex()}")
         return replica
 
@@ -90,22 +119,38 @@ class Replicas:
     # --- start and stop ----------------------------------------------------------------------
 
     async def start(self, image: Image) -> None:
-        """Open every partition the metadata gives this broker; several at once."""
+        """Open every partition the metadata gives this broker; several at once. Raises OSError, CorruptFile."""
         await asyncio.to_thread(self._read_disks)
         configs = {topic.name: self._topic_config(topic.name, image) for topic in image.topics()}
-        await self._open_all(
-            [(topic, number, partition, configs[topic.name]) for topic, number, partition in image.partitions()]
-        )
+        for failure in await self._open_all(
+            [_Wanted(topic, number, partition, configs[topic.name]) for topic, number, partition in image.partitions()]
+        ):
+            raise failure
         known = set(self._by_name)
         for disk in self._disks:
             for stray in sorted(disk.partitions - known):
                 logger.warning("%s/%s belongs to no topic; it is left alone", disk.directory.path, stray)
 
-    async def stop(self) -> None:
-        """Make every log durable, close it, and write the checkpoints that let the next start skip the scan."""
+    async def stop(self) -> bool:
+        """Make every log durable, close it, and write the checkpoints that let the next start skip the scan.
+
+        Whether all of it could be done; where not, the next start has to scan.
+        """
+        for handle in self._later:
+            handle.cancel()
+        is_clean = True
         for replica in self:
-            await replica.close()
-        await self.checkpoint()
+            try:
+                await replica.close()
+            except OSError as error:
+                logger.critical("%s: cannot be closed cleanly: %s", replica.topic_partition, error)
+                is_clean = False
+        try:
+            await self.checkpoint()
+        except OSError as error:
+            logger.critical("the checkpoints cannot be written: %s", error)
+            is_clean = False
+        return is_clean
 
     async def apply(self, records: Sequence[Record], image: Image) -> None:
         """Act on changed metadata; returns when new partitions can be used and deleted ones are gone."""
@@ -116,7 +161,8 @@ class Replicas:
                     topic = image.topic_by_id(record.topic_id)
                     if topic is not None:
                         partition = topic.partitions[record.partition]
-                        created.append((topic, record.partition, partition, self._topic_config(topic.name, image)))
+                        config = self._topic_config(topic.name, image)
+                        created.append(_Wanted(topic, record.partition, partition, config))
                 case PartitionChanged():
                     replica = self._by_id.get((record.topic_id, record.partition))
                     if replica is not None and record.leader_epoch != replica.leader_epoch:
@@ -127,7 +173,27 @@ class Replicas:
                     await self._delete(record)
                 case _:
                     pass
-        await self._open_all(created)
+        await self._create(created)
+
+    async def _create(self, wanted: Sequence[_Wanted]) -> None:
+        """Open new partitions; those that cannot be are offline."""
+        if wanted and self._checkpoint_is_stale:
+            try:
+                await self.checkpoint()
+            except OSError as error:
+                logger.error("no partitions are created: the checkpoints cannot be written: %s", error)
+                self._offline.update((each.key, each) for each in wanted)
+                return
+        self._offline.update((each.key, each) for each in wanted)
+        for failure in await self._open_all(wanted):
+            logger.error("a partition is offline: %s", failure)
+
+    async def retry_offline(self) -> list[TopicPartition]:
+        """Try to open what could not be opened; the partitions that are there now."""
+        wanted = list(self._offline.values())
+        if wanted:
+            await self._create(wanted)
+        return [each.key for each in wanted if each.key in self._by_name]
 
     def _topic_config(self, topic: str, image: Image) -> TopicConfig:
         return topic_config(image.topic_configs(topic), self._config)
@@ -156,19 +222,25 @@ class Replicas:
             for name in layout.deleted_partitions(directory):
                 directory.delete(name)
 
-    async def _open_all(self, wanted: Sequence[tuple[Topic, int, Partition, TopicConfig]]) -> None:
+    async def _open_all(self, wanted: Sequence[_Wanted]) -> list[OSError | layout.CorruptFile]:
+        """Open logs, in several threads; what stood in the way of those that could not be."""
         if not wanted:
-            return
+            return []
         loop = asyncio.get_running_loop()
         threads = self._config.num_recovery_threads_per_data_dir * len(self._disks)
         with ThreadPoolExecutor(min(threads, len(wanted)), thread_name_prefix="open-log") as pool:
-            opening = []
-            for topic, number, partition, config in wanted:
-                disk = self._disk_for(TopicPartition(topic.name, number))
-                opening.append(loop.run_in_executor(pool, self._open, disk, topic, number, partition, config))
-            for replica in await asyncio.gather(*opening):
-                self._by_name[replica.topic_partition] = replica
-                self._by_id[(replica.topic_id, replica.topic_partition.partition)] = replica
+            opening = [loop.run_in_executor(pool, self._open, self._disk_for(each.key), each) for each in wanted]
+            failures: list[OSError | layout.CorruptFile] = []
+            for opened in await asyncio.gather(*opening, return_exceptions=True):
+                if isinstance(opened, (OSError, layout.CorruptFile)):
+                    failures.append(opened)
+                elif isinstance(opened, BaseException):
+                    raise opened
+                else:
+                    self._by_name[opened.topic_partition] = opened
+                    self._by_id[(opened.topic_id, opened.topic_partition.partition)] = opened
+                    self._offline.pop(opened.topic_partition, None)
+            return failures
 
     def _disk_for(self, key: TopicPartition) -> _Disk:
         """Where the partition is, or the log directory with the fewest partitions."""
@@ -179,8 +251,8 @@ class Replicas:
         disk.partitions.add(key)
         return disk
 
-    def _open(self, disk: _Disk, topic: Topic, number: int, partition: Partition, config: TopicConfig) -> Replica:
-        key = TopicPartition(topic.name, number)
+    def _open(self, disk: _Disk, wanted: _Wanted) -> Replica:
+        key, topic, partition, config = wanted.key, wanted.topic, wanted.partition, wanted.config
         if disk.directory.exists(str(key)):
             self._set_aside_if_foreign(disk, key, topic.topic_id)
         log = PartitionLog.open(
@@ -213,7 +285,8 @@ class Replicas:
     # --- deleting ----------------------------------------------------------------------------
 
     async def _delete(self, record: TopicDeleted) -> None:
-        loop = asyncio.get_running_loop()
+        for key in [key for key in self._offline if key.topic == record.name]:
+            del self._offline[key]
         for key in [key for key in self._by_name if key.topic == record.name]:
             replica = self._by_name.pop(key)
             del self._by_id[(replica.topic_id, key.partition)]
@@ -225,35 +298,72 @@ class Replicas:
                 disk.partitions.discard(key)
                 disk.recovery_points.pop(key, None)
                 disk.log_start_offsets.pop(key, None)
-            delay_ms = replica.log.config.file_delete_delay_ms
-            loop.call_later(delay_ms / 1000, loop.run_in_executor, None, directory.delete, aside)
-        await self.checkpoint()
+            self._delete_later(replica, functools.partial(directory.delete, aside))
+        self._checkpoint_is_stale = True
+        try:
+            await self.checkpoint()
+        except OSError as error:
+            logger.error("the checkpoints cannot be written: %s", error)
 
     async def delete_records(self, replica: Replica, before: Offset) -> None:
-        """Hide the records before an offset, durably (DeleteRecords). Raises KafkaError (OFFSET_OUT_OF_RANGE)."""
+        """Hide the records before an offset, durably (DeleteRecords).
+
+        Raises KafkaError (OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR).
+        """
         if replica.log.advance_log_start(before):
-            await self.checkpoint()
+            try:
+                await self.checkpoint()
+            except OSError as error:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log start cannot be written: {error}") from error
 
     def delete_old_segments(self, replica: Replica) -> None:
         """Take out of the log what retention lets go, and delete it when nobody can be reading it any more."""
         gone = replica.log.delete_old_segments(self._clock.now(), replica.high_watermark)
         if gone:
             logger.info("%s: %d files out of retention", replica.topic_partition, len(gone))
-            loop = asyncio.get_running_loop()
-            delay_ms = replica.log.config.file_delete_delay_ms
-            loop.call_later(delay_ms / 1000, loop.run_in_executor, None, delete_files, replica.log.directory, gone)
+            self._delete_later(replica, functools.partial(delete_files, replica.log.directory, gone))
+
+    def _delete_later(self, replica: Replica, delete: Callable[[], None]) -> None:
+        """After `file.delete.delay.ms`, in a thread. What a stop forgets, the next start finds by its name."""
+        loop = asyncio.get_running_loop()
+
+        def start() -> None:
+            self._later.discard(handle)
+            loop.run_in_executor(None, _delete_quietly, delete)
+
+        handle = loop.call_later(replica.log.config.file_delete_delay_ms / 1000, start)
+        self._later.add(handle)
 
     # --- checkpoints -------------------------------------------------------------------------
 
     async def checkpoint(self) -> None:
-        """Write down, per log directory, how far each log is durable and where it starts."""
-        for disk in self._disks:
-            points, starts = {}, {}
-            for key, replica in self._by_name.items():
-                if replica.log_directory is disk.directory:
-                    points[key] = replica.log.recovery_point
-                    starts[key] = replica.log.log_start_offset
-            await asyncio.to_thread(_write_checkpoints, disk.directory, points, starts)
+        """Write down, per log directory, how far each log is durable and where it starts. Raises OSError.
+
+        It goes on when the caller is cancelled; two never run at once.
+        """
+        await asyncio.shield(self._checkpoint())
+
+    async def _checkpoint(self) -> None:
+        async with self._checkpointing:
+            for disk in self._disks:
+                points, starts = {}, {}
+                for key, replica in self._by_name.items():
+                    if replica.log_directory is disk.directory:
+                        points[key] = replica.log.recovery_point
+                        starts[key] = replica.log.log_start_offset
+                await asyncio.to_thread(_write_checkpoints, disk.directory, points, starts)
+            self._checkpoint_is_stale = False
+
+
+def _offline_error(key: TopicPartition) -> KafkaError:
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} is offline: its log could not be opened")
+
+
+def _delete_quietly(delete: Callable[[], None]) -> None:
+    try:
+        delete()
+    except OSError as error:
+        logger.error("files that are no longer needed stay: %s", error)
 
 
 def _write_checkpoints(

@@ -1,8 +1,10 @@
 """`kraftpy server`: one process, one broker, until SIGTERM or SIGINT.
 
-Prints one line when clients can connect, and nothing else on standard output. What a person must change (a taken
-port, a directory in use) is one line on standard error and exit status 2; a failure of ours or of the disk ends the
-process loudly with status 1, because the log and the journal make that safe.
+Prints one line when clients can connect, and nothing else on standard output. What keeps it from starting is one line
+on standard error: exit status 2 for what a person can change (a taken port, a directory in use), 1 for a disk that
+cannot be read or does not hold what was written. A failure of ours or of the disk later on ends the process loudly with
+status 1, because the log and the journal make that safe; so does a stop that could not make everything durable, with a
+line for each thing that it could not.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from kraftpy.broker.broker import Broker, StartupError
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.config import BrokerConfig
 
+EXIT_FAILURE = 1
 EXIT_USAGE = 2
 
 
@@ -34,14 +37,16 @@ def run(config: BrokerConfig) -> int:
     _allow_many_files()
     status = 0
     try:
-        asyncio.run(_serve(config))
+        status = 0 if asyncio.run(_serve(config)) else EXIT_FAILURE
     except* StartupError as errors:
-        print(f"kraftpy: {_first(errors)}", file=sys.stderr)
-        status = EXIT_USAGE
+        error = _first(errors)
+        print(f"kraftpy: {error}", file=sys.stderr)
+        status = EXIT_FAILURE if isinstance(error, StartupError) and error.is_damage else EXIT_USAGE
     return status
 
 
-async def _serve(config: BrokerConfig) -> None:
+async def _serve(config: BrokerConfig) -> bool:
+    """Whether it was a clean stop."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -53,7 +58,7 @@ async def _serve(config: BrokerConfig) -> None:
         seconds = _seconds_since_process_start()
         print(f"kraftpy {__version__} ready: node {config.node_id}, {listeners}, {seconds:.2f} s", flush=True)
         await stop.wait()
-        await broker.stop()
+        return await broker.stop()
 
 
 def _allow_many_files() -> None:

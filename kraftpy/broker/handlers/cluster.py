@@ -96,7 +96,13 @@ async def describe_log_dirs(
                     partition_index=index, partition_size=replica.log.size_bytes, offset_lag=0, is_future_key=False
                 )
             )
-        usage = shutil.disk_usage(directory)
+        try:
+            usage = shutil.disk_usage(directory)
+        except OSError:
+            results.append(
+                DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory, topics=[])
+            )
+            continue
         results.append(
             DescribeLogDirsResult(
                 log_dir=directory, topics=list(topics.values()), total_bytes=usage.total, usable_bytes=usage.free

@@ -9,8 +9,11 @@ Left out: broker loggers, client metrics and groups as resources (KIP-412, KIP-7
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kraftpy.broker.apis import shortened
+from kraftpy.config import BrokerConfig
 from kraftpy.config.describe import ConfigEntry, describe_broker, describe_topic
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType, SetConfigs
 from kraftpy.metadata.decision import ConfigResult
@@ -37,7 +40,7 @@ async def describe_configs(
             answer.configs = [_described(entry, request) for entry in _entries(broker, resource)]
         except KafkaError as error:
             answer.error_code = error.code
-            answer.error_message = str(error)
+            answer.error_message = shortened(str(error))
         results.append(answer)
     return describe.DescribeConfigsResponse(results=results)
 
@@ -83,7 +86,7 @@ async def alter_configs(
     broker: Broker, request: alter.AlterConfigsRequest, context: RequestContext
 ) -> alter.AlterConfigsResponse:
     """Make the settings named all that is set for each resource."""
-    changes = tuple(
+    changes = [
         ConfigChange(
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
@@ -91,12 +94,12 @@ async def alter_configs(
             replace=True,
         )
         for resource in request.resources
-    )
+    ]
     return alter.AlterConfigsResponse(
         responses=[
             alter.AlterConfigsResourceResponse(
                 error_code=result.error,
-                error_message=result.message,
+                error_message=shortened(result.message),
                 resource_type=result.resource_type,
                 resource_name=result.resource_name,
             )
@@ -109,15 +112,20 @@ async def incremental_alter_configs(
     broker: Broker, request: incremental.IncrementalAlterConfigsRequest, context: RequestContext
 ) -> incremental.IncrementalAlterConfigsResponse:
     """Set, delete, append to and subtract from the settings named; the others stay."""
-    results: list[ConfigResult] = []
+    changes: list[ConfigChange | ConfigResult] = []
     for resource in request.resources:
         try:
             operations = tuple(
-                ConfigOperation(name=config.name, value=config.value, operation=_operation(config.config_operation))
+                ConfigOperation(
+                    name=config.name,
+                    value=config.value,
+                    operation=_operation(config.config_operation),
+                    inherited=_inherited(config.name, config.config_operation, broker.config),
+                )
                 for config in resource.configs
             )
         except KafkaError as error:
-            results.append(
+            changes.append(
                 ConfigResult(
                     resource_type=resource.resource_type,
                     resource_name=resource.resource_name,
@@ -126,19 +134,20 @@ async def incremental_alter_configs(
                 )
             )
             continue
-        change = ConfigChange(
-            resource_type=resource.resource_type, resource_name=resource.resource_name, operations=operations
+        changes.append(
+            ConfigChange(
+                resource_type=resource.resource_type, resource_name=resource.resource_name, operations=operations
+            )
         )
-        results += await _set(broker, (change,), validate_only=request.validate_only)
     return incremental.IncrementalAlterConfigsResponse(
         responses=[
             incremental.AlterConfigsResourceResponse(
                 error_code=result.error,
-                error_message=result.message,
+                error_message=shortened(result.message),
                 resource_type=result.resource_type,
                 resource_name=result.resource_name,
             )
-            for result in results
+            for result in await _set(broker, changes, validate_only=request.validate_only)
         ]
     )
 
@@ -150,8 +159,39 @@ def _operation(number: int) -> ConfigOperationType:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{number} is no operation on a setting") from None
 
 
-async def _set(broker: Broker, changes: tuple[ConfigChange, ...], *, validate_only: bool) -> tuple[ConfigResult, ...]:
-    decision = await broker.metadata.submit(
-        SetConfigs(changes=changes, time_ms=broker.clock.now(), validate_only=validate_only)
+def _inherited(name: str, operation: int, config: BrokerConfig) -> str | None:
+    """What a list holds where the topic does not set it: what is appended to or subtracted from."""
+    if operation not in (ConfigOperationType.APPEND, ConfigOperationType.SUBTRACT):
+        return None
+    entry = next(iter(describe_topic({}, config, frozenset((name,)))), None)
+    return None if entry is None else entry.value
+
+
+async def _set(
+    broker: Broker, changes: Sequence[ConfigChange | ConfigResult], *, validate_only: bool
+) -> list[ConfigResult]:
+    """Decide the changes as one; a result for each, in order. What is a result already stays what it is."""
+    results = [_refused_here(change) if isinstance(change, ConfigChange) else change for change in changes]
+    open_changes = [
+        change
+        for change, result in zip(changes, results, strict=True)
+        if isinstance(change, ConfigChange) and result is None
+    ]
+    command = SetConfigs(changes=tuple(open_changes), time_ms=broker.clock.now(), validate_only=validate_only)
+    try:
+        decided = iter((await broker.metadata.submit(command)).result or ())
+    except KafkaError as error:
+        decided = iter([_refused(change, error.code, error.message) for change in open_changes])
+    return [next(decided) if result is None else result for result in results]
+
+
+def _refused_here(change: ConfigChange) -> ConfigResult | None:
+    if change.resource_type != ConfigResourceType.BROKER:
+        return None
+    return _refused(change, ErrorCode.INVALID_CONFIG, "a broker's settings cannot be changed while it runs")
+
+
+def _refused(change: ConfigChange, error: ErrorCode, message: str) -> ConfigResult:
+    return ConfigResult(
+        resource_type=change.resource_type, resource_name=change.resource_name, error=error, message=message
     )
-    return decision.result or ()

@@ -1,9 +1,10 @@
 """Fetch (key 1): whole batches from an offset on, now or when enough have arrived.
 
 At least one batch is returned however small the limits are, so that a consumer always gets on (KIP-74). Answers
-wait for `min_bytes` at most `max_wait_ms`. Fetch sessions: KIP-227. Epoch checks and diverging epochs: KIP-320,
-KIP-595. Topic ids
-from version 13: KIP-516. Isolation levels: KIP-98.
+wait for `min_bytes` at most `max_wait_ms`, but not where a partition has something else to tell: an error, or a
+diverging epoch. A partition that does not exist when the request comes holds up nothing and hurries nothing, as in
+Kafka: clients go on asking for deleted topics, and would ask without a pause. Fetch sessions: KIP-227. Epoch checks and
+diverging epochs: KIP-320, KIP-595. Topic ids from version 13: KIP-516. Isolation levels: KIP-98.
 
 Left out: followers' fetches (a `replica_id` of 0 or more is refused; see CVE-2018-1288), fetching from followers
 (KIP-392).
@@ -30,10 +31,11 @@ from kraftpy.types import LeaderEpoch, Offset
 if TYPE_CHECKING:
     from kraftpy.broker.apis import RequestContext
     from kraftpy.broker.broker import Broker
-    from kraftpy.broker.fetch_sessions import FetchContext, FetchedPartition
+    from kraftpy.broker.fetch_sessions import FetchContext, FetchedPartition, PartitionKey
     from kraftpy.broker.replica import Replica
 
 READ_COMMITTED = 1
+_UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 Answers = list[tuple["FetchedPartition", PartitionData]]
 
@@ -46,28 +48,43 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
         fetched = broker.fetch_sessions.open(request, context.api_version, broker.clock.now())
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
-    answers, enough = _read(broker, request, fetched)
-    if not enough and request.max_wait_ms > 0 and fetched.partitions:
-        answers = await _wait(broker, request, fetched)
+    missing: set[PartitionKey] = set()
+    answers, enough = _read(broker, request, fetched, missing, is_first=True)
+    if not enough and request.max_wait_ms > 0:
+        answers = await _wait(broker, request, fetched, answers, missing)
+    if fetched.is_overtaken:
+        return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
     return _respond(fetched, answers)
 
 
-async def _wait(broker: Broker, request: FetchRequest, fetched: FetchContext) -> Answers:
+async def _wait(
+    broker: Broker, request: FetchRequest, fetched: FetchContext, answers: Answers, missing: set[PartitionKey]
+) -> Answers:
+    """Read again whenever something changed, until there is enough or the time is up. No await before the watch."""
     deadline = asyncio.get_running_loop().time() + request.max_wait_ms / 1000
     watched: list[Replica] = []
     for partition in fetched.partitions:
         with suppress(KafkaError):
             watched.append(_replica(broker, partition))
     with Watch(watched) as watch:
-        while True:
-            # Read after the watch is on: an append between the first read and now must not be missed.
-            answers, enough = _read(broker, request, fetched)
-            if enough or not await watch.wait_until(deadline):
-                return answers
+        enough = False
+        while not enough and await watch.wait_until(deadline):
+            answers, enough = _read(broker, request, fetched, missing)
+    return answers
 
 
-def _read(broker: Broker, request: FetchRequest, fetched: FetchContext) -> tuple[Answers, bool]:
-    """Every partition's answer, and whether they are to be sent without waiting."""
+def _read(
+    broker: Broker,
+    request: FetchRequest,
+    fetched: FetchContext,
+    missing: set[PartitionKey],
+    *,
+    is_first: bool = False,
+) -> tuple[Answers, bool]:
+    """Every partition's answer, and whether they are to be sent without waiting.
+
+    `missing` are the partitions that did not exist when the request came; the first call notes them.
+    """
     budget = min(request.max_bytes, broker.config.fetch_max_bytes)
     read_committed = request.isolation_level == READ_COMMITTED
     answers: Answers = []
@@ -76,9 +93,16 @@ def _read(broker: Broker, request: FetchRequest, fetched: FetchContext) -> tuple
     for partition in fetched.partitions:
         answer = _read_partition(broker, partition, budget - total_bytes, read_committed, first=total_bytes == 0)
         total_bytes += len(answer.records or b"")
-        failed = failed or answer.error_code != ErrorCode.NONE or answer.diverging_epoch.epoch >= 0
+        if answer.error_code != ErrorCode.NONE:
+            if is_first and answer.error_code in _UNKNOWN:
+                missing.add(partition.key)
+            failed = failed or partition.key not in missing
+        elif answer.diverging_epoch.epoch >= 0:
+            failed = True
         answers.append((partition, answer))
-    return answers, failed or total_bytes >= request.min_bytes
+    nothing_to_wait_for = len(missing) == len(fetched.partitions)
+    # More than the limit never comes: to wait for it would be to wait in vain.
+    return answers, failed or nothing_to_wait_for or total_bytes >= min(request.min_bytes, budget)
 
 
 def _read_partition(
@@ -111,9 +135,7 @@ def _read_partition(
                 for aborted in read.aborted_transactions
             ]
     except KafkaError as error:
-        answer.error_code = error.code
-        if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
-            answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
+        return PartitionData(partition_index=partition.partition, error_code=error.code)
     return answer
 
 

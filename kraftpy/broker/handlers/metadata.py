@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kraftpy.metadata.controller import is_internal
+from kraftpy.metadata.controller import is_internal, topic_name_problem
 from kraftpy.metadata.image import Partition, Topic
-from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -69,7 +69,7 @@ async def _asked_for(
             error = ErrorCode.UNKNOWN_TOPIC_ID
         else:
             known = broker.image.topic(wanted.name)
-            error = refused.get(wanted.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            error = refused.get(wanted.name, _why_unknown(wanted.name))
         if known is not None:
             topics.append(_known(known))
         else:
@@ -82,6 +82,12 @@ async def _asked_for(
                 )
             )
     return topics
+
+
+def _why_unknown(name: str) -> ErrorCode:
+    return (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_name_problem(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
+    )
 
 
 def _known(topic: Topic) -> MetadataResponseTopic:
@@ -115,7 +121,12 @@ async def describe_topic_partitions(
     names = sorted({topic.name for topic in request.topics}) or [topic.name for topic in broker.image.topics()]
     start = (request.cursor.topic_name, request.cursor.partition_index) if request.cursor is not None else ("", 0)
     if start[1] < 0:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor's partition index is negative")
+        return DescribeTopicPartitionsResponse(
+            topics=[
+                DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name, partitions=[])
+                for name in names[:limit]
+            ]
+        )
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
         if name < start[0]:

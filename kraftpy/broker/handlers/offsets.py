@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 READ_COMMITTED = 1
 
+_SINCE_VERSION = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
+"""The first version of ListOffsets in which a timestamp below zero means something."""
+
 
 async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
     """The offset of each partition's timestamp, or of one of the special positions."""
@@ -51,6 +54,8 @@ async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: Req
             try:
                 if (topic.name, partition.partition_index) in repeated:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "a partition is asked for twice")
+                if partition.timestamp < 0 and context.api_version < _SINCE_VERSION.get(partition.timestamp, 1 << 15):
+                    raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {partition.timestamp} means nothing")
                 _look_up(broker, request, topic.name, partition, answer)
             except KafkaError as error:
                 answer.error_code = error.code
@@ -78,15 +83,13 @@ def _look_up(
             answer.offset = log.log_start_offset
             answer.leader_epoch = replica.epoch_of(Offset(log.log_start_offset))
         case -3:
-            found = log.offset_of_max_timestamp()
+            found = replica.offset_of_max_timestamp()
             if found is not None:
                 answer.offset, answer.timestamp, answer.leader_epoch = found.offset, found.timestamp, found.leader_epoch
         case -5 | -6:
             pass  # -1: nothing is tiered
-        case timestamp if timestamp < 0:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning here")
         case timestamp:
-            found = log.offset_for_timestamp(Millis(timestamp), end_offset=readable_end)
+            found = replica.offset_for_timestamp(Millis(timestamp), readable_end)
             if found is not None:
                 answer.offset, answer.timestamp, answer.leader_epoch = found.offset, found.timestamp, found.leader_epoch
 

@@ -5,6 +5,9 @@ writes once (KIP-98). Partitions succeed and fail independently. Versions 0 to 2
 for them (KIP-896), but carry message sets, a format that is not stored: they get UNSUPPORTED_FOR_MESSAGE_FORMAT.
 Topic ids from version 13 (KIP-516), the current leader on an error from version 10 (KIP-951).
 
+A producer with acks=0 hears of an error by the end of its connection, as from Kafka: it then asks for the metadata.
+Nobody but the broker writes to its internal topics (INVALID_TOPIC_EXCEPTION).
+
 Left out: transactional batches, which are refused with INVALID_TXN_STATE.
 """
 
@@ -13,9 +16,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+from kraftpy.broker.apis import shortened
 from kraftpy.broker.replica import Replica
 from kraftpy.log.partition_log import Origin
-from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.metadata.controller import is_internal
+from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.protocol.messages.produce import (
     LeaderIdAndEpoch,
     PartitionProduceData,
@@ -64,6 +69,7 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
     if request.acks == ALL_IN_SYNC and unanswered:
         await _committed(unanswered, request.timeout_ms)
     if request.acks == 0:
+        _tell_by_closing(responses)
         return None
     return ProduceResponse(responses=responses)
 
@@ -84,10 +90,12 @@ def _append(
             replica = broker.replicas.leader_by_id(TopicId(topic.topic_id), partition.index)
         else:
             replica = broker.replicas.leader(topic.name, partition.index)
+        if is_internal(replica.topic_partition.topic):
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the broker alone writes to its internal topics")
         appended = replica.append(partition.records or b"", Origin.CLIENT, broker.clock.now())
     except KafkaError as error:
         answer.error_code = error.code
-        answer.error_message = str(error)
+        answer.error_message = shortened(str(error))
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and replica is not None:
             answer.current_leader = LeaderIdAndEpoch(leader_id=broker.node_id, leader_epoch=replica.leader_epoch)
         return answer
@@ -108,6 +116,13 @@ def _check(request: ProduceRequest, context: RequestContext) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is -1, 0 or 1, not {request.acks}")
     if request.transactional_id is not None:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served by this broker")
+
+
+def _tell_by_closing(responses: list[TopicProduceResponse]) -> None:
+    for topic in responses:
+        for partition in topic.partition_responses:
+            if partition.error_code != ErrorCode.NONE:
+                raise ProtocolError(f"acks=0, and the answer would be {partition.error_message}")
 
 
 async def _flush(broker: Broker, waiting: _Unanswered) -> None:

@@ -1,8 +1,8 @@
 """InitProducerId (key 22) and DescribeProducers (key 61): idempotent producers.
 
 A producer id is unique in the cluster for ever: ids come in blocks from the metadata log, and a block that was only
-partly used before a restart is given up (KIP-98, KIP-730). A producer that names its id gets the next epoch of it
-(KIP-360).
+partly used before a restart is given up (KIP-98, KIP-730). A producer that names the id it had gets a new one all the
+same: only transactional ones keep theirs (KIP-360).
 
 Left out: transactional ids, refused with INVALID_REQUEST.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kraftpy.broker.apis import shortened
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -29,10 +30,13 @@ if TYPE_CHECKING:
 async def init_producer_id(
     broker: Broker, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
-    """A new producer id at epoch 0. An idempotent producer that asks again simply gets another id, as in Kafka."""
+    """A new producer id at epoch 0."""
     if request.transactional_id is not None:
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
-    producer_id = await broker.producer_ids.next()
+    try:
+        producer_id = await broker.producer_ids.next()
+    except KafkaError as error:
+        return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
@@ -49,7 +53,7 @@ async def describe_producers(
                 replica = broker.replicas.leader(topic.name, index)
             except KafkaError as error:
                 answer.error_code = error.code
-                answer.error_message = str(error)
+                answer.error_message = shortened(str(error))
             else:
                 answer.active_producers = [
                     ProducerState(

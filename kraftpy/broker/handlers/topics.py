@@ -12,6 +12,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
+from kraftpy.broker.apis import shortened
 from kraftpy.config.describe import describe_topic
 from kraftpy.metadata.commands import (
     ConfigValue,
@@ -86,14 +87,25 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, context: R
         default_replication_factor=broker.config.default_replication_factor,
         validate_only=request.validate_only,
     )
-    decision = await broker.metadata.submit(command)
+    try:
+        decision = await broker.metadata.submit(command)
+    except KafkaError as error:
+        return CreateTopicsResponse(
+            topics=[
+                CreatableTopicResult(name=topic.name, error_code=error.code, error_message=shortened(error.message))
+                for topic in command.topics
+            ]
+        )
     answers = []
     overrides = {
         topic.name: {c.name: c.value for c in topic.configs if c.value is not None} for topic in request.topics
     }
     for result in decision.result or ():
         answer = CreatableTopicResult(
-            name=result.name or "", topic_id=result.topic_id, error_code=result.error, error_message=result.message
+            name=result.name or "",
+            topic_id=result.topic_id,
+            error_code=result.error,
+            error_message=shortened(result.message),
         )
         if result.error == ErrorCode.NONE:
             answer.num_partitions = result.partitions
@@ -127,11 +139,27 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: R
                 for reference in references
             ]
         )
-    decision = await broker.metadata.submit(DeleteTopics(topics=tuple(references), time_ms=broker.clock.now()))
+    try:
+        decision = await broker.metadata.submit(DeleteTopics(topics=tuple(references), time_ms=broker.clock.now()))
+    except KafkaError as error:
+        return DeleteTopicsResponse(
+            responses=[
+                DeletableTopicResult(
+                    name=reference.name,
+                    topic_id=reference.topic_id,
+                    error_code=error.code,
+                    error_message=shortened(error.message),
+                )
+                for reference in references
+            ]
+        )
     return DeleteTopicsResponse(
         responses=[
             DeletableTopicResult(
-                name=result.name, topic_id=result.topic_id, error_code=result.error, error_message=result.message
+                name=result.name,
+                topic_id=result.topic_id,
+                error_code=result.error,
+                error_message=shortened(result.message),
             )
             for result in decision.result or ()
         ]
@@ -158,10 +186,22 @@ async def create_partitions(
         time_ms=broker.clock.now(),
         validate_only=request.validate_only,
     )
-    decision = await broker.metadata.submit(command)
+    try:
+        decision = await broker.metadata.submit(command)
+    except KafkaError as error:
+        return CreatePartitionsResponse(
+            results=[
+                CreatePartitionsTopicResult(
+                    name=topic.name, error_code=error.code, error_message=shortened(error.message)
+                )
+                for topic in command.topics
+            ]
+        )
     return CreatePartitionsResponse(
         results=[
-            CreatePartitionsTopicResult(name=result.name or "", error_code=result.error, error_message=result.message)
+            CreatePartitionsTopicResult(
+                name=result.name or "", error_code=result.error, error_message=shortened(result.message)
+            )
             for result in decision.result or ()
         ]
     )
