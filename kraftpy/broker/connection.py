@@ -88,6 +88,11 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """The rest of the frame being received, or the shared buffer."""
         if self._partial is not None:
+            if self._partial_bytes == len(
+                self._partial
+            ):  # here, not in buffer_updated: there the caller still holds it
+                room = min(self._partial_size, 2 * self._partial_bytes) - self._partial_bytes
+                self._partial.extend(bytes(room))
             return memoryview(self._partial)[self._partial_bytes :]
         return memoryview(self._received)[self._received_bytes :]
 
@@ -99,9 +104,6 @@ class Connection(asyncio.BufferedProtocol):
             if self._partial_bytes == self._partial_size:
                 self._queue(self._partial)
                 self._partial = None
-            elif self._partial_bytes == len(self._partial):
-                room = min(self._partial_size, 2 * self._partial_bytes) - self._partial_bytes
-                self._partial.extend(bytes(room))
             return
         self._received_bytes += nbytes
         try:
