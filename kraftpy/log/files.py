@@ -99,6 +99,11 @@ class LazyFile:
         """Closed by the cache, to be opened again at the next use."""
         self._shut()
 
+    def move_to(self, cache: FileCache) -> None:
+        """Close it; from the next use on it counts there."""
+        self.close()
+        self._cache = cache
+
     def close(self) -> None:
         """Close it, now or when the last pin goes. The name may be gone after this."""
         if self._file is not None:

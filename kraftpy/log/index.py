@@ -226,5 +226,5 @@ def is_sane(index: File, time_index: File, segment_bytes: int, segment_offsets: 
             return False
     if time_bytes:
         last = last_time_entry(time_index)
-        return last is not None and last[1] < segment_offsets and not (last == (0, 0) and time_bytes > TIME_ENTRY_BYTES)
+        return last is not None and last[1] < segment_offsets and last != (0, 0)  # as in a file of zeros
     return True

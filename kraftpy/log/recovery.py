@@ -209,7 +209,7 @@ class _Loader:
         for segment, following in zip(self.segments[:first], self.segments[1 : first + 1], strict=True):
             self._check_sealed(segment, following.base_offset)
         self.epochs.truncate_from_end(self.segments[first].base_offset)
-        total = sum(segment.size for segment in self.segments[first:])
+        total = sum(segment.file_size() for segment in self.segments[first:])
         end_offset = self.segments[first].base_offset
         previous_epoch = -1
         for number in range(first, len(self.segments)):

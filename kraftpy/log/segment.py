@@ -415,6 +415,11 @@ class Segment:
         self.max_timestamp()
         self.offset_index = self.time_index = None
 
+    def move_to(self, files: FileCache) -> None:
+        """Close its files; from now on they open in that cache."""
+        for file in (self.log, self.index_file, self.time_index_file):
+            file.move_to(files)
+
     def close(self) -> None:
         """Close its files; they open again when used."""
         self.log.close()
