@@ -179,6 +179,11 @@ class Replica:
                 raise self._storage_error("sync", error) from error
             self.flushed_at_ms = now
 
+    async def settle(self) -> None:
+        """Wait for a flush that is under way."""
+        async with self._flushing:
+            pass
+
     async def close(self) -> None:
         """Make everything durable and close the files, so that the log opens without a scan."""
         async with self._flushing:

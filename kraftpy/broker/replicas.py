@@ -40,6 +40,8 @@ from kraftpy.types import Offset, TopicId, TopicPartition
 logger = logging.getLogger(__name__)
 
 _STRAY = "-stray"
+_FILES_WHILE_OPENING = 8
+"""A thread that opens a log keeps no more files open; the cache that all logs share is the loop's alone."""
 
 
 @dataclass(slots=True)
@@ -140,6 +142,8 @@ class Replicas:
             handle.cancel()
         is_clean = True
         for replica in self:
+            await replica.settle()  # from here on the loop leaves the files to the thread that closes them
+        for replica in self:
             try:
                 await replica.close()
             except OSError as error:
@@ -237,6 +241,7 @@ class Replicas:
                 elif isinstance(opened, BaseException):
                     raise opened
                 else:
+                    opened.log.move_to(self._files)
                     self._by_name[opened.topic_partition] = opened
                     self._by_id[(opened.topic_id, opened.topic_partition.partition)] = opened
                     self._offline.pop(opened.topic_partition, None)
@@ -263,7 +268,7 @@ class Replicas:
             clean=disk.clean,
             recovery_point=disk.recovery_points.get(key, 0),
             log_start_offset=disk.log_start_offsets.get(key, 0),
-            files=self._files,
+            files=FileCache(_FILES_WHILE_OPENING),
             expiration_ms=self._config.producer_id_expiration_ms,
         )
         if not log.report.clean:

@@ -6,20 +6,24 @@ segment that is renamed or deleted meanwhile is synced all the same and no file 
 temporary files; the loop renames them when it takes the job back, if the segment still is what they were made from.
 
 An index or a snapshot that is missing after a crash is made anew, and a recovery point that does not cover them is
-safe; a wrong one would not be, which is why nothing is ever written over in place.
+safe; a wrong one would not be, which is why nothing is ever written over in place. So a disk that is full once the
+segments are synced costs nothing but another try.
 """
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kraftpy.log import layout
 from kraftpy.log.epochs import LeaderEpochs
 from kraftpy.log.index import OffsetIndex, TimeIndex
 from kraftpy.log.segment import Segment
 from kraftpy.ports import Directory, File
+
+_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class IndexWrite(NamedTuple):
@@ -36,6 +40,7 @@ class FlushJob:
     """What one flush has to do."""
 
     __slots__ = (
+        "can_retry",
         "directory",
         "end_offset",
         "epochs",
@@ -58,6 +63,8 @@ class FlushJob:
         self.epochs_version = 0
         self.sync_directory = False
         self.is_done = False
+        self.can_retry = False
+        """It failed, but what it synced is synced, and what it did not write can be written again."""
 
     def add_indexes(self, segment: Segment) -> None:
         """Store a sealed segment's index too."""
@@ -70,6 +77,10 @@ class FlushJob:
         try:
             for log in self.logs:
                 log.sync()
+        except OSError:
+            self.close()
+            raise
+        try:
             for write in self.indexes:
                 for file, data in (
                     (write.index_file, write.offset_index.encode()),
@@ -85,6 +96,9 @@ class FlushJob:
             if self.sync_directory:
                 self.directory.sync()
             self.is_done = True
+        except OSError as error:
+            self.can_retry = error.errno in _DISK_FULL
+            raise
         finally:
             self.close()
 
@@ -161,10 +175,11 @@ class Durability:
         return job
 
     def finish(self, job: FlushJob, *, is_closing: bool = False) -> None:
-        """Take over what a job achieved; where it failed, nothing can be promised any more."""
+        """Take over what a job achieved. Where it failed for good, nothing can be promised any more."""
         self.job = None
         if not job.is_done:
-            self.is_failed = True
+            self.is_failed = not job.can_retry
+            self.names_changed = True
             return
         self.recovery_point = max(self.recovery_point, job.end_offset)
         if job.epochs is not None:

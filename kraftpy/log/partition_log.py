@@ -114,8 +114,9 @@ class PartitionLog:
         """Open a partition's directory, or make its first segment. Blocks: run it in a thread.
 
         `clean`, `recovery_point` and `log_start_offset` come from the log directory's marker and checkpoints
-        (`layout.take_clean_shutdown`, `layout.read_offsets`). `files` is shared by all logs of a broker. `topic_id` is
-        written where none is yet. Raises OSError, and layout.CorruptFile for a damaged or foreign `partition.metadata`.
+        (`layout.take_clean_shutdown`, `layout.read_offsets`). `files` may be used by this thread alone: a broker opens
+        each log with one of its own, and moves it (`move_to`) to the one that all its logs share. `topic_id` is written
+        where none is yet. Raises OSError, and layout.CorruptFile for a damaged or foreign `partition.metadata`.
         """
         files = FileCache() if files is None else files
         if topic_id is not None:
@@ -520,6 +521,13 @@ class PartitionLog:
             self._durability.close(self._segments, self._bases, self.log_end_offset, self.epochs)
         finally:
             self.release()
+
+    def move_to(self, files: FileCache) -> None:
+        """Use that cache from now on: a log that was opened in a thread, with a cache of its own, joins the others on
+        the loop."""
+        self._files = files
+        for segment in self._segments:
+            segment.move_to(files)
 
     def release(self) -> None:
         """Close the files without writing anything: the end of a log that is deleted, or whose disk failed."""
