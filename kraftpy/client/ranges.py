@@ -207,23 +207,24 @@ class RangeReader:
                             offset, failures, deadline = chunk.end_offset, 0, self._deadline()
                             yield chunk
                         elif self._runtime.monotonic_ms() >= deadline:
-                            ends = (
-                                self.offsets({partition: OffsetSpec.EARLIEST}),
-                                self.offsets({partition: OffsetSpec.LATEST}),
-                            )
-                            start, end = (found[partition] for found in ends)
-                            raise OffsetOutOfRange(
-                                partition, end_offset - 1, start.offset if start else -1, end.offset if end else -1
-                            )
+                            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
             except UnknownTopic:
                 raise
             except KafkaError as failed:
+                if failed.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                    raise self._out_of_range(partition, offset, end_offset) from failed
                 pause_ms = self._pause_ms(failures)
                 failures += 1
                 if not failed.code.retriable or self._runtime.monotonic_ms() + pause_ms >= deadline:
                     raise
                 self._metadata = replace(self._metadata, topics={})
                 self._runtime.pause(pause_ms / 1000)
+
+    def _out_of_range(self, partition: TopicPartition, offset: int, end_offset: int) -> OffsetOutOfRange:
+        """The broker has refused `offset`, or held nothing from there on for too long: say what its log does hold."""
+        start, end = self.earliest([partition])[partition], self.latest([partition])[partition]
+        missing = offset if not start <= offset < end else end_offset - 1
+        return OffsetOutOfRange(partition, missing, start, end)
 
     def _stream(
         self, connection: BlockingConnection, partition: TopicPartition, offset: int, end_offset: int
@@ -236,7 +237,9 @@ class RangeReader:
         self._ask(connection, partition, offset, fetch_bytes)
         while True:
             data = self._part(connection.receive(), partition)
-            self._check(partition, offset, data)
+            code = ErrorCode.of(data.error_code)
+            if code is not ErrorCode.NONE:
+                raise KafkaError(code, f"{partition}: {code.meaning}")
             records = memoryview(data.records or b"").cast("B")
             batches = split_batches(records, allow_partial=True)
             next_offset = max(batches[-1][0].next_offset, offset) if batches else offset
@@ -288,13 +291,6 @@ class RangeReader:
             for data in topic.partitions:
                 return data
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the broker's answer left {partition} out")
-
-    def _check(self, partition: TopicPartition, offset: int, data: PartitionData) -> None:
-        code = ErrorCode.of(data.error_code)
-        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise OffsetOutOfRange(partition, offset, data.log_start_offset, data.high_watermark)
-        if code is not ErrorCode.NONE:
-            raise KafkaError(code, f"{partition}: {code.meaning}")
 
     def _deadline(self) -> float:
         return self._runtime.monotonic_ms() + self.options.default_api_timeout_ms
