@@ -19,7 +19,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from kraftpy.ports import File
 
@@ -157,46 +157,63 @@ class TimeIndex:
 
 
 # --- looking into a file ----------------------------------------------------------------------------------------------
+#
+# Batches come in much the same size all along, so the entry looked for is mostly near `part` (0 to 1) of the way
+# through the file: one read of a window there finds it. Where it does not, the file is halved until a window is left.
 
 
-def offset_window(file: File, relative_offset: int) -> OffsetIndex:
+def offset_window(file: File, relative_offset: int, part: float) -> OffsetIndex:
     """A few entries of an `.index` file, with the one `position_of(relative_offset)` would find in the whole."""
-    return _offset_window(file, lambda index: index.offsets[0] <= relative_offset)
+    return _offset_window(file, part, lambda index, entry: index.offsets[entry] <= relative_offset)
 
 
-def position_window(file: File, position: int) -> OffsetIndex:
+def position_window(file: File, position: int, part: float) -> OffsetIndex:
     """A few entries of an `.index` file, with the one `position_before(position)` would find in the whole."""
-    return _offset_window(file, lambda index: index.positions[0] <= position)
+    return _offset_window(file, part, lambda index, entry: index.positions[entry] <= position)
 
 
-def _offset_window(file: File, not_beyond: Callable[[OffsetIndex], bool]) -> OffsetIndex:
-    low, high = _narrow(
-        file.size() // OFFSET_ENTRY_BYTES,
-        lambda entry: not_beyond(OffsetIndex.decode(file.read(entry * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES))),
-    )
-    return OffsetIndex.decode(file.read(low * OFFSET_ENTRY_BYTES, (high - low) * OFFSET_ENTRY_BYTES))
+def _offset_window(file: File, part: float, is_before: Callable[[OffsetIndex, int], bool]) -> OffsetIndex:
+    def read(low: int, high: int) -> OffsetIndex:
+        return OffsetIndex.decode(file.read(low * OFFSET_ENTRY_BYTES, (high - low) * OFFSET_ENTRY_BYTES))
+
+    return _window(file.size() // OFFSET_ENTRY_BYTES, part, read, is_before)
 
 
-def time_window(file: File, timestamp: int) -> TimeIndex:
+def time_window(file: File, timestamp: int, part: float) -> TimeIndex:
     """A few entries of a `.timeindex` file, with the one `first_at_least(timestamp)` would find in the whole."""
 
-    def below(entry: int) -> bool:
-        return TimeIndex.decode(file.read(entry * TIME_ENTRY_BYTES, TIME_ENTRY_BYTES)).timestamps[0] < timestamp
+    def read(low: int, high: int) -> TimeIndex:
+        return TimeIndex.decode(file.read(low * TIME_ENTRY_BYTES, (high - low) * TIME_ENTRY_BYTES))
 
-    low, high = _narrow(file.size() // TIME_ENTRY_BYTES, below)
-    return TimeIndex.decode(file.read(low * TIME_ENTRY_BYTES, (high + 1 - low) * TIME_ENTRY_BYTES))
+    return _window(
+        file.size() // TIME_ENTRY_BYTES, part, read, lambda index, entry: index.timestamps[entry] < timestamp
+    )
 
 
-def _narrow(entries: int, holds: Callable[[int], bool]) -> tuple[int, int]:
-    """Entries [low, high), at most a window, around the last for which `holds`; it holds for a prefix of them."""
+_Index = TypeVar("_Index", OffsetIndex, TimeIndex)
+
+
+def _window(
+    entries: int, part: float, read: Callable[[int, int], _Index], is_before: Callable[[_Index, int], bool]
+) -> _Index:
+    """A window with the last entry that `is_before`, which holds for a prefix of them, and the one after that."""
     low, high = 0, entries
+    if entries > _WINDOW_ENTRIES:
+        start = min(max(0, int(entries * part) - _WINDOW_ENTRIES // 2), entries - _WINDOW_ENTRIES)
+        window = read(start, start + _WINDOW_ENTRIES)
+        if not is_before(window, 0):
+            high = start + 1
+        elif is_before(window, -1):
+            low = start + _WINDOW_ENTRIES - 1
+        else:
+            return window
     while high - low > _WINDOW_ENTRIES:
         middle = (low + high) // 2
-        if holds(middle):
+        if is_before(read(middle, middle + 1), 0):
             low = middle
         else:
-            high = middle
-    return low, high
+            high = middle + 1
+    return read(low, high)
 
 
 def last_time_entry(file: File) -> tuple[int, int] | None:

@@ -91,6 +91,8 @@ class PartitionLog:
         self._expiration_ms = expiration_ms
         self._segments = loaded.segments
         self._bases = [segment.base_offset for segment in loaded.segments]
+        for segment, end_offset in zip(loaded.segments, self._bases[1:], strict=False):
+            segment.offsets = end_offset - segment.base_offset
         self._durability = Durability(directory, loaded.recovery_point, epochs_are_stored=loaded.epochs_are_stored)
         self._stored_snapshot = loaded.log_end_offset if loaded.snapshot_is_stored else -1
         self._trash: list[str] = []  # files renamed by a truncation
@@ -286,6 +288,7 @@ class PartitionLog:
         active.cut_torn_tail()
         following = Segment.create(self.directory, self.log_end_offset, self._files, created_at=now)
         active.seal()
+        active.offsets = following.base_offset - active.base_offset
         self._durability.snapshots[self.log_end_offset] = self.producers.encode()
         self._durability.sealed.append(active)
         self._segments.append(following)

@@ -96,6 +96,7 @@ class Segment:
         "index_file",
         "log",
         "offset_index",
+        "offsets",
         "time_index",
         "time_index_file",
     )
@@ -109,6 +110,8 @@ class Segment:
         self.time_index_file = LazyFile(directory, layout.file_name(base_offset, layout.TIME_INDEX), files)
         self.offset_index: OffsetIndex | None = None  # None: on disk
         self.time_index: TimeIndex | None = None
+        self.offsets = 0
+        """How many offsets it spans, once it is sealed; 0 where that is not known. A hint for look-ups."""
         self._size = -1  # -1: ask the file
         self._max_timestamp: int | None = None  # None: ask the time index
         self._offset_of_max_timestamp = base_offset
@@ -324,13 +327,14 @@ class Segment:
             return 0
         index = self.offset_index
         if index is None:
-            index = offset_window(self.index_file.get(), relative_offset)
+            part = relative_offset / self.offsets if self.offsets else 0.5
+            index = offset_window(self.index_file.get(), relative_offset, part)
         return index.position_of(relative_offset)
 
     def _index_boundary(self, position: int) -> int:
         index = self.offset_index
         if index is None:
-            index = position_window(self.index_file.get(), position)
+            index = position_window(self.index_file.get(), position, position / self.size if self.size else 0.0)
         return index.position_before(position)
 
     # --- time ---
@@ -368,7 +372,9 @@ class Segment:
         """
         times = self.time_index
         if times is None:
-            times = time_window(self.time_index_file.get(), timestamp)
+            first, last = self.first_timestamp() or 0, self.max_timestamp()[0]
+            part = (timestamp - first) / (last - first) if first < last else 0.5
+            times = time_window(self.time_index_file.get(), timestamp, part)
         relative_offset = times.first_at_least(timestamp)
         if relative_offset is None:  # only behind the last entry
             position = self._index_boundary(self.size)

@@ -19,7 +19,9 @@ from kraftpy.log.index import (
 from kraftpy.ports import File
 from kraftpy.testing.memory_files import MemoryDisk
 
-GROWING = st.lists(st.integers(0, 2**31 - 1), unique=True, max_size=700).map(sorted)
+PART = st.floats(-0.5, 1.5)
+"""Where in the file it is expected: right, wrong, or out of bounds."""
+GROWING = st.lists(st.integers(0, 2**31 - 1), unique=True, max_size=1200).map(sorted)
 
 
 def stored(data: bytes) -> File:
@@ -56,26 +58,30 @@ def test_a_segment_has_the_golden_index() -> None:
     )
 
 
-@given(offsets=GROWING, positions=GROWING, wanted=st.integers(0, 2**31))
-def test_a_window_answers_as_the_whole_offset_index(offsets: list[int], positions: list[int], wanted: int) -> None:
+@given(offsets=GROWING, positions=GROWING, wanted=st.integers(0, 2**31), part=PART)
+def test_a_window_answers_as_the_whole_offset_index(
+    offsets: list[int], positions: list[int], wanted: int, part: float
+) -> None:
     whole = OffsetIndex()
     for offset, position in zip(offsets, positions, strict=False):
         whole.append(offset, position)
     file = stored(whole.encode() + b"\x00\x01\x02")  # a torn last entry is not one
     for asked in {wanted, *whole.offsets[:3], *whole.offsets[-3:], *whole.positions[-3:]}:
-        assert offset_window(file, asked).position_of(asked) == whole.position_of(asked)
-        assert position_window(file, asked).position_before(asked) == whole.position_before(asked)
+        assert offset_window(file, asked, part).position_of(asked) == whole.position_of(asked)
+        assert position_window(file, asked, part).position_before(asked) == whole.position_before(asked)
     assert OffsetIndex.decode(whole.encode()).encode() == whole.encode()
 
 
-@given(times=GROWING, offsets=GROWING, wanted=st.integers(-1, 2**31))
-def test_a_window_answers_as_the_whole_time_index(times: list[int], offsets: list[int], wanted: int) -> None:
+@given(times=GROWING, offsets=GROWING, wanted=st.integers(-1, 2**31), part=PART)
+def test_a_window_answers_as_the_whole_time_index(
+    times: list[int], offsets: list[int], wanted: int, part: float
+) -> None:
     whole = TimeIndex()
     for timestamp, offset in zip(times, offsets, strict=False):
         whole.append(timestamp + 2**40, offset)
     file = stored(whole.encode())
     for asked in {wanted + 2**40, *whole.timestamps[:3], *whole.timestamps[-3:]}:
-        assert time_window(file, asked).first_at_least(asked) == whole.first_at_least(asked)
+        assert time_window(file, asked, part).first_at_least(asked) == whole.first_at_least(asked)
     last = (whole.timestamps[-1], whole.offsets[-1]) if whole else None
     assert last_time_entry(file) == last
     assert TimeIndex.decode(whole.encode()).encode() == whole.encode()
