@@ -4,7 +4,8 @@ One partition's log on real files, default segments (1 GiB) and index intervals,
 to until it has each size; there a window of appends, of reads at the end, of reads of 64 KiB anywhere, and of look-ups
 by time is measured call by call. Printed are median and mean in microseconds, and the ratio of the medians of the last
 size to the first. The mean includes rolls of segments and the kernel's own pauses. In the large log most reads go to
-sealed segments, whose indexes are looked up in files, and to memory that no processor cache holds.
+sealed segments, whose indexes are looked up in files, and to memory that no processor cache holds; a plain pread of as
+many bytes shows the share of the latter.
 
 Run: python -m bench.log_scale [GIB] [--directory DIR]     (default 2; 10 needs that much disk)
 """
@@ -79,6 +80,11 @@ class Scale:
             taken.append((time.perf_counter_ns() - before) / 1000)
         return statistics.median(taken), statistics.fmean(taken)
 
+    def pread(self, offset: int) -> bytes:
+        """What the kernel alone takes for as many bytes, about where the offset lies."""
+        segment = next(each for each in reversed(self.log.segments) if each.base_offset <= offset)
+        return segment.log.get().read((offset - segment.base_offset) * BATCH_BYTES // 38, READ_BYTES)
+
     def measure(self) -> dict[str, tuple[float, float]]:
         """What each call costs now."""
         log, read_on = self.log, [self.log.log_end_offset]
@@ -88,6 +94,7 @@ class Scale:
 
         figures = {"append 4 KiB": self.sample(lambda _: self.append())}
         figures["read on, 64 KiB"] = self.sample(read_tail, samples=SAMPLES * BATCH_BYTES // READ_BYTES)
+        figures["  plain pread, 64 KiB"] = self.sample(self.pread)
         figures["read anywhere, 64 KiB"] = self.sample(lambda offset: log.read(offset, READ_BYTES))
         span = self.now - START
         end = log.log_end_offset
