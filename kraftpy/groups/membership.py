@@ -33,6 +33,7 @@ UNKNOWN_MEMBER = ""
 
 FIRST_JOIN_WITH_MEMBER_ID_REQUIRED = 4
 FIRST_LEAVE_WITH_MEMBERS = 3
+_MAX_NAME_IN_ID = 249
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +137,8 @@ class Membership:
                 return member is not None or len(group.members) < self.config.group_max_size
 
     def _join_unknown(self, joining: Joining, group: Group, turn: Turn) -> None:
-        new_id = f"{joining.group_instance_id or joining.client_id}-{self.new_id()}"
+        # A name of the client's that fills its field would leave no room for what makes the id unique.
+        new_id = f"{(joining.group_instance_id or joining.client_id)[:_MAX_NAME_IN_ID]}-{self.new_id()}"
         instance_id = joining.group_instance_id
         if instance_id is not None and instance_id in group.static_members:
             self._rejoin_static(joining, group, group.static_members[instance_id], new_id, turn)

@@ -45,6 +45,7 @@ from kraftpy.types import Millis, TopicPartition
 
 FIRST_FETCH_WITH_GROUPS = 8
 NO_OFFSET = OffsetCommitValue(offset=-1)
+_FOREVER = 2**63 - 1  # as late as the record can say
 
 
 # ---- OffsetCommit
@@ -123,7 +124,7 @@ def _to_value(partition: OffsetCommitRequestPartition, retention_time_ms: int, t
         leader_epoch=partition.committed_leader_epoch,
         metadata=partition.committed_metadata or "",
         commit_timestamp=timestamp,
-        expire_timestamp=timestamp + retention_time_ms if retention_time_ms >= 0 else NO_TIMESTAMP,
+        expire_timestamp=min(timestamp + retention_time_ms, _FOREVER) if retention_time_ms >= 0 else NO_TIMESTAMP,
     )
 
 

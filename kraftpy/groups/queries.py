@@ -42,7 +42,7 @@ def _not_found(group_id: str, api_version: int, operations: int) -> DescribedGro
     is_error = api_version >= FIRST_DESCRIBE_WITH_NOT_FOUND
     return DescribedGroup(
         error_code=ErrorCode.GROUP_ID_NOT_FOUND if is_error else ErrorCode.NONE,
-        error_message=f"Group {group_id} not found." if is_error else None,
+        error_message=f"Group {group_id[:249]} not found." if is_error else None,
         group_id=group_id,
         group_state=State.DEAD.value,
         authorized_operations=operations,
