@@ -5,8 +5,9 @@ Appends and reads run on the event loop: they touch the page cache. What may blo
 
 Invariants: a partition's directory carries its topic's id before any data, so that the log of a topic that was deleted
 and created again is never taken for the new one's; a directory that the metadata does not know is never deleted, only
-set aside. Checkpoints are written one at a time, and never say less than what was promised: where one could not be
-written after a deletion, no partition is created until it could, lest a new log inherit what was written of an old one.
+set aside. One thing at a time opens and deletes partitions, for a log opened twice would lose what was written to the
+first. Checkpoints are written one at a time, and never say less than what was promised: where one could not be written
+after a deletion, no partition is created until it could, lest a new log inherit what was written of an old one.
 
 A partition that cannot be opened while the broker runs (a full disk) is offline, answers KAFKA_STORAGE_ERROR, and is
 tried again from time to time.
@@ -80,6 +81,7 @@ class Replicas:
         self._by_name: dict[TopicPartition, Replica] = {}
         self._by_id: dict[tuple[TopicId, int], Replica] = {}
         self._offline: dict[TopicPartition, _Wanted] = {}
+        self._changing = asyncio.Lock()
         self._checkpointing = asyncio.Lock()
         self._checkpoint_is_stale = False
         self._later: set[asyncio.TimerHandle] = set()
@@ -158,6 +160,10 @@ class Replicas:
 
     async def apply(self, records: Sequence[Record], image: Image) -> None:
         """Act on changed metadata; returns when new partitions can be used and deleted ones are gone."""
+        async with self._changing:
+            await self._apply(records, image)
+
+    async def _apply(self, records: Sequence[Record], image: Image) -> None:
         created = []
         for record in records:
             match record:
@@ -194,10 +200,11 @@ class Replicas:
 
     async def retry_offline(self) -> list[TopicPartition]:
         """Try to open what could not be opened; the partitions that are there now."""
-        wanted = list(self._offline.values())
-        if wanted:
-            await self._create(wanted)
-        return [each.key for each in wanted if each.key in self._by_name]
+        async with self._changing:  # what is being opened is offline until it is open: never a second time
+            wanted = list(self._offline.values())
+            if wanted:
+                await self._create(wanted)
+            return [each.key for each in wanted if each.key in self._by_name]
 
     def _topic_config(self, topic: str, image: Image) -> TopicConfig:
         return topic_config(image.topic_configs(topic), self._config)

@@ -58,30 +58,30 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
 async def _asked_for(
     broker: Broker, asked: list[MetadataRequestTopic], allow_creation: bool, context: RequestContext
 ) -> list[MetadataResponseTopic]:
-    missing = [topic.name for topic in asked if topic.name is not None and broker.image.topic(topic.name) is None]
+    names = [topic.name for topic in asked if topic.name is not None and not _is_by_id(topic)]
+    missing = [name for name in names if broker.image.topic(name) is None]
     refused: dict[str, ErrorCode] = {}
     if missing and allow_creation and broker.config.auto_create_topics_enable:
         refused = await broker.auto_create_topics(missing)
     topics = []
     for wanted in asked:
-        if wanted.name is None:
+        if wanted.name is None or _is_by_id(wanted):
+            name = None if context.api_version >= _NULLABLE_NAME_VERSION else ""
             known = broker.image.topic_by_id(TopicId(wanted.topic_id))
             error = ErrorCode.UNKNOWN_TOPIC_ID
         else:
-            known = broker.image.topic(wanted.name)
-            error = refused.get(wanted.name, _why_unknown(wanted.name))
+            name = wanted.name
+            known = broker.image.topic(name)
+            error = refused.get(name, _why_unknown(name))
         if known is not None:
             topics.append(_known(known))
         else:
-            name = wanted.name
-            if name is None and context.api_version < _NULLABLE_NAME_VERSION:
-                name = ""
-            topics.append(
-                MetadataResponseTopic(
-                    error_code=error, name=name, topic_id=wanted.topic_id or ZERO_TOPIC_ID, partitions=[]
-                )
-            )
+            topics.append(MetadataResponseTopic(error_code=error, name=name, topic_id=wanted.topic_id, partitions=[]))
     return topics
+
+
+def _is_by_id(topic: MetadataRequestTopic) -> bool:
+    return topic.topic_id != ZERO_TOPIC_ID  # whatever the name says: Java's client sends an empty one, others null
 
 
 def _why_unknown(name: str) -> ErrorCode:
