@@ -210,6 +210,11 @@ class GroupMember:
         while True:
             event = await self._next_event()
             effects = self._machine.step(event, self._now())
+            if effects and logger.isEnabledFor(logging.DEBUG):
+                names = ", ".join(type(effect).__name__ for effect in effects)
+                logger.debug(
+                    "group %s: %s, so %s; now %s", self.group_id, type(event).__name__, names, self._machine.state.value
+                )
             self._start(effects)
             self._watch_application()
             self._commit_when_due()
