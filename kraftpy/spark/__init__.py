@@ -1,1 +1,1 @@
-"""Reading and writing from PySpark. Imports the client only."""
+"""Reading from PySpark. Imports the client only."""

@@ -1,1 +1,1 @@
-"""For users: an embedded broker, a pytest plugin, and files in memory."""
+"""For users: an embedded broker, and files in memory for tests of what keeps files."""

@@ -1,0 +1,197 @@
+"""The style as a test: contracts, tables and files that agree, sizes that were asked about, words that stay away."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kraftpy.broker.apis import _HANDLERS, served
+from kraftpy.protocol.apis import APIS
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("kraftpy", "pyspark_kraftpy")
+
+MOST_LINES = 600
+MOST_FUNCTION_LINES = 80
+
+LONG_FILES = {
+    "kraftpy/client/admin.py": "one method per API, each with its request; they share nothing to split along",
+    "kraftpy/client/consumer.py": "what a user calls, with docstrings; the work is in fetcher.py and group.py",
+    "kraftpy/client/membership.py": "one state machine: its states, events, effects and transitions read as a whole",
+    "kraftpy/client/producer.py": "the sender and the answers to it, which change the same state",
+    "kraftpy/config/other_settings.py": "a table",
+    "kraftpy/log/partition_log.py": "what a partition can be asked; each job behind it is a module of its own",
+    "tests/client/test_client_with_broker.py": "one test after another",
+}
+"""Files above `MOST_LINES`, each with the answer to "why is it not two?"."""
+
+LONG_FUNCTIONS = {
+    "kraftpy/protocol/records.py:decode_records": "the client's hot loop: a call per record would cost too much",
+}
+
+PUBLIC = {
+    "kraftpy.__main__": "the command",
+    "kraftpy.testing.cluster": "for users' tests",
+    "kraftpy.testing.memory_files": "for tests of what keeps files",
+    "pyspark_kraftpy": "found by Spark",
+}
+"""Modules nothing in the package imports, and who does."""
+
+WORKPLACE = re.compile(
+    r"/work/|/home/\w|/root/|/Users/\w|bash_jobs|/opt/wheels|\.library\b|artifactory|pypi-proxy|localhost:8081",
+    re.IGNORECASE,
+)
+
+
+@functools.cache
+def tracked() -> list[str]:
+    """Every file of the project: what git knows, and what it would be told of next."""
+    if not (ROOT / ".git").exists():  # an sdist
+        return sorted(str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if path.is_file() and not _hidden(path))
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    return sorted(name for name in listed if (ROOT / name).is_file())
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(ROOT).parts)
+
+
+def python_files(*under: str) -> list[str]:
+    return [name for name in tracked() if name.endswith(".py") and name.startswith(under or ("",))]
+
+
+@functools.cache
+def tree(name: str) -> ast.Module:
+    return ast.parse((ROOT / name).read_text(encoding="utf-8"), name)
+
+
+def module_name(file: str) -> str:
+    return file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+
+PACKAGE_FILES = python_files(*(f"{package}/" for package in PACKAGES))
+
+
+@pytest.mark.parametrize("file", PACKAGE_FILES)
+def test_a_module_opens_with_its_contract(file: str) -> None:
+    docstring = ast.get_docstring(tree(file))
+    assert docstring, f"{file} does not say what it is"
+    first = docstring.splitlines()[0]
+    assert first.endswith((".", ":", "?", ")")) or first.count(" ") > 8, f"{file}: a sentence, not {first!r}"
+
+
+def test_every_api_has_a_message_module_a_handler_and_the_reverse() -> None:
+    modules = {Path(file).stem for file in python_files("kraftpy/protocol/messages/")} - {"__init__"}
+    assert modules == {api.name for api in APIS.values()}
+    assert served() == sorted(APIS), "what is advertised is what is served"
+
+
+def imports(file: str) -> set[str]:
+    """Every module a file imports by name, its own package's relative to nothing."""
+    found: set[str] = set()
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            assert node.level == 0, f"{file}: imports are absolute"
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def names_in_tables() -> set[str]:
+    """Modules that are imported by their name when first needed."""
+    named = {f"kraftpy.protocol.messages.{api.name}" for api in APIS.values()}
+    named |= {f"kraftpy.broker.handlers.{handler.partition(':')[0]}" for handler in _HANDLERS.values()}
+    for file in PACKAGE_FILES:
+        for node in ast.walk(tree(file)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("kraftpy."):
+                named.add(node.value.partition(":")[0])
+    return named
+
+
+def test_no_module_is_dead() -> None:
+    used = names_in_tables().union(*(imports(file) - {module_name(file)} for file in PACKAGE_FILES))
+    modules = {module_name(file) for file in PACKAGE_FILES if not file.endswith("/__init__.py")}
+    assert modules - used - PUBLIC.keys() == set()
+
+
+def test_long_files_have_been_asked_about() -> None:
+    long = {file for file in python_files() if (ROOT / file).read_text(encoding="utf-8").count("\n") > MOST_LINES}
+    assert long <= LONG_FILES.keys(), "split it, or say in LONG_FILES why not"
+    assert {file for file in LONG_FILES if not (ROOT / file).exists()} == set()
+
+
+def test_long_functions_have_been_asked_about() -> None:
+    long = set()
+    for file in python_files():
+        for node in ast.walk(tree(file)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                assert node.end_lineno is not None
+                if node.end_lineno - node.lineno + 1 > MOST_FUNCTION_LINES:
+                    long.add(f"{file}:{node.name}")
+    assert long <= LONG_FUNCTIONS.keys(), "split it, or say in LONG_FUNCTIONS why not"
+
+
+def test_nothing_of_the_workplace_is_left_in_a_file() -> None:
+    found = []
+    for name in tracked():
+        if name == str(Path(__file__).resolve().relative_to(ROOT)):
+            continue
+        try:
+            text = (ROOT / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += [
+            f"{name}:{number}: {line.strip()}"
+            for number, line in enumerate(text.splitlines(), 1)
+            if WORKPLACE.search(line)
+        ]
+    assert found == []
+
+
+def test_nothing_is_left_to_do() -> None:
+    marks = re.compile(r"#\s*(TODO|FIXME|XXX|HACK)\b|\braise NotImplementedError\b")
+    found = []
+    for file in PACKAGE_FILES:
+        lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+        found += [f"{file}:{number}: {line.strip()}" for number, line in enumerate(lines, 1) if marks.search(line)]
+    assert found == []
+
+
+def test_every_script_is_run() -> None:
+    """Beside each script, or one directory up, is a test module that collects scripts by a pattern it matches."""
+    scripts = [Path(name) for name in tracked() if name.endswith(".script")]
+    assert scripts
+    orphans = []
+    for script in scripts:
+        runners = [
+            name for name in python_files("tests/") if Path(name).parent in (script.parent, script.parent.parent)
+        ]
+        patterns = [
+            node.value
+            for name in runners
+            if Path(name).name.startswith("test_")
+            for node in ast.walk(tree(name))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(".script")
+        ]
+        if not any(script.match(pattern) for pattern in patterns):
+            orphans.append(str(script))
+    assert orphans == []
+
+
+def test_file_names_of_tests_are_unique() -> None:
+    names = [Path(name).name for name in python_files("tests/") if not name.endswith(("conftest.py", "__init__.py"))]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_scripts_have_commands_and_what_happened() -> None:
+    for name in tracked():
+        if name.endswith(".script"):
+            assert "\n---" in (ROOT / name).read_text(encoding="utf-8"), f"{name}: nothing is expected in it"
