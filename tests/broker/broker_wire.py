@@ -7,10 +7,15 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from kraftpy.ports import Buffer
 from kraftpy.protocol.apis import APIS, ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.frames import decode_response_header, encode_request
 from kraftpy.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kraftpy.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kraftpy.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kraftpy.protocol.record_batch import encode_batch, iter_records, split_batches
 from kraftpy.protocol.schema import decode
 from kraftpy.testing.cluster import EmbeddedBroker
 
@@ -78,3 +83,75 @@ def resident_mb(pid: int) -> float:
     """Megabytes of memory a process has now."""
     with open(f"/proc/{pid}/status") as status:
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS"))
+
+
+def create_topic(connection: socket.socket, name: str, partitions: int = 1, **configs: str) -> bytes:
+    """Create a topic (settings with underscores for dots); its id."""
+    request = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=1,
+                assignments=[],
+                configs=[
+                    CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()
+                ],
+            )
+        ],
+        timeout_ms=5000,
+    )
+    created = ask(connection, ApiKey.CREATE_TOPICS, 7, request).topics[0]
+    assert created.error_code == ErrorCode.NONE, created
+    return bytes(created.topic_id)
+
+
+def produce_request(topic: str, records: Buffer, *, partition: int = 0, acks: int = -1) -> ProduceRequest:
+    """A request that appends one batch."""
+    data = PartitionProduceData(index=partition, records=records)  # type: ignore[arg-type]
+    return ProduceRequest(acks=acks, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=[data])])
+
+
+def produce(connection: socket.socket, topic: str, records: Buffer, version: int = 9, *, partition: int = 0) -> Any:
+    """Append one batch; the partition's answer."""
+    found = ask(connection, ApiKey.PRODUCE, version, produce_request(topic, records, partition=partition))
+    return found.responses[0].partition_responses[0]
+
+
+def produce_values(connection: socket.socket, topic: str, *values: bytes, partition: int = 0) -> int:
+    """Append records in one batch; the offset of the first."""
+    batch = encode_batch([(1_700_000_000_000, None, value, ()) for value in values])
+    answered = produce(connection, topic, batch, partition=partition)
+    assert answered.error_code == ErrorCode.NONE, answered
+    return int(answered.base_offset)
+
+
+def fetch_request(topic: str, offset: int, *, partition: int = 0, max_wait_ms: int = 0, **more: Any) -> FetchRequest:
+    """A request for one partition, without a session."""
+    wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+    return FetchRequest(
+        max_wait_ms=max_wait_ms, min_bytes=1, topics=[FetchTopic(topic=topic, partitions=[wanted])], **more
+    )
+
+
+def fetch(connection: socket.socket, topic: str, offset: int, *, partition: int = 0, max_wait_ms: int = 0) -> Any:
+    """What a fetch of one partition gives."""
+    request = fetch_request(topic, offset, partition=partition, max_wait_ms=max_wait_ms)
+    return ask(connection, ApiKey.FETCH, 12, request).responses[0].partitions[0]
+
+
+def read_all(bootstrap: str, topic: str, *, partition: int = 0, offset: int = 0) -> list[tuple[int, bytes | None]]:
+    """Offset and value of every record there is from an offset on."""
+    found: list[tuple[int, bytes | None]] = []
+    with connect(bootstrap) as connection:
+        while True:
+            answered = fetch(connection, topic, offset, partition=partition)
+            assert answered.error_code == ErrorCode.NONE, answered.error_code
+            if not answered.records:
+                assert answered.high_watermark == offset
+                return found
+            for header, batch in split_batches(answered.records):
+                for record in iter_records(batch):
+                    value = None if record.value is None else bytes(record.value)
+                    found.append((record.offset, value))
+                offset = header.next_offset

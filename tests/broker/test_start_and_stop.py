@@ -1,0 +1,249 @@
+"""What keeps a broker from starting is one line and an exit status; a stop is prompt, and clean."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from broker_wire import StartBroker, ask, connect, fetch_request, is_closed, produce_values, read_all, serves
+
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.frames import encode_request
+from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kraftpy.testing.cluster import EmbeddedBroker
+
+USAGE, DAMAGE = 2, 1
+
+
+def refused(*overrides: str, cwd: Path) -> tuple[int, str]:
+    """Start a server that cannot start; its exit status and the one line it wrote."""
+    command = [sys.executable, "-m", "kraftpy", "server"]
+    for override in overrides:
+        command += ["--override", override]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=cwd)
+    assert run.stdout == ""
+    lines = run.stderr.splitlines()
+    assert len(lines) == 1, run.stderr
+    assert lines[0].startswith("kraftpy: ")
+    return run.returncode, lines[0]
+
+
+def write(bootstrap: str, topic: str, *values: bytes) -> None:
+    """Append to a topic, which is created where it is missing."""
+    with connect(bootstrap) as connection:
+        ask(connection, ApiKey.METADATA, 9, MetadataRequest(topics=[MetadataRequestTopic(name=topic)]))
+        produce_values(connection, topic, *values)
+
+
+def values(bootstrap: str, topic: str) -> list[bytes | None]:
+    """Every value of a topic of one partition."""
+    return [value for _, value in read_all(bootstrap, topic)]
+
+
+def stopped_broker(start_broker: StartBroker, topic: str = "kept") -> Path:
+    """The log directory of a broker that was stopped cleanly, with one topic."""
+    broker = start_broker()
+    write(broker.bootstrap, topic, b"one", b"two")
+    assert broker.stop() == 0
+    return broker.data_dir / "logs"
+
+
+def test_a_taken_port(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        status, line = refused(f"listeners=PLAINTEXT://127.0.0.1:{port}", f"log.dirs={tmp_path / 'logs'}", cwd=tmp_path)
+    assert status == USAGE
+    assert f"127.0.0.1:{port}" in line
+    assert "taken" in line
+    assert not (tmp_path / "logs").exists(), "nothing was touched"
+
+
+def test_a_directory_in_use(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    logs = broker.data_dir / "logs"
+    status, line = refused("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={logs}", cwd=broker.data_dir)
+    assert status == USAGE
+    assert f"{logs} is in use" in line
+    serves(broker.bootstrap)
+
+
+def test_a_directory_of_another_node(start_broker: StartBroker) -> None:
+    logs = stopped_broker(start_broker)
+    status, line = refused(
+        "node.id=7",
+        "listeners=PLAINTEXT://127.0.0.1:0",
+        f"log.dirs={logs}",
+        cwd=logs.parent,
+    )
+    assert status == USAGE
+    assert "belongs to node 1, this is node 7" in line
+
+
+def test_directories_of_two_clusters(start_broker: StartBroker) -> None:
+    one, other = stopped_broker(start_broker), stopped_broker(start_broker)
+    status, line = refused("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={one},{other}", cwd=one.parent)
+    assert status == USAGE
+    assert "different clusters" in line
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
+def test_a_listener_that_is_not_ours(tmp_path: Path, host: str) -> None:
+    status, line = refused(f"listeners=PLAINTEXT://{host}:0", f"log.dirs={tmp_path}/logs", cwd=tmp_path)
+    assert status == USAGE
+    assert host in line
+
+
+def test_a_log_directory_that_cannot_be_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("here first")
+    for path in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/kraftpy")):
+        status, line = refused("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={path}", cwd=tmp_path)
+        assert status == USAGE
+        assert str(path) in line
+
+
+def test_bad_settings_of_several_kinds(tmp_path: Path) -> None:
+    for override, expected in (
+        ("num.partitions=zero", "num.partitions"),
+        ("num.partition=1", "num.partitions"),
+        ("listeners=PLAINTEXT://0.0.0.0:0", "advertised.listeners"),
+        ("process.roles=", "process.roles"),
+    ):
+        status, line = refused(override, cwd=tmp_path)
+        assert status == USAGE, override
+        assert expected in line
+
+
+def damage(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x55
+    path.write_bytes(data)
+
+
+def test_a_damaged_metadata_journal_is_not_built_on(start_broker: StartBroker) -> None:
+    logs = stopped_broker(start_broker)
+    journal = logs / "metadata" / "journal"
+    damage(journal, journal.stat().st_size // 2)
+    status, line = refused("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={logs}", cwd=logs.parent)
+    assert status == DAMAGE
+    assert "journal" in line
+
+
+def test_a_missing_metadata_journal_is_noticed(start_broker: StartBroker) -> None:
+    logs = stopped_broker(start_broker)
+    (logs / "metadata" / "journal").unlink()
+    status, line = refused("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={logs}", cwd=logs.parent)
+    assert status == DAMAGE
+    assert "journal" in line
+
+
+def test_a_partition_whose_topic_cannot_be_told(start_broker: StartBroker) -> None:
+    logs = stopped_broker(start_broker)
+    (logs / "kept-0" / "partition.metadata").write_text("version: 0\ntopic_id: ?\n")
+    status, line = refused("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={logs}", cwd=logs.parent)
+    assert status == DAMAGE
+    assert "partition.metadata" in line
+
+
+def test_damaged_checkpoints_only_cost_a_scan(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    write(broker.bootstrap, "kept", b"one", b"two")
+    broker.stop()
+    for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
+        damage(broker.data_dir / "logs" / name, 2)
+    broker.start()
+    assert values(broker.bootstrap, "kept") == [b"one", b"two"]
+    assert "is scanned" in broker.log_text
+
+
+def test_a_stop_with_clients_that_wait(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long poll, a client that sends half a request, one that is idle: none of them holds the stop up."""
+    monkeypatch.setenv("KRAFTPY_LOG_LEVEL", "INFO")
+    broker = start_broker(stop_timeout=10.0)
+    write(broker.bootstrap, "polled", b"one")
+    poll = fetch_request("polled", 1, max_wait_ms=2**31 - 1)
+    with connect(broker.bootstrap) as polling, connect(broker.bootstrap) as idle, connect(broker.bootstrap) as torn:
+        polling.sendall(encode_request(ApiKey.FETCH, 12, 1, "poll", poll))
+        torn.sendall(b"\0\0\1\0\0\0")
+        ask(idle, ApiKey.METADATA, 9, MetadataRequest(topics=[]))
+        assert broker.stop() == 0
+        assert is_closed(polling)
+        assert is_closed(idle)
+        assert is_closed(torn)
+    before = broker.log_text
+    assert "Traceback" not in before
+    broker.start()
+    assert "recovered" not in broker.log_text[len(before) :], "the stop was clean: nothing is scanned"
+    assert values(broker.bootstrap, "polled") == [b"one"]
+    broker.kill()
+    before = broker.log_text
+    broker.start()
+    assert "polled-0: recovered" in broker.log_text[len(before) :], "a crash is noticed"
+
+
+def test_a_stop_while_producers_are_at_it(start_broker: StartBroker) -> None:
+    broker = start_broker(stop_timeout=20.0)
+    write(broker.bootstrap, "busy", b"first")
+    acknowledged: list[bytes] = []
+    ended = threading.Event()
+
+    def produce() -> None:
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+        number = 0
+        while not ended.is_set():
+            number += 1
+            producer.produce(
+                "busy",
+                str(number).encode(),
+                on_delivery=lambda error, message: acknowledged.append(message.value()) if error is None else None,
+            )
+            producer.poll(0.001)
+        producer.purge()
+        producer.flush(5)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        deadline = 200
+        while len(acknowledged) < 50 and deadline:
+            deadline -= 1
+            ended.wait(0.05)
+        assert broker.stop() == 0
+    finally:
+        ended.set()
+        thread.join()
+    assert "Traceback" not in broker.log_text
+    broker.start()
+    assert values(broker.bootstrap, "busy")[1 : 1 + len(acknowledged)] == acknowledged
+    with connect(broker.bootstrap) as connection:
+        found = ask(connection, ApiKey.METADATA, 9, MetadataRequest(topics=[MetadataRequestTopic(name="busy")]))
+        assert found.topics[0].error_code == ErrorCode.NONE
+
+
+def test_a_foreign_directory_of_the_same_name_is_set_aside(start_broker: StartBroker) -> None:
+    """The directory of a topic of that name, but not that topic: kept, and not taken for the topic's own."""
+    broker = start_broker()
+    write(broker.bootstrap, "twice", b"of the first")
+    broker.stop()
+    metadata = broker.data_dir / "logs" / "twice-0" / "partition.metadata"
+    metadata.write_text("version: 0\ntopic_id: AAAAAAAAQACAAAAAAAAAAQ\n")
+    broker.start()
+    assert "of another topic of that name" in broker.log_text
+    aside = [name for name in os.listdir(broker.data_dir / "logs") if name.endswith("-stray")]
+    assert len(aside) == 1
+    write(broker.bootstrap, "twice", b"of the second")
+    assert values(broker.bootstrap, "twice") == [b"of the second"]
+
+
+def test_the_first_line_says_where(start_broker: StartBroker) -> None:
+    broker: EmbeddedBroker = start_broker()
+    assert f"PLAINTEXT://{broker.bootstrap}" in broker.ready_line
+    assert "node 1" in broker.ready_line
