@@ -16,6 +16,7 @@ import time
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 QUIET = {"log_level": 0}
+CHUNK = 1000
 
 
 def mock() -> None:
@@ -26,8 +27,13 @@ def mock() -> None:
     sys.stdin.read()
 
 
-def produce(bootstrap: str, topics: list[str], count: int, size: int, settings: dict[str, str]) -> dict[str, float]:
-    """Send `count` records of `size` bytes, round robin over the topics; seconds until the last was acknowledged."""
+def produce(
+    bootstrap: str, topics: list[str], count: int, size: int, partitions: int, settings: dict[str, str]
+) -> dict[str, float]:
+    """Send `count` records of `size` bytes, a thousand to each topic in turn; seconds until the last was acknowledged.
+
+    Each thousand goes to one partition of `partitions`, in turn, or where that is 0 wherever librdkafka puts them.
+    """
     failed = 0
 
     def delivered(error: KafkaError | None, message: object) -> None:
@@ -37,8 +43,8 @@ def produce(bootstrap: str, topics: list[str], count: int, size: int, settings: 
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
-            "queue.buffering.max.messages": 1_000_000,
-            "queue.buffering.max.kbytes": 1_000_000,
+            "queue.buffering.max.messages": 200_000,
+            "queue.buffering.max.kbytes": 200_000,
             **QUIET,
             **settings,
         }
@@ -47,15 +53,17 @@ def produce(bootstrap: str, topics: list[str], count: int, size: int, settings: 
     for topic in topics:
         producer.produce(topic, value, on_delivery=delivered)
     producer.flush(60)
+    targets = [(topic, index) for index in range(partitions) for topic in topics] or [(topic, -1) for topic in topics]
     started = time.perf_counter()
-    for start in range(0, count, 1000):
-        topic = topics[start // 1000 % len(topics)]
-        for _ in range(min(1000, count - start)):
-            try:
-                producer.produce(topic, value)
-            except BufferError:
-                producer.poll(0.1)
-                producer.produce(topic, value)
+    for start in range(0, count, CHUNK):
+        topic, partition = targets[start // CHUNK % len(targets)]
+        for _ in range(min(CHUNK, count - start)):
+            while True:
+                try:
+                    producer.produce(topic, value, partition=partition)
+                    break
+                except BufferError:
+                    producer.poll(0.001)
         producer.poll(0)
     rest = producer.flush(120)
     seconds = time.perf_counter() - started
@@ -107,6 +115,7 @@ def main() -> None:
     parser.add_argument("--topics", default="bench")
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=200)
+    parser.add_argument("--partitions", type=int, default=0, help="spread evenly over so many; 0: as librdkafka does")
     parser.add_argument("--setting", action="append", default=[], help="a librdkafka setting, name=value")
     arguments = parser.parse_args()
     settings = dict(setting.split("=", 1) for setting in arguments.setting)
@@ -114,7 +123,8 @@ def main() -> None:
     if arguments.what == "mock":
         mock()
     elif arguments.what == "produce":
-        print(json.dumps(produce(arguments.bootstrap, topics, arguments.count, arguments.size, settings)))
+        count, size, partitions = arguments.count, arguments.size, arguments.partitions
+        print(json.dumps(produce(arguments.bootstrap, topics, count, size, partitions, settings)))
     else:
         print(json.dumps(consume(arguments.bootstrap, topics, settings)))
 

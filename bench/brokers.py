@@ -1,0 +1,99 @@
+"""The two brokers that are measured, each a process of its own: ours on a fresh directory, and librdkafka's mock.
+
+Ours is started as a person would start it, with four partitions to a topic as the mock has them, and is ended with
+SIGKILL: what it wrote is thrown away, so there is nothing to make durable.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import psutil
+
+PARTITIONS = 4
+NOTHING: Mapping[str, str] = MappingProxyType({})
+KEEP_LITTLE = {
+    "log.segment.bytes": str(16 << 20),
+    "log.retention.bytes": str(16 << 20),
+    "log.retention.check.interval.ms": "100",
+    "log.segment.delete.delay.ms": "0",
+}
+"""16 to 48 MB of each partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A broker that answers."""
+
+    name: str
+    bootstrap: str
+    process: psutil.Process
+
+    def load(self, what: str, *arguments: str) -> dict[str, Any]:
+        """Run `bench.load` against it; its figures, and `broker_cpu`, the seconds of processor time the broker took."""
+        before = self.process.cpu_times()
+        command = [sys.executable, "-m", "bench.load", what, "--bootstrap", self.bootstrap, *arguments]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        after = self.process.cpu_times()
+        figures: dict[str, Any] = json.loads(done.stdout)
+        figures["broker_cpu"] = after.user + after.system - before.user - before.system
+        return figures
+
+
+def server_command(directory: Path, *, port: int = 0, settings: Mapping[str, str] = NOTHING) -> list[str]:
+    """How ours is started, with settings of the broker's beside those it needs here."""
+    settings = {
+        "log.dirs": str(directory),
+        "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "num.partitions": str(PARTITIONS),
+        **settings,
+    }
+    overrides = [part for name, value in settings.items() for part in ("--override", f"{name}={value}")]
+    return [sys.executable, "-m", "kraftpy", "server", *overrides]
+
+
+def bootstrap_of(ready_line: str) -> str:
+    """Host and port of the line that says a server is ready. Raises RuntimeError where it says something else."""
+    _, scheme, rest = ready_line.partition("PLAINTEXT://")
+    if not scheme:
+        raise RuntimeError(f"the server said {ready_line!r}")
+    return rest.split(",")[0].strip()
+
+
+@contextmanager
+def ours(under: Path, settings: Mapping[str, str] = NOTHING) -> Iterator[Running]:
+    """Our server on a new directory under `under`, which is gone afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix="kraftpy-bench-", dir=under))
+    process = subprocess.Popen(server_command(directory, settings=settings), stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        bootstrap = bootstrap_of(process.stdout.readline())
+        yield Running(name="kraftpy", bootstrap=bootstrap, process=psutil.Process(process.pid))
+    finally:
+        process.kill()
+        process.communicate()
+        shutil.rmtree(directory)
+
+
+@contextmanager
+def mock() -> Iterator[Running]:
+    """librdkafka's mock cluster of one broker."""
+    command = [sys.executable, "-m", "bench.load", "mock"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        bootstrap = json.loads(process.stdout.readline())["bootstrap"]
+        yield Running(name="mock", bootstrap=bootstrap, process=psutil.Process(process.pid))
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,91 @@
+"""The machine a run was on, and keeping its memory from being measured.
+
+A virtual machine's memory may be backed by its host only when it is first touched, and be handed back some seconds
+after it was freed. The page cache of a broker that writes a gigabyte then costs ten times what it costs on memory that
+is there, and it is the host that is measured. `warm` touches as much as a run is going to use, right before it, until
+that goes at the speed of memory.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+PACKAGES = [
+    "kraftpy",
+    "confluent-kafka",
+    "crc32c",
+    "cramjam",
+    "kafka-python",
+    "aiokafka",
+    "numpy",
+    "pyarrow",
+    "pyspark",
+]
+_CHUNK = bytes(4 << 20)
+_WARM_BYTES_PER_S = 2e9
+_WARM_ROUNDS = 5
+
+
+def describe(under: Path) -> list[str]:
+    """Lines about processor, memory, file system, kernel and versions; nothing that names the machine."""
+    found = []
+    for package in PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            found.append(f"{package} not installed")
+    memory = psutil.virtual_memory().total / 2**30
+    return [
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        f"{_cpu_model()}, {os.cpu_count()} cores, {memory:.0f} GiB memory, data on {_file_system(under)}",
+        f"{platform.system()} {platform.release().split('-')[0]}, {platform.python_implementation()} "
+        f"{platform.python_version()}",
+        ", ".join(found),
+    ]
+
+
+def load_average() -> float:
+    """How many processes wanted to run in the last minute."""
+    return os.getloadavg()[0]
+
+
+def warm(under: Path, size_bytes: int) -> None:
+    """Write that much and delete it, until the pages that the kernel hands out are ones that are there."""
+    path = under / f"kraftpy-bench-warm-{os.getpid()}"
+    for _ in range(_WARM_ROUNDS):
+        started = time.perf_counter()
+        try:
+            with path.open("wb", buffering=0) as file:
+                for _ in range(0, size_bytes, len(_CHUNK)):
+                    file.write(_CHUNK)
+            seconds = time.perf_counter() - started
+        finally:
+            path.unlink(missing_ok=True)
+        if size_bytes / seconds >= _WARM_BYTES_PER_S:
+            return
+
+
+def _cpu_model() -> str:
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _file_system(under: Path) -> str:
+    best, kind = "", "an unknown file system"
+    for partition in psutil.disk_partitions(all=True):
+        mount = partition.mountpoint
+        if under.resolve().is_relative_to(mount) and len(mount) > len(best):
+            best, kind = mount, partition.fstype
+    return kind

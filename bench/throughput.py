@@ -1,0 +1,144 @@
+"""Producing and consuming with confluent-kafka: our broker against librdkafka's mock cluster, pair by pair.
+
+A pair is one run on each, ours first in odd pairs and second in even ones, and its ratio is ours by the mock's; what
+disturbs the machine for longer than a run disturbs both. Producing: each run has a fresh broker. Consuming: both
+brokers are filled once with the same records, spread evenly over 20 topics of 4 partitions so that none goes beyond
+the 5 MB that the mock keeps of it, and are read over and over.
+
+librdkafka's consumer stops fetching for a second whenever its queue is full, which would hide the broker: both sides
+get a long queue and a short pause.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.brokers import KEEP_LITTLE, PARTITIONS, Running, mock, ours
+from bench.machine import warm
+
+TOPICS = [f"bench-{number}" for number in range(20)]
+CONSUMER_SETTINGS = {
+    "queued.min.messages": "1000000",
+    "queued.max.messages.kbytes": "1000000",
+    "fetch.queue.backoff.ms": "10",
+}
+TARGET_RATIO = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is sent. `produced` and `consumed` are how many records, at least a second's work for the mock."""
+
+    name: str
+    size: int
+    produced: int
+    consumed: int
+    settings: dict[str, str]
+    has_target: bool
+
+
+CASES = [
+    Case(name="100 B", size=100, produced=4_000_000, consumed=2_400_000, settings={}, has_target=False),
+    Case(name="200 B", size=200, produced=3_000_000, consumed=1_400_000, settings={}, has_target=True),
+    Case(
+        name="200 B, 50 a batch",
+        size=200,
+        produced=1_500_000,
+        consumed=1_400_000,
+        settings={"batch.num.messages": "50"},
+        has_target=False,
+    ),
+    Case(name="1 KB", size=1000, produced=1_000_000, consumed=300_000, settings={}, has_target=True),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Rates in records a second, and the ratios of the pairs."""
+
+    name: str
+    size: int
+    ours: list[float]
+    mock: list[float]
+    ours_cpu_us: float
+    mock_cpu_us: float
+    has_target: bool
+
+    @property
+    def ratios(self) -> list[float]:
+        return [ours / mock for ours, mock in zip(self.ours, self.mock, strict=True)]
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(self.ratios)
+
+
+def produce(case: Case, pairs: int, under: Path) -> Comparison:
+    """Send the case's records to each broker, `pairs` times."""
+
+    def once(broker: Running) -> dict[str, Any]:
+        return broker.load(
+            "produce", "--count", str(case.produced), "--size", str(case.size), *_settings(case.settings)
+        )
+
+    def on_ours() -> dict[str, Any]:
+        with ours(under, KEEP_LITTLE) as broker:
+            warm(under, _memory(case))
+            return once(broker)
+
+    def on_mock() -> dict[str, Any]:
+        with mock() as broker:
+            warm(under, _memory(case))
+            return once(broker)
+
+    return _compare(f"produce, {case.name}", case, pairs, on_ours, on_mock)
+
+
+def consume(case: Case, pairs: int, under: Path) -> Comparison:
+    """Fill both brokers with the case's records and read them all, `pairs` times."""
+    topics = ("--topics", ",".join(TOPICS))
+    with ours(under) as our_broker, mock() as mock_broker:
+        for broker in (our_broker, mock_broker):
+            spread = ("--partitions", str(PARTITIONS), "--count", str(case.consumed), "--size", str(case.size))
+            broker.load("produce", *topics, *spread, *_settings(case.settings))
+
+        def once(broker: Running) -> dict[str, Any]:
+            return broker.load("consume", *topics, *_settings(CONSUMER_SETTINGS))
+
+        return _compare(f"consume, {case.name}", case, pairs, lambda: once(our_broker), lambda: once(mock_broker))
+
+
+def _compare(
+    name: str, case: Case, pairs: int, on_ours: Callable[[], dict[str, Any]], on_mock: Callable[[], dict[str, Any]]
+) -> Comparison:
+    runs: dict[str, list[dict[str, Any]]] = {"ours": [], "mock": []}
+    for pair in range(pairs):
+        sides = [("ours", on_ours), ("mock", on_mock)]
+        for side, run in sides if pair % 2 == 0 else reversed(sides):
+            runs[side].append(run())
+    counts = {run["records"] for side in runs.values() for run in side}
+    if len(counts) != 1:
+        raise RuntimeError(f"{name}: not the same amount everywhere: {sorted(counts)} records")
+    count = counts.pop()
+    return Comparison(
+        name=name,
+        size=case.size,
+        ours=[run["rate"] for run in runs["ours"]],
+        mock=[run["rate"] for run in runs["mock"]],
+        ours_cpu_us=statistics.median(run["broker_cpu"] for run in runs["ours"]) / count * 1e6,
+        mock_cpu_us=statistics.median(run["broker_cpu"] for run in runs["mock"]) / count * 1e6,
+        has_target=case.has_target,
+    )
+
+
+def _memory(case: Case) -> int:
+    """What a run of producing needs at most: the log, the producer's queue, and half a gigabyte for what else runs."""
+    return case.produced * (case.size + 20) + (700 << 20)
+
+
+def _settings(settings: dict[str, str]) -> list[str]:
+    return [part for name, value in settings.items() for part in ("--setting", f"{name}={value}")]
