@@ -24,7 +24,7 @@ KIP-98 (idempotence), KIP-101/279/320 (epochs), KIP-107 (DeleteRecords), KIP-734
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import xxhash
 
@@ -87,6 +87,7 @@ class PartitionLog:
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.is_closed = False
+        self.is_compacting = False
         self._files = files
         self._expiration_ms = expiration_ms
         self._segments = loaded.segments
@@ -460,7 +461,7 @@ class PartitionLog:
         replay(states, self._segments, from_offset, self._last_write_at)
         self.producers = states
 
-    def _remove(self, numbers: Iterator[int] | range | list[int]) -> list[str]:
+    def _remove(self, numbers: range) -> list[str]:
         """Take segments, by descending or ascending number, out of the log: their files are renamed; the new names."""
         gone: list[str] = []
         for number in numbers:
@@ -589,6 +590,19 @@ class PartitionLog:
         self.advance_log_start(self._bases[0])
         return gone
 
+    def replace(self, old: Sequence[Segment], new: Segment) -> list[str]:
+        """Put a segment, whose files have their names already but for its `.swap`, in place of sealed neighbours.
+
+        What compaction ends with. Returns the names of files to be deleted later.
+        """
+        number = self._segments.index(old[0])
+        gone = self._remove(range(number, number + len(old)))
+        self.directory.rename(new.log.name + layout.SWAP, new.log.name)
+        self._segments.insert(number, new)
+        self._bases.insert(number, new.base_offset)
+        self._durability.sealed.append(new)
+        return gone
+
     def _ages(self) -> list[SegmentAge]:
         ends = [*self._bases[1:], self.log_end_offset]
         ages = []
@@ -605,6 +619,11 @@ class PartitionLog:
     def size_bytes(self) -> int:
         """Bytes of all segments."""
         return sum(segment.size for segment in self._segments)
+
+    @property
+    def files(self) -> FileCache:
+        """What its segments' files are opened by."""
+        return self._files
 
     @property
     def segments(self) -> list[Segment]:

@@ -256,6 +256,13 @@ class ProducerStates:
             if ended.last_offset >= start_offset and ended.first_offset < end_offset
         ]
 
+    def aborted_ranges(self) -> dict[int, list[tuple[int, int]]]:
+        """Producer id -> (first offset, offset of the marker) of each aborted transaction."""
+        ranges: dict[int, list[tuple[int, int]]] = {}
+        for ended in self._aborted:
+            ranges.setdefault(ended.producer_id, []).append((ended.first_offset, ended.last_offset))
+        return ranges
+
     @property
     def first_open_offset(self) -> int | None:
         """The first offset of the oldest open transaction."""

@@ -134,6 +134,14 @@ class Segment:
         self._max_timestamp, self._offset_of_max_timestamp, self._first_timestamp = -1, self.base_offset, None
         self._hints.clear()
 
+    def adopt(
+        self, size: int, offsets: OffsetIndex, times: TimeIndex, max_timestamp: int, offset_of_max_timestamp: int
+    ) -> None:
+        """Be a sealed segment that was written elsewhere, with the index entries made there."""
+        self._size = size
+        self.offset_index, self.time_index = offsets, times
+        self._max_timestamp, self._offset_of_max_timestamp = max_timestamp, offset_of_max_timestamp
+
     @property
     def size(self) -> int:
         """Bytes of whole batches."""

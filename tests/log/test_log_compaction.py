@@ -1,0 +1,372 @@
+"""Compaction keeps the last record of each key, where it was, whatever happens on the way."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from log_model import NOW, check_invariants, config, open_log, read_batches, read_records
+
+from kraftpy.log import compaction, layout
+from kraftpy.log.partition_log import Origin, PartitionLog, delete_files
+from kraftpy.protocol.record_batch import (
+    Compression,
+    ControlType,
+    Record,
+    encode_batch,
+    encode_control_batch,
+    iter_records,
+    read_header,
+)
+from kraftpy.testing.memory_files import Loss, MemoryDirectory, MemoryDisk
+from kraftpy.types import Millis
+
+DAY = 86_400_000
+
+
+def topic(**how: Any) -> Any:
+    return config(
+        **{
+            "cleanup_policy": frozenset({"compact"}),
+            "segment_bytes": 500,
+            "min_cleanable_dirty_ratio": 0.0,
+            "delete_retention_ms": DAY,
+            **how,
+        }
+    )
+
+
+def fresh(disk: MemoryDisk | None = None, **how: Any) -> PartitionLog:
+    root = (disk or MemoryDisk()).root
+    directory = root.child("t-0")
+    root.sync()
+    return open_log(directory, topic=topic(**how))
+
+
+def put(log: PartitionLog, *pairs: tuple[str, str | None], now: int = NOW, **fields: Any) -> int:
+    records = [(now, key.encode(), None if value is None else value.encode(), [("h", b"1")]) for key, value in pairs]
+    result = log.append(encode_batch(records, **fields), leader_epoch=0, now=Millis(now))
+    return result.base_offset
+
+
+def compact(
+    log: PartitionLog, first_dirty: int = 0, *, now: int = NOW, high_watermark: int | None = None, **how: Any
+) -> compaction.CompactionResult | None:
+    watermark = log.log_end_offset if high_watermark is None else high_watermark
+    job = compaction.begin(log, first_dirty, Millis(now), high_watermark=watermark, **how)
+    if job is None:
+        return None
+    try:
+        job.run()
+    finally:
+        result = compaction.finish(log, job)
+    if result is not None:
+        delete_files(log.directory, result.files)
+    check_invariants(log)
+    return result
+
+
+def held(log: PartitionLog) -> list[tuple[int, str, str | None]]:
+    return [
+        (record.offset, (record.key or b"").decode(), None if record.value is None else record.value.decode())
+        for record in read_records(log)
+    ]
+
+
+def test_keeps_the_last_record_of_each_key_where_it_was() -> None:
+    log = fresh()
+    put(log, ("a", "1"), ("b", "1"), ("a", "2"))
+    put(log, ("c", "1"), ("b", "2"))
+    log.roll(NOW)
+    put(log, ("a", "3"))
+    before = {record.offset: record for record in read_records(log)}
+    log.roll(NOW)
+    put(log, ("c", "2"))  # never touched: it is being written
+    result = compact(log)
+    assert result is not None
+    assert result.end_offset == 6
+    assert result.bytes_after < result.bytes_before
+    assert held(log) == [(3, "c", "1"), (4, "b", "2"), (5, "a", "3"), (6, "c", "2")]
+    assert all(before.get(record.offset, record) == record for record in read_records(log))
+    assert [segment.base_offset for segment in log.segments] == [0, 6]
+    assert compact(log, result.end_offset) is None
+    put(log, ("a", "4"))
+    log.roll(NOW)
+    assert compact(log, result.end_offset) is not None
+    assert held(log) == [(4, "b", "2"), (6, "c", "2"), (7, "a", "4")]
+
+
+def test_a_deletion_is_kept_for_a_while_and_then_goes() -> None:
+    log = fresh()
+    put(log, ("a", "1"), ("b", "1"))
+    put(log, ("a", None), ("c", "1"), now=NOW + 5)
+    put(log, ("d", "1"), now=NOW + 7)
+    log.roll(NOW)
+    first = compact(log)
+    assert first is not None
+    assert held(log) == [(1, "b", "1"), (2, "a", None), (3, "c", "1"), (4, "d", "1")]
+    assert [record.timestamp for record in read_records(log)] == [NOW, NOW + 5, NOW + 5, NOW + 7]
+    horizons = [read_header(data).delete_horizon_ms for data in read_batches(log)]
+    assert horizons == [None, NOW + DAY, None]
+    put(log, ("x", "1"))
+    log.roll(NOW)
+    second = compact(log, first.end_offset, now=NOW + DAY - 1)
+    assert second is not None
+    assert (2, "a", None) in held(log)
+    assert [read_header(data).delete_horizon_ms for data in read_batches(log)][1] == NOW + DAY  # not put off
+    put(log, ("y", "1"))
+    log.roll(NOW)
+    assert compact(log, second.end_offset, now=NOW + DAY) is not None
+    assert held(log) == [(1, "b", "1"), (3, "c", "1"), (4, "d", "1"), (5, "x", "1"), (6, "y", "1")]
+    assert [record.timestamp for record in read_records(log)][:3] == [NOW, NOW + 5, NOW + 7]
+    found = log.offset_for_timestamp(NOW + 6)
+    assert found is not None
+    assert (found.offset, found.timestamp) == (4, NOW + 7)
+
+
+def test_what_is_young_undecided_or_above_the_watermark_is_left_alone() -> None:
+    log = fresh(min_compaction_lag_ms=1000)
+    for value in range(4):
+        put(log, ("a", str(value)), now=NOW + value * 1000)
+        log.roll(NOW)
+    assert compact(log, now=NOW + 999) is None
+    assert compact(log, now=NOW + 2500, high_watermark=1) is not None
+    assert len(held(log)) == 4
+    assert compact(log, now=NOW + 2500) is not None
+    assert [offset for offset, _, _ in held(log)] == [1, 2, 3]
+
+
+def test_waits_until_enough_is_dirty_or_something_for_too_long() -> None:
+    log = fresh(min_cleanable_dirty_ratio=0.5, max_compaction_lag_ms=DAY)
+    for number in range(8):
+        put(log, (f"k{number}", "v"))
+    log.roll(NOW)
+    result = compact(log)
+    assert result is not None
+    put(log, ("k0", "w"), now=NOW + 10)
+    log.roll(NOW)
+    assert compact(log, result.end_offset, now=NOW + 10) is None
+    assert compact(log, result.end_offset, now=NOW + 11 + DAY) is not None
+
+
+def test_only_for_topics_that_are_compacted() -> None:
+    log = fresh(cleanup_policy=frozenset({"delete"}))
+    put(log, ("a", "1"))
+    log.roll(NOW)
+    assert compact(log) is None
+
+
+def test_a_small_map_takes_several_passes() -> None:
+    log = fresh(segment_bytes=400)
+    for number in range(60):
+        put(log, (f"k{number % 20}", str(number)), (f"k{(number + 7) % 20}", str(number)))
+    log.roll(NOW)
+    first_dirty, passes = 0, 0
+    while (result := compact(log, first_dirty, map_bytes=1000)) is not None:
+        assert result.end_offset > first_dirty
+        first_dirty, passes = result.end_offset, passes + 1
+    assert passes > 3
+    assert first_dirty == log.log_end_offset
+    assert len(held(log)) == 20
+    assert len({key for _, key, _ in held(log)}) == 20
+
+
+def test_transactions() -> None:
+    """Aborted records go at once and hide nothing; markers stay; nothing goes while a transaction is open."""
+    log = fresh()
+
+    def mark(producer_id: int, kind: ControlType) -> None:
+        marker = encode_control_batch(
+            kind, timestamp=NOW, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0
+        )
+        log.append(marker, leader_epoch=0, now=NOW, origin=Origin.COORDINATOR)
+
+    put(log, ("a", "old"), ("b", "old"))
+    put(log, ("a", "aborted"), producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+    put(log, ("b", "new"), producer_id=2, producer_epoch=0, base_sequence=0, is_transactional=True)
+    log.roll(NOW)
+    assert compact(log) is None
+    mark(1, ControlType.ABORT)
+    mark(2, ControlType.COMMIT)
+    put(log, ("z", "1"), producer_id=1, producer_epoch=0, base_sequence=1)
+    log.roll(NOW)
+    assert compact(log) is not None
+    kept = [(r.offset, r.value) for r in read_records(log) if r.key in (b"a", b"b", b"z")]
+    assert kept == [(0, b"old"), (3, b"new"), (6, b"1")]
+    assert sum(read_header(data).is_control for data in read_batches(log)) == 2
+
+
+def test_a_producer_is_still_known_when_its_records_are_gone() -> None:
+    disk = MemoryDisk()
+    log = fresh(disk)
+    data = encode_batch([(NOW, b"a", b"1", ())] * 2, producer_id=9, producer_epoch=3, base_sequence=0)
+    log.append(data, leader_epoch=0, now=NOW)
+    put(log, ("a", "2"))
+    put(log, ("b", "2"))
+    log.roll(NOW)
+    assert compact(log) is not None
+    assert [offset for offset, _, _ in held(log)] == [2, 3]
+    assert [read_header(data).records_count for data in read_batches(log)] == [0, 1, 1]
+    assert log.read(0, 1).next_offset == 2
+    disk.crash(random.Random(0), Loss.NOTHING)
+    again = fresh(disk)
+    assert again.append(data, leader_epoch=0, now=NOW).is_duplicate
+    more = encode_batch([(NOW, b"a", b"3", ())], producer_id=9, producer_epoch=3, base_sequence=2)
+    assert not again.append(more, leader_epoch=0, now=NOW).is_duplicate
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_every_codec_is_kept(compression: Compression) -> None:
+    log = fresh()
+    put(log, *[(f"k{number % 3}", "x" * 30) for number in range(9)], compression=compression)
+    put(log, ("q", None), compression=compression)
+    log.roll(NOW)
+    assert compact(log) is not None
+    assert [offset for offset, _, _ in held(log)] == [6, 7, 8, 9]
+    assert {read_header(data).compression for data in read_batches(log)} == {compression}
+    assert all(record.headers == (("h", b"1"),) for record in read_records(log))
+
+
+def test_log_append_time_stays() -> None:
+    log = fresh(message_timestamp_type="LogAppendTime")
+    put(log, ("a", "1"), ("a", None), ("b", "1"))
+    log.roll(NOW)
+    assert compact(log, now=NOW + 100) is not None
+    assert [(record.offset, record.timestamp) for record in read_records(log)] == [(1, NOW), (2, NOW)]
+
+
+def test_what_changed_meanwhile_is_not_undone() -> None:
+    for disturb in ("truncate", "delete", "fail"):
+        disk = MemoryDisk()
+        log = fresh(disk)
+        for number in range(12):
+            put(log, ("a", str(number)))
+            log.roll(NOW)
+        job = compaction.begin(log, 0, NOW, high_watermark=12)
+        assert job is not None
+        assert compaction.begin(log, 0, NOW, high_watermark=12) is None
+        if disturb == "fail":
+            disk.fail("sync", name=".cleaned")
+            with pytest.raises(OSError, match="Input/output"):
+                job.run()
+        else:
+            job.run()
+        if disturb == "truncate":
+            log.truncate_to(5)
+        elif disturb == "delete":
+            log.advance_log_start(3)
+            log.delete_old_segments(NOW, 12)
+        before = held(log)
+        assert compaction.finish(log, job) is None
+        assert held(log) == before
+        check_invariants(log)
+        assert not [name for name in log.directory.names() if layout.CLEANED in name or layout.SWAP in name]
+        assert compact(log) is not None
+
+
+def test_a_damaged_segment_is_left_alone() -> None:
+    disk = MemoryDisk()
+    log = fresh(disk)
+    put(log, ("a", "1"))
+    put(log, ("a", "2"))
+    log.roll(NOW)
+    disk.damage("t-0/00000000000000000000.log", 70)
+    with pytest.raises(Exception, match="CRC"):
+        compact(log)
+    assert len(read_batches(log)) == 2
+    assert not log.is_compacting
+
+
+# --- against a model --------------------------------------------------------------------------------------------------
+
+PAIRS = st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from(["1", "22", None])), min_size=1, max_size=4)
+
+
+class PowerCut(BaseException):
+    pass
+
+
+def check_compacted(log: PartitionLog, written: dict[int, Record], clean_end: int, untouched_from: int) -> None:
+    found = read_records(log)
+    assert all(written[record.offset] == record for record in found)
+    offsets = {record.offset for record in found}
+    last: dict[bytes | None, int] = {record.key: offset for offset, record in sorted(written.items())}
+    last_clean = {record.key: offset for offset, record in sorted(written.items()) if offset < clean_end}
+    for key, offset in last.items():
+        assert offset in offsets or written[offset].value is None, f"{key!r} lost"
+    for record in found:
+        if record.offset < clean_end:
+            assert last_clean[record.key] == record.offset, "a record that was overwritten is still there"
+    assert {offset for offset in written if offset >= untouched_from} <= offsets
+    for offset in range(log.log_start_offset, log.log_end_offset):
+        batches = read_batches(log, offset, max_bytes=1)
+        if batches:
+            header = read_header(batches[0])
+            assert header.last_offset >= offset
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(st.one_of(PAIRS, st.sampled_from(["roll", "compact", "reopen", "crash", "power"])), max_size=40),
+    seed=st.integers(0, 2**32),
+)
+def test_keeps_what_a_map_keeps(steps: list[Any], seed: int) -> None:
+    dice = random.Random(seed)
+    disk = MemoryDisk()
+    log = fresh(disk, segment_bytes=400, delete_retention_ms=50)
+    written: dict[int, Record] = {}
+    clean_end, untouched_from, now = 0, 0, int(NOW)
+    for step in steps:
+        now += 10
+        if isinstance(step, list):
+            put(log, *step, now=now)
+            for data in read_batches(log, max(0, log.log_end_offset - 1)):
+                written.update({record.offset: record for record in iter_records(data)})
+        elif step == "roll":
+            log.roll(Millis(now))
+        elif step == "compact":
+            result = compact(log, clean_end, now=now, map_bytes=dice.choice([400, 10**6]))
+            clean_end = clean_end if result is None else result.end_offset
+        else:
+            if step == "reopen":
+                log.close()
+            else:
+                log.flush()
+                if step == "power":
+                    _lose_power(log, disk, dice, clean_end, now)
+                disk.crash(dice, dice.choice([*Loss]))
+            log = open_log(
+                _directory(disk), now=now, topic=log.config, clean=step == "reopen", recovery_point=log.recovery_point
+            )
+        check_invariants(log)
+        if step == "power":  # it may have been cleaned further than is known
+            untouched_from = log.log_end_offset
+        check_compacted(log, written, clean_end, max(clean_end, untouched_from))
+
+
+def _directory(disk: MemoryDisk) -> MemoryDirectory:
+    return disk.root.child("t-0")
+
+
+def _lose_power(log: PartitionLog, disk: MemoryDisk, dice: random.Random, first_dirty: int, now: int) -> None:
+    left = dice.randint(0, 60)
+
+    def count_down(operation: str, path: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise PowerCut
+
+    disk.on_operation = count_down
+    try:
+        job = compaction.begin(log, first_dirty, Millis(now), high_watermark=log.log_end_offset)
+        if job is not None:
+            job.run()
+            compaction.finish(log, job)
+    except PowerCut:
+        pass
+    finally:
+        disk.on_operation = None
