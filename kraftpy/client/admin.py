@@ -13,6 +13,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from kraftpy.client.admin_messages import (
+    Resource,
+    alter_errors,
+    alterable,
+    by_broker,
+    check,
+    config_errors,
+    creatable,
+    log_dir_errors,
+    read_log_dir,
+    read_member,
+    read_producer,
+)
 from kraftpy.client.admin_model import (
     ActiveProducer,
     ClusterDescription,
@@ -20,13 +33,10 @@ from kraftpy.client.admin_model import (
     ConfigSource,
     GroupDescription,
     GroupListing,
-    GroupMember,
     LogDir,
-    LogDirPartition,
 )
 from kraftpy.client.cluster import Cluster, ClusterMetadata, metadata_request, read_metadata
 from kraftpy.client.connection import Connection, UnsupportedVersion
-from kraftpy.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from kraftpy.client.model import (
     AlterOperation,
     IsolationLevel,
@@ -40,7 +50,7 @@ from kraftpy.client.offsets import Found, by_topic, commit_offsets, fetch_commit
 from kraftpy.client.options import ClientOptions
 from kraftpy.client.runtime import Runtime
 from kraftpy.protocol.apis import ApiKey
-from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages import (
     alter_configs,
     create_partitions,
@@ -59,18 +69,8 @@ from kraftpy.protocol.messages import (
 )
 from kraftpy.types import TopicPartition
 
-Resource = tuple[ResourceType, str]
-"""What settings belong to: its type, and a topic's name or a broker's id as text."""
-
-
 _MISSING = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Not waited for: nobody is about to create what is described."""
-
-
-def _check(code: int, what: str, message: str | None = None) -> None:
-    error = ErrorCode.of(code)
-    if error is not ErrorCode.NONE:
-        raise KafkaError(error, f"{what}: {message or error.meaning}")
 
 
 class Admin:
@@ -113,7 +113,7 @@ class Admin:
                     controller_id=known.controller_id,
                     nodes=tuple(known.nodes[node_id] for node_id in sorted(known.nodes)),
                 )
-            _check(answer.error_code, "describe cluster", answer.error_message)
+            check(answer.error_code, "describe cluster", answer.error_message)
             nodes = [
                 Node(node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack)
                 for broker in answer.brokers
@@ -150,7 +150,7 @@ class Admin:
         """Create topics, or only see whether that would work. Other brokers learn of them a little later."""
         listed = list(topics)
         request = create_topics.CreateTopicsRequest(
-            topics=[_creatable(topic) for topic in listed],
+            topics=[creatable(topic) for topic in listed],
             timeout_ms=int(self.options.request_timeout_ms),
             validate_only=validate_only,
         )
@@ -160,7 +160,7 @@ class Admin:
         )
         answer = await self._ask_controller(ApiKey.CREATE_TOPICS, request, low=4 if by_default else 0)  # KIP-464
         for result in answer.topics:
-            _check(result.error_code, f"topic {result.name!r} not created", result.error_message)
+            check(result.error_code, f"topic {result.name!r} not created", result.error_message)
 
     async def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics with all their records."""
@@ -175,7 +175,7 @@ class Admin:
             ApiKey.DELETE_TOPICS, request, choose=lambda version: request if version >= 6 else older
         )
         for result in answer.responses:
-            _check(result.error_code, f"topic {result.name!r} not deleted", result.error_message)
+            check(result.error_code, f"topic {result.name!r} not deleted", result.error_message)
 
     async def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
         """Let each topic grow to so many partitions."""
@@ -189,7 +189,7 @@ class Admin:
         )
         answer = await self._ask_controller(ApiKey.CREATE_PARTITIONS, request)
         for result in answer.results:
-            _check(result.error_code, f"partitions of {result.name!r} not added", result.error_message)
+            check(result.error_code, f"partitions of {result.name!r} not added", result.error_message)
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete what lies before an offset (-1: before the high watermark); the new log start offsets."""
@@ -216,7 +216,7 @@ class Admin:
                 for topic in answer.topics:
                     for part in topic.partitions:
                         name = TopicPartition(topic.name, part.partition_index)
-                        _check(part.error_code, f"records of {name} not deleted")
+                        check(part.error_code, f"records of {name} not deleted")
                         done[name] = part.low_watermark
 
         await self._cluster.retry(attempt)
@@ -229,7 +229,7 @@ class Admin:
     ) -> dict[Resource, dict[str, ConfigEntry]]:
         """The settings of topics and brokers, by name; only `names` where given."""
         found: dict[Resource, dict[str, ConfigEntry]] = {}
-        for node_id, listed in _by_broker(resources).items():
+        for node_id, listed in by_broker(resources).items():
             request = describe_configs.DescribeConfigsRequest(
                 resources=[
                     describe_configs.DescribeConfigsResource(
@@ -241,7 +241,7 @@ class Admin:
                 ],
                 include_documentation=documentation,
             )
-            answer = await self._ask(node_id, ApiKey.DESCRIBE_CONFIGS, request, _config_errors)
+            answer = await self._ask(node_id, ApiKey.DESCRIBE_CONFIGS, request, config_errors)
             for result in answer.results:
                 found[(ResourceType(result.resource_type), result.resource_name)] = {
                     entry.name: ConfigEntry(
@@ -263,25 +263,25 @@ class Admin:
         validate_only: bool = False,
     ) -> None:
         """Change single settings: a text sets, None goes back to the default, a pair says what to do (KIP-339)."""
-        for node_id, listed in _by_broker(changes).items():
+        for node_id, listed in by_broker(changes).items():
             request = incremental_alter_configs.IncrementalAlterConfigsRequest(
                 resources=[
                     incremental_alter_configs.AlterConfigsResource(
                         resource_type=kind,
                         resource_name=name,
-                        configs=[_alterable(setting, change) for setting, change in changes[(kind, name)].items()],
+                        configs=[alterable(setting, change) for setting, change in changes[(kind, name)].items()],
                     )
                     for kind, name in listed
                 ],
                 validate_only=validate_only,
             )
-            await self._ask(node_id, ApiKey.INCREMENTAL_ALTER_CONFIGS, request, _alter_errors)
+            await self._ask(node_id, ApiKey.INCREMENTAL_ALTER_CONFIGS, request, alter_errors)
 
     async def replace_configs(
         self, settings: Mapping[Resource, Mapping[str, str]], *, validate_only: bool = False
     ) -> None:
         """Give resources exactly these settings and no others: AlterConfigs, for brokers before KIP-339."""
-        for node_id, listed in _by_broker(settings).items():
+        for node_id, listed in by_broker(settings).items():
             request = alter_configs.AlterConfigsRequest(
                 resources=[
                     alter_configs.AlterConfigsResource(
@@ -296,7 +296,7 @@ class Admin:
                 ],
                 validate_only=validate_only,
             )
-            await self._ask(node_id, ApiKey.ALTER_CONFIGS, request, _alter_errors)
+            await self._ask(node_id, ApiKey.ALTER_CONFIGS, request, alter_errors)
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class Admin:
         request = list_groups.ListGroupsRequest(states_filter=list(states))
 
         def errors(answer: Any) -> None:
-            _check(answer.error_code, "list groups")
+            check(answer.error_code, "list groups")
 
         found: dict[str, GroupListing] = {}
         for node in (await self._metadata_retried([])).nodes.values():
@@ -329,14 +329,14 @@ class Admin:
             answer = await self._cluster.ask_coordinator(group_id, ApiKey.DESCRIBE_GROUPS, request)
             group = answer.groups[0]
             if ErrorCode.of(group.error_code) is not ErrorCode.GROUP_ID_NOT_FOUND:  # KIP-1043: then it is Dead
-                _check(group.error_code, f"group {group_id!r}", group.error_message)
+                check(group.error_code, f"group {group_id!r}", group.error_message)
             return GroupDescription(
                 group_id=group_id,
                 state=group.group_state or "Dead",
                 protocol_type=group.protocol_type,
                 protocol=group.protocol_data,
                 coordinator=await self._cluster.coordinator(group_id),
-                members=tuple(_member(member, group.protocol_type) for member in group.members),
+                members=tuple(read_member(member, group.protocol_type) for member in group.members),
             )
 
         return await self._cluster.retry(attempt, group_id=group_id)
@@ -349,7 +349,7 @@ class Admin:
                 request = delete_groups.DeleteGroupsRequest(groups_names=[group_id])
                 answer = await self._cluster.ask_coordinator(group_id, ApiKey.DELETE_GROUPS, request)
                 for result in answer.results:
-                    _check(result.error_code, f"group {result.group_id!r} not deleted")
+                    check(result.error_code, f"group {result.group_id!r} not deleted")
 
             await self._cluster.retry(attempt, group_id=group_id)
 
@@ -383,10 +383,10 @@ class Admin:
 
         async def attempt() -> None:
             answer = await self._cluster.ask_coordinator(group_id, ApiKey.OFFSET_DELETE, request)
-            _check(answer.error_code, f"offsets of group {group_id!r} not deleted")
+            check(answer.error_code, f"offsets of group {group_id!r} not deleted")
             for topic in answer.topics:
                 for part in topic.partitions:
-                    _check(part.error_code, f"offset of {topic.name}-{part.partition_index} not deleted")
+                    check(part.error_code, f"offset of {topic.name}-{part.partition_index} not deleted")
 
         await self._cluster.retry(attempt, group_id=group_id)
 
@@ -409,8 +409,8 @@ class Admin:
         request = describe_log_dirs.DescribeLogDirsRequest(topics=None)
         found = []
         for node_id in sorted(known.nodes if broker_ids is None else set(broker_ids)):
-            answer = await self._ask(node_id, ApiKey.DESCRIBE_LOG_DIRS, request, _log_dir_errors)
-            found += [_log_dir(node_id, result) for result in answer.results]
+            answer = await self._ask(node_id, ApiKey.DESCRIBE_LOG_DIRS, request, log_dir_errors)
+            found += [read_log_dir(node_id, result) for result in answer.results]
         return found
 
     async def describe_producers(
@@ -432,8 +432,8 @@ class Admin:
                 for topic in answer.topics:
                     for part in topic.partitions:
                         name = TopicPartition(topic.name, part.partition_index)
-                        _check(part.error_code, f"producers of {name}", part.error_message)
-                        found[name] = [_producer(state) for state in part.active_producers]
+                        check(part.error_code, f"producers of {name}", part.error_message)
+                        found[name] = [read_producer(state) for state in part.active_producers]
 
         await self._cluster.retry(attempt)
         return found
@@ -445,7 +445,7 @@ class Admin:
         connection = await self._cluster.any_connection()
         version = connection.version(ApiKey.METADATA)
         answer = await connection.send(ApiKey.METADATA, metadata_request(names, create=version < 4), version)
-        _check(answer.error_code, "metadata")
+        check(answer.error_code, "metadata")
         known = read_metadata(answer, ClusterMetadata())
         self._cluster.learn_nodes(known)
         return known
@@ -506,104 +506,3 @@ class Admin:
         if known.controller_id in known.nodes:
             return await self._cluster.connect(known.controller_id)
         return await self._cluster.any_connection()
-
-
-# --- messages to model and back ---------------------------------------------------------------------------------------
-
-
-def _creatable(topic: NewTopic) -> create_topics.CreatableTopic:
-    assigned = bool(topic.replica_assignment)
-    return create_topics.CreatableTopic(
-        name=topic.name,
-        num_partitions=-1 if assigned else topic.num_partitions,
-        replication_factor=-1 if assigned else topic.replication_factor,
-        assignments=[
-            create_topics.CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
-            for index, brokers in sorted(topic.replica_assignment.items())
-        ],
-        configs=[
-            create_topics.CreatableTopicConfig(name=name, value=value) for name, value in sorted(topic.config.items())
-        ],
-    )
-
-
-def _by_broker(resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:
-    """Settings of a broker are asked of that broker, all others of any."""
-    grouped: dict[int | None, list[Resource]] = {}
-    for kind, name in resources:
-        own = kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name != ""
-        grouped.setdefault(int(name) if own else None, []).append((ResourceType(kind), name))
-    return grouped
-
-
-def _alterable(
-    name: str, change: str | tuple[AlterOperation, str | None] | None
-) -> incremental_alter_configs.AlterableConfig:
-    if isinstance(change, tuple):
-        operation, value = change
-    else:
-        operation, value = (AlterOperation.DELETE if change is None else AlterOperation.SET), change
-    return incremental_alter_configs.AlterableConfig(name=name, config_operation=operation, value=value)
-
-
-def _config_errors(answer: describe_configs.DescribeConfigsResponse) -> None:
-    for result in answer.results:
-        _check(result.error_code, f"settings of {result.resource_name!r}", result.error_message)
-
-
-def _alter_errors(
-    answer: incremental_alter_configs.IncrementalAlterConfigsResponse | alter_configs.AlterConfigsResponse,
-) -> None:
-    for result in answer.responses:
-        _check(result.error_code, f"settings of {result.resource_name!r} not changed", result.error_message)
-
-
-def _log_dir_errors(answer: describe_log_dirs.DescribeLogDirsResponse) -> None:
-    _check(answer.error_code, "log directories")
-    for result in answer.results:
-        _check(result.error_code, f"log directory {result.log_dir}")
-
-
-def _log_dir(broker_id: int, result: describe_log_dirs.DescribeLogDirsResult) -> LogDir:
-    return LogDir(
-        broker_id=broker_id,
-        path=result.log_dir,
-        total_bytes=result.total_bytes,
-        usable_bytes=result.usable_bytes,
-        partitions={
-            TopicPartition(topic.name, part.partition_index): LogDirPartition(
-                size_bytes=part.partition_size, offset_lag=part.offset_lag, is_future=part.is_future_key
-            )
-            for topic in result.topics
-            for part in topic.partitions
-        },
-    )
-
-
-def _member(member: describe_groups.DescribedGroupMember, protocol_type: str) -> GroupMember:
-    partitions: tuple[TopicPartition, ...] = ()
-    if protocol_type == PROTOCOL_TYPE:
-        try:
-            partitions = decode_assignment(member.member_assignment)
-        except ProtocolError:
-            partitions = ()  # another program's idea of an assignment: the bytes are there for who knows it
-    return GroupMember(
-        member_id=member.member_id,
-        group_instance_id=member.group_instance_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        partitions=partitions,
-        metadata=member.member_metadata,
-        assignment=member.member_assignment,
-    )
-
-
-def _producer(state: describe_producers.ProducerState) -> ActiveProducer:
-    return ActiveProducer(
-        producer_id=state.producer_id,
-        producer_epoch=state.producer_epoch,
-        last_sequence=state.last_sequence,
-        last_timestamp_ms=state.last_timestamp,
-        coordinator_epoch=state.coordinator_epoch,
-        current_transaction_start_offset=state.current_txn_start_offset,
-    )

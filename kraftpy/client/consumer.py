@@ -20,92 +20,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections import deque
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from kraftpy.client.cluster import Cluster
-from kraftpy.client.fetcher import Fetcher
 from kraftpy.client.group import GroupMember, RebalanceListener
 from kraftpy.client.model import ConsumerRecord, OffsetAndMetadata, OffsetSpec, TopicInfo
 from kraftpy.client.offsets import Found, commit_offsets, fetch_committed, list_offsets
 from kraftpy.client.options import ConsumerOptions
 from kraftpy.client.reading import PartitionReader
 from kraftpy.client.runtime import Runtime
+from kraftpy.client.supply import Supply
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import TopicPartition
 
 __all__ = ["Consumer", "RebalanceListener"]
 
 logger = logging.getLogger(__name__)
-
-_NOBODY = PartitionReader(TopicPartition("", -1))
-
-
-class _Application:
-    """What a `GroupMember` sees of its consumer (group.Application)."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self._asking_began = asyncio.Event()
-        self.asking = 0  # calls that wait for records right now
-        self.asked = False
-        self.held = 0  # hands nothing out while above 0
-        self.ended = False
-
-    @property
-    def is_asking(self) -> bool:
-        """Whether the application is waiting for records right now, or will never again."""
-        return self.asking > 0 or self.ended
-
-    def take_asked(self) -> bool:
-        """Whether it has asked for records since this was last called."""
-        asked, self.asked = self.asked, False
-        return asked
-
-    def begin_asking(self) -> None:
-        """It asks for records."""
-        self.asked = True
-        self.asking += 1
-        self._asking_began.set()
-
-    def end(self) -> None:
-        """It will not ask for records any more."""
-        self.ended = True
-        self._asking_began.set()
-
-    def hold(self) -> None:
-        """Hand nothing out until `release`."""
-        self.held += 1
-        self._consumer._interrupt()
-
-    async def until_asking(self) -> None:
-        """Until it asks for records."""
-        while not self.is_asking:
-            self._asking_began.clear()
-            await self._asking_began.wait()
-
-    def release(self) -> None:
-        """Hand out again."""
-        self.held -= 1
-        self._consumer._news.set()
-
-    def assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these too."""
-        self._consumer._add(partitions)
-
-    def revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these no more."""
-        self._consumer._remove(partitions)
-
-    def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Offsets up to which it has finished."""
-        return self._consumer._finished()
-
-    def failed(self, error: KafkaError) -> None:
-        """Raise this when it next asks."""
-        self._consumer._fail(error)
 
 
 class Consumer:
@@ -123,19 +55,13 @@ class Consumer:
         self._cluster = Cluster(self.options, runtime)
         self._runtime = self._cluster.runtime
         committed = self._look_up_committed if self.options.group_id is not None else None
-        self._fetcher = Fetcher(self._cluster, self.options, committed, self._news_came)
-        self._readers = self._fetcher.readers
+        self._supply = Supply(self._cluster, self.options, committed)
+        self._readers = self._supply.readers
         self._member: GroupMember | None = None
         self._listener = listener
         self._topics: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
         self._manual = False
-        self._news = asyncio.Event()
-        self._application = _Application(self)
-        self._current = _NOBODY  # whose records `__anext__` is at
-        self._handed_out: dict[PartitionReader, None] = {}
-        self._turn: deque[TopicPartition] = deque()
-        self._failures: deque[KafkaError] = deque()
         self._committed_alone: dict[TopicPartition, OffsetAndMetadata] = {}
         self._started = self._closed = False
         if topics or pattern is not None:
@@ -150,9 +76,9 @@ class Consumer:
         if not self._started:
             self._started = True
             self._cluster.on_metadata.append(self._metadata_changed)
-            self._cluster.on_failure.append(self._stopped)
+            self._cluster.on_failure.append(lambda failure: self._supply.news_came())
             await self._cluster.start()
-            self._fetcher.start()
+            self._supply.fetcher.start()
             self._apply_subscription()
             self._cluster.request_refresh()
             if self.options.group_id is not None and self.options.enable_auto_commit:
@@ -171,10 +97,8 @@ class Consumer:
         """Commit what is finished (with auto-commit), leave the group, hang up. An `async for` ends."""
         if self._closed:
             return
-        self._settle()
         self._closed = True
-        self._application.end()
-        self._news.set()
+        self._supply.end()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 if self._member is not None and self._cluster.tasks.failure is None:
@@ -205,7 +129,7 @@ class Consumer:
         self._pattern = re.compile(pattern) if pattern is not None else None
         self._listener = listener or self._listener
         if self.options.group_id is not None and self._member is None:
-            self._member = GroupMember(self._cluster, self.options, self._application)
+            self._member = GroupMember(self._cluster, self.options, self._supply)
         if self._member is not None:
             self._member.listener = self._listener
         if self._started:
@@ -217,7 +141,7 @@ class Consumer:
         if self._member is not None and self._started:
             self._member.subscribe(())
         else:
-            self._fetcher.remove(list(self._readers))
+            self._supply.revoked(list(self._readers))
         self._cluster.want_all(False)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -226,8 +150,8 @@ class Consumer:
             raise RuntimeError("subscribe() was used: unsubscribe() first")
         wanted = {TopicPartition(*name) for name in partitions}
         self._manual = True
-        self._remove([name for name in self._readers if name not in wanted])
-        self._add(sorted(wanted))
+        self._supply.revoked([name for name in self._readers if name not in wanted])
+        self._supply.assigned(sorted(wanted))
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions being read."""
@@ -265,14 +189,14 @@ class Consumer:
         found = self._cluster.metadata.topics
         wanted = [info.topic_partition for name in self._matching() if name in found for info in found[name].partitions]
         gone = [name for name in self._readers if name.topic not in self._matching()]
-        self._remove(gone)
-        self._add(name for name in wanted if name not in self._readers)
+        self._supply.revoked(gone)
+        self._supply.assigned(name for name in wanted if name not in self._readers)
 
     def _metadata_changed(self) -> None:
         for name in self._topics:
             error = self._cluster.metadata.errors.get(name)
             if error is not None and not error.retriable:
-                self._fail(self._cluster.unknown(name))
+                self._supply.failed(self._cluster.unknown(name))
         if self._member is None:
             if self._topics or self._pattern is not None:
                 self._assign_all()
@@ -286,30 +210,26 @@ class Consumer:
 
     async def __anext__(self) -> ConsumerRecord:
         """The next record, waiting for it. Ends only when the consumer is closed."""
-        current = self._current
+        supply = self._supply
+        current = supply.current
         current.done = current.position
         decoded = current.decoded
         if decoded:
             record = decoded.popleft()
             current.position = record.offset + 1
             current.leader_epoch = record.leader_epoch
-            self._application.asked = True
+            supply.asked = True
             return record
         reader = await self._next_reader(None)
         if reader is None:
             raise StopAsyncIteration
-        self._current = reader
-        record = reader.hand_out(1)[0]
-        self._handed_out[reader] = None
-        return record
+        supply.current = reader
+        return supply.hand_out(reader, 1)[0]
 
     async def getone(self, *, timeout_ms: float | None = None) -> ConsumerRecord | None:
         """The next record, or None where none came in time."""
         reader = await self._next_reader(timeout_ms)
-        if reader is None:
-            return None
-        self._handed_out[reader] = None
-        return reader.hand_out(1)[0]
+        return None if reader is None else self._supply.hand_out(reader, 1)[0]
 
     async def getmany(
         self, *, timeout_ms: float = 0, max_records: int | None = None
@@ -319,116 +239,19 @@ class Consumer:
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         reader = await self._next_reader(timeout_ms)
         while reader is not None and left > 0:
-            records = reader.hand_out(left)
-            self._handed_out[reader] = None
+            records = self._supply.hand_out(reader, left)
             found.setdefault(reader.name, []).extend(records)
             left -= len(records)
-            reader = self._find_reader()
+            try:
+                reader = self._supply.find_reader()
+            except KafkaError:
+                break  # what is found is good; the failure will come again when more is asked for
         return found
 
     async def _next_reader(self, timeout_ms: float | None) -> PartitionReader | None:
-        """A reader with a decoded record, waiting for it; None after `timeout_ms` or when the consumer is closed."""
         if not self._started and not self._closed:
             await self.start()
-        self._settle()
-        self._application.begin_asking()
-        try:
-            if timeout_ms is None:
-                return await self._wait_for_reader()
-            if timeout_ms <= 0:
-                await asyncio.sleep(0)
-                self._raise_failure()
-                return self._find_reader()
-            try:
-                async with asyncio.timeout(timeout_ms / 1000):
-                    return await self._wait_for_reader()
-            except TimeoutError:
-                return None
-        finally:
-            self._application.asking -= 1
-
-    async def _wait_for_reader(self) -> PartitionReader | None:
-        while not self._closed:
-            self._raise_failure()
-            reader = self._find_reader()
-            if reader is not None:
-                return reader
-            self._news.clear()
-            await self._news.wait()
-        return None
-
-    def _find_reader(self) -> PartitionReader | None:
-        """A reader with a decoded record, all partitions getting their turn."""
-        if self._application.held or self._closed:
-            return None
-        if len(self._turn) != len(self._readers) or not all(name in self._readers for name in self._turn):
-            self._turn = deque(self._readers)
-        for _ in range(len(self._turn)):
-            reader = self._readers[self._turn[0]]
-            if not reader.paused:
-                if reader.decoded:
-                    return reader
-                try:
-                    if reader.decode_next(check_crcs=self.options.check_crcs):
-                        self._fetcher.wake()  # there is room again
-                        self._turn.rotate(-1)
-                        return reader
-                except KafkaError:
-                    reader.refetch()
-                    raise
-            self._turn.rotate(-1)
-        return None
-
-    def _settle(self) -> None:
-        """The application asks for more: it has finished what it was given."""
-        self._current = _NOBODY
-        for reader in self._handed_out:
-            reader.done = reader.position
-        self._handed_out.clear()
-
-    def _raise_failure(self) -> None:
-        if self._cluster.tasks.failure is not None:
-            raise RuntimeError("the consumer has stopped") from self._cluster.tasks.failure
-        for failures in (self._failures, self._fetcher.failures):
-            if failures:
-                raise failures.popleft()
-
-    def _news_came(self) -> None:
-        self._news.set()
-
-    def _stopped(self, failure: BaseException) -> None:
-        self._news.set()
-
-    def _add(self, partitions: Iterable[TopicPartition]) -> None:
-        self._fetcher.add(partitions)
-        self._news.set()
-
-    def _remove(self, partitions: Iterable[TopicPartition]) -> None:
-        self._interrupt()
-        names = list(partitions)
-        for name in names:
-            reader = self._readers.get(name)
-            if reader is not None:
-                self._handed_out.pop(reader, None)
-        self._fetcher.remove(names)
-
-    def _finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Offsets up to which the application has finished."""
-        return {
-            name: OffsetAndMetadata(reader.done, "", reader.leader_epoch if reader.done == reader.position else -1)
-            for name, reader in self._readers.items()
-            if reader.done is not None
-        }
-
-    def _fail(self, error: KafkaError) -> None:
-        if all(str(known) != str(error) for known in self._failures):
-            self._failures.append(error)
-        self._interrupt()
-        self._news.set()
-
-    def _interrupt(self) -> None:
-        """Make the next `__anext__` look around rather than go on with the partition it is at."""
-        self._current = _NOBODY
+        return await self._supply.next_reader(timeout_ms)
 
     # --- where to read --------------------------------------------------------------------------------------------
 
@@ -443,9 +266,9 @@ class Consumer:
         place = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
         if place.offset < 0:
             raise ValueError(f"offset must not be negative: {place.offset}")
-        self._interrupt()
+        self._supply.interrupt()
         self._reader(partition).seek(place.offset, place.leader_epoch)
-        self._fetcher.wake()
+        self._supply.fetcher.wake()
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go on at the first offset there is; of all partitions by default."""
@@ -460,14 +283,14 @@ class Consumer:
         self._lose_positions(partitions, None)
 
     def _lose_positions(self, partitions: Iterable[TopicPartition] | None, spec: OffsetSpec | None) -> None:
-        self._interrupt()
+        self._supply.interrupt()
         for name in list(self._readers) if partitions is None else partitions:
             self._reader(name).lose_position(spec)
-        self._fetcher.wake()
+        self._supply.fetcher.wake()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these until `resume`; what was fetched is kept."""
-        self._interrupt()
+        self._supply.interrupt()
         for name in partitions:
             self._reader(name).paused = True
 
@@ -475,8 +298,8 @@ class Consumer:
         """Hand out records of these again."""
         for name in partitions:
             self._reader(name).paused = False
-        self._fetcher.wake()
-        self._news.set()
+        self._supply.fetcher.wake()
+        self._supply.news_came()
 
     def paused(self) -> frozenset[TopicPartition]:
         """The partitions paused."""
@@ -489,12 +312,11 @@ class Consumer:
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 while True:
-                    self._raise_failure()
+                    self._supply.raise_failure()
                     position = self._reader(partition).position
                     if position is not None:
                         return position
-                    self._news.clear()
-                    await self._news.wait()
+                    await self._supply.wait_for_news()
         except TimeoutError:
             text = f"the position of {partition} was not found within {wait_ms:g} ms"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from None
@@ -599,7 +421,7 @@ class Consumer:
         return self._member is None and self.options.group_id is not None and self.options.enable_auto_commit
 
     async def _commit_alone(self) -> None:
-        finished = self._finished()
+        finished = self._supply.finished()
         if finished and finished != self._committed_alone:
             self._committed_alone = finished
             await commit_offsets(self._cluster, self._group_id(), finished)

@@ -19,7 +19,8 @@ from typing import Any, Protocol, assert_never
 from kraftpy.client.assignors import ASSIGNORS
 from kraftpy.client.cluster import COORDINATOR_MOVED, Cluster
 from kraftpy.client.consumer_protocol import PROTOCOL_TYPE
-from kraftpy.client.membership import (
+from kraftpy.client.membership import Membership, MembershipOptions, State
+from kraftpy.client.membership_events import (
     Assign,
     Close,
     CommitRefused,
@@ -32,8 +33,6 @@ from kraftpy.client.membership import (
     Joined,
     JoinedMember,
     Left,
-    Membership,
-    MembershipOptions,
     MetadataChanged,
     PollOverdue,
     Resume,
@@ -43,7 +42,6 @@ from kraftpy.client.membership import (
     SendJoin,
     SendLeave,
     SendSync,
-    State,
     Subscribed,
     Synced,
     Tick,

@@ -36,6 +36,33 @@ from kraftpy.client.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
+from kraftpy.client.membership_events import (
+    Assign,
+    Close,
+    CommitRefused,
+    DescribeTopics,
+    Effect,
+    Event,
+    Fail,
+    ForgetCoordinator,
+    HeartbeatAnswered,
+    Joined,
+    JoinedMember,
+    Left,
+    MetadataChanged,
+    PollOverdue,
+    Resume,
+    Revoke,
+    Revoked,
+    SendHeartbeat,
+    SendJoin,
+    SendLeave,
+    SendSync,
+    Subscribed,
+    Synced,
+    Tick,
+    TopicsDescribed,
+)
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.types import TopicPartition
 
@@ -66,197 +93,6 @@ FOLLOWS: Mapping[State, frozenset[State]] = {
     State.FAILED: frozenset(),
 }
 
-
-# --- what can happen --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscribed:
-    """The topics to read, resolved to names."""
-
-    topics: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """Time passed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Revoked:
-    """The user gave up what `Revoke` named."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedMember:
-    """Another member, as the leader is told."""
-
-    member_id: str
-    group_instance_id: str | None
-    metadata: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
-    """JoinGroup's answer."""
-
-    error: ErrorCode = ErrorCode.NONE
-    generation_id: int = -1
-    protocol_name: str | None = None
-    leader: str = ""
-    member_id: str = ""
-    skip_assignment: bool = False
-    members: tuple[JoinedMember, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicsDescribed:
-    """How many partitions each topic that exists has, for `DescribeTopics`."""
-
-    partition_counts: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Synced:
-    """SyncGroup's answer."""
-
-    error: ErrorCode = ErrorCode.NONE
-    assignment: bytes = b""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatAnswered:
-    """Heartbeat's answer."""
-
-    error: ErrorCode = ErrorCode.NONE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitRefused:
-    """An offset commit was refused with an error that concerns membership."""
-
-    error: ErrorCode
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataChanged:
-    """Partition counts as they are now."""
-
-    partition_counts: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollOverdue:
-    """The user has not asked for records within `max_poll_interval_ms`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resume:
-    """The user asks for records again, or wants to rejoin."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Close:
-    """The consumer closes."""
-
-
-Event = (
-    Subscribed
-    | Tick
-    | Revoked
-    | Joined
-    | TopicsDescribed
-    | Synced
-    | HeartbeatAnswered
-    | CommitRefused
-    | MetadataChanged
-    | PollOverdue
-    | Resume
-    | Close
-)
-
-
-# --- what may follow --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForgetCoordinator:
-    """Look the coordinator up again before the next request."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendJoin:
-    """Send JoinGroup; answer with `Joined`."""
-
-    member_id: str
-    protocols: tuple[tuple[str, bytes], ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeTopics:
-    """Find the partition counts of `topics`; answer with `TopicsDescribed`."""
-
-    topics: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendSync:
-    """Send SyncGroup; answer with `Synced`."""
-
-    member_id: str
-    generation_id: int
-    protocol_name: str
-    assignments: tuple[tuple[str, bytes], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendHeartbeat:
-    """Send Heartbeat; answer with `HeartbeatAnswered`."""
-
-    member_id: str
-    generation_id: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendLeave:
-    """Send LeaveGroup; its answer does not matter."""
-
-    member_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Revoke:
-    """Take these away from the user, committing first unless `lost`; answer with `Revoked`."""
-
-    partitions: tuple[TopicPartition, ...]
-    lost: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assign:
-    """Give these to the user beside what is held; `held` is everything now."""
-
-    added: tuple[TopicPartition, ...]
-    held: tuple[TopicPartition, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fail:
-    """No retry helps: tell the user."""
-
-    error: KafkaError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """Outside of the group, holding nothing: what `Close` asked for is done."""
-
-
-Effect = (
-    ForgetCoordinator | SendJoin | DescribeTopics | SendSync | SendHeartbeat | SendLeave | Revoke | Assign | Fail | Left
-)
 
 _WITHOUT_COORDINATOR = frozenset(
     {

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from client_script import Words, run_script
 
-from kraftpy.client import membership as m
+from kraftpy.client import membership_events as m
 from kraftpy.client.assignors import ASSIGNORS
 from kraftpy.client.consumer_protocol import (
     Subscription,
@@ -15,6 +15,7 @@ from kraftpy.client.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
+from kraftpy.client.membership import Membership, MembershipOptions, State
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import TopicPartition
 
@@ -44,15 +45,15 @@ class World:
     """One membership and its commands. The clock stays where the last `now` put it."""
 
     def __init__(self) -> None:
-        self.machine = m.Membership(m.MembershipOptions(assignors=(ASSIGNORS["range"],)))
+        self.machine = Membership(MembershipOptions(assignors=(ASSIGNORS["range"],)))
         self.now = 0.0
 
     def run(self, name: str, words: Words) -> list[str]:
         self.now = float(words.pop("now", self.now))
         if name == "member":
             names = words.get("assignors", "range").split(",")
-            self.machine = m.Membership(
-                m.MembershipOptions(
+            self.machine = Membership(
+                MembershipOptions(
                     assignors=tuple(ASSIGNORS[assignor] for assignor in names),
                     group_instance_id=words.get("instance"),
                 )
@@ -71,7 +72,7 @@ class World:
     def check(self) -> None:
         machine = self.machine
         assert len(set(machine.held)) == len(machine.held)
-        assert machine.state is not m.State.FAILED or not machine.held
+        assert machine.state is not State.FAILED or not machine.held
         if machine.heartbeat_sent_ms is not None:
             assert machine.heartbeat_at_ms is not None
 

@@ -3,17 +3,17 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from aiokafka.partitioner import murmur2 as aiokafka_murmur2
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
 from kraftpy.client.partitioner import Partitioner, murmur2
 
 
 @given(st.binary(max_size=2000))
+@settings(deadline=None)
 def test_murmur2_is_that_of_kafka_python_and_aiokafka(data: bytes) -> None:
-    from aiokafka.partitioner import murmur2 as aiokafka_murmur2
-    from kafka.partitioner.default import murmur2 as kafka_python_murmur2
-
     assert murmur2(data) == kafka_python_murmur2(data) & 0xFFFFFFFF == aiokafka_murmur2(data) & 0xFFFFFFFF
 
 
