@@ -11,9 +11,8 @@ order.
 `flush` raises the first failure nobody was waiting for, so that a program that never looks at its deliveries still
 learns of a loss.
 
-Left out: transactions (KIP-98's transactional id), interceptors, serializers (keys and values are bytes). KIP-91
-(delivery timeout), KIP-480 and KIP-794 (sticky partitioner), KIP-951 (the new leader in the answer is used as a hint
-to look metadata up again).
+Left out: transactions (KIP-98's transactional id), interceptors, serializers (keys and values are bytes).
+KIP-91 (delivery timeout), KIP-480 and KIP-794 (sticky partitioner).
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -30,33 +28,20 @@ from kraftpy.client.accumulator import (
     SMALL_RECORD_OVERHEAD,
     Accumulator,
     AccumulatorOptions,
-    Batch,
     PartitionQueue,
 )
-from kraftpy.client.cluster import STALE_METADATA, Cluster
-from kraftpy.client.connection import Connection
+from kraftpy.client.cluster import Cluster
 from kraftpy.client.delivery import Delivery
 from kraftpy.client.model import RecordMetadata, TopicInfo
 from kraftpy.client.options import ProducerOptions
 from kraftpy.client.partitioner import Partitioner
-from kraftpy.client.runtime import Runtime, backoff_ms
-from kraftpy.protocol.apis import ApiKey
-from kraftpy.protocol.compression import Compression
+from kraftpy.client.runtime import Runtime
+from kraftpy.client.sender import Sender
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kraftpy.protocol.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
-from kraftpy.protocol.record_batch import encode_batch, record_size_bound
+from kraftpy.protocol.record_batch import record_size_bound
 
 logger = logging.getLogger(__name__)
 
-_FIRST_VERSION = 3  # the first to carry batches of format 2
-_TOPIC_ID_VERSION = 13
 _NO_HEADERS: tuple[tuple[str, bytes | None], ...] = ()
 
 
@@ -96,19 +81,13 @@ class Producer:
                 max_in_flight=self.options.max_in_flight_requests_per_connection,
             )
         )
-        self._compression = Compression[self.options.compression_type.upper()]
         self._topics: dict[str, _Topic] = {}
-        self._wake = asyncio.Event()
-        self._wake_asked = False
         self._room = asyncio.Event()
         self._short_of_room = 0
-        self._requests: dict[int, int] = {}  # Produce requests in flight, by broker
-        self._connecting: set[int] = set()
-        self._getting_id = False
-        self._flushing = 0
+        self._sender = Sender(self._cluster, self.options, self._accumulator, self._room.set)
+        self._wake = self._sender.wake
         self._started = self._closing = False
         self._filled_batches_seen = 0
-        self._fatal: KafkaError | None = None
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -121,7 +100,7 @@ class Producer:
             self._cluster.on_metadata.append(self._metadata_changed)
             self._cluster.on_failure.append(self._stopped)
             await self._cluster.start()
-            self._cluster.tasks.spawn(self._run_sender(), "sender")
+            self._cluster.tasks.spawn(self._sender.run(), "sender")
         return self
 
     async def __aenter__(self) -> Self:
@@ -246,8 +225,8 @@ class Producer:
         timestamp_ms: int | None,
         headers: Sequence[tuple[str, bytes | None]],
     ) -> Delivery:
-        if self._closing or self._fatal is not None:
-            raise self._fatal or RuntimeError("the producer is closed")
+        if self._closing or self._sender.fatal is not None:
+            raise self._sender.fatal or RuntimeError("the producer is closed")
         size = self._size(key, value, headers)
         if size > self.options.max_request_size:
             text = f"a record of {size} bytes; max_request_size is {self.options.max_request_size}"
@@ -365,7 +344,7 @@ class Producer:
         self._wake.set()
 
     async def _drained(self) -> None:
-        self._flushing += 1
+        self._sender.flushing += 1
         try:
             while self._accumulator.incomplete and self._started:
                 self._accumulator.close_open_batches()
@@ -373,244 +352,14 @@ class Producer:
                 self._room.clear()
                 await self._room.wait()
         finally:
-            self._flushing -= 1
-
-    # --- the sender -----------------------------------------------------------------------------------------------
-
-    async def _run_sender(self) -> None:
-        """Drain the accumulator whenever something may have become possible."""
-        while True:
-            self._wake.clear()
-            next_ms = self._send_ready()
-            if next_ms is None:
-                await self._wake.wait()
-            else:
-                pause_ms = next_ms - self._runtime.monotonic_ms()
-                try:
-                    async with asyncio.timeout(max(pause_ms, 0) / 1000):
-                        await self._wake.wait()
-                except TimeoutError:
-                    pass
-
-    def _send_ready(self) -> float | None:
-        """Send all that can be sent; when to look again, or None for not before an event."""
-        now = self._runtime.monotonic_ms()
-        accumulator = self._accumulator
-        if accumulator.expire(now):
-            self._completed_some()
-        if self._flushing:
-            accumulator.close_open_batches()
-        queues, next_ms = accumulator.ready(now)
-        if not queues:
-            return self._with_expiry(next_ms)
-        if self.options.idempotent and accumulator.producer_id < 0:
-            self._get_producer_id()
-            return self._with_expiry(next_ms)
-        by_leader: dict[int, list[PartitionQueue]] = {}
-        metadata = self._cluster.metadata
-        for queue in queues:
-            info = metadata.partition(queue.partition)
-            if info is None or info.leader < 0:
-                self._cluster.request_refresh()
-                continue
-            by_leader.setdefault(info.leader, []).append(queue)
-        for node_id, ready in by_leader.items():
-            again_ms = self._send_to(node_id, ready, now)
-            if again_ms is not None:
-                next_ms = again_ms if next_ms is None else min(next_ms, again_ms)
-        if self.options.idempotent and accumulator.producer_id < 0:
-            self._get_producer_id()  # the last epoch was used up
-        return self._with_expiry(next_ms)
-
-    def _with_expiry(self, next_ms: float | None) -> float | None:
-        """Look at least once a second while anything is undelivered, so that what is late is noticed."""
-        if not self._accumulator.incomplete:
-            return next_ms
-        soon = self._runtime.monotonic_ms() + min(1_000.0, self.options.delivery_timeout_ms)
-        return soon if next_ms is None else min(next_ms, soon)
-
-    def _send_to(self, node_id: int, ready: list[PartitionQueue], now: float) -> float | None:
-        connection = self._cluster.connected(node_id)
-        if connection is None:
-            self._connect(node_id)
-            return None
-        if connection.throttled_until_ms > now:
-            return connection.throttled_until_ms
-        limit = self.options.max_in_flight_requests_per_connection
-        while self._requests.get(node_id, 0) < limit:
-            batches = self._accumulator.drain(ready, self.options.max_request_size, now)
-            if not batches:
-                return None
-            self._produce(node_id, connection, batches)
-        return None
-
-    def _connect(self, node_id: int) -> None:
-        if node_id not in self._connecting:
-            self._connecting.add(node_id)
-            self._cluster.tasks.spawn(self._open(node_id), f"connect to broker {node_id}")
-
-    async def _open(self, node_id: int) -> None:
-        try:
-            await self._cluster.connect(node_id)
-        except KafkaError as failed:
-            logger.debug("broker %d: %s", node_id, failed)
-            self._cluster.request_refresh()
-            await asyncio.sleep(self._backoff_ms(0) / 1000)
-        finally:
-            self._connecting.discard(node_id)
-            self._wake.set()
-
-    def _backoff_ms(self, attempts: int) -> float:
-        return backoff_ms(
-            attempts,
-            base_ms=self.options.retry_backoff_ms,
-            max_ms=self.options.retry_backoff_max_ms,
-            random=self._runtime.random,
-        )
-
-    def _produce(self, node_id: int, connection: Connection, batches: list[Batch]) -> None:
-        """Encode and send one request; its answer comes to `_answered`."""
-        topics: dict[str, list[PartitionProduceData]] = {}
-        for batch in batches:
-            topic, partition = batch.partition
-            topics.setdefault(topic, []).append(PartitionProduceData(index=partition, records=self._encode(batch)))
-        try:
-            version = self._version(connection, topics)
-            request = ProduceRequest(
-                acks=self.options.acks_number,
-                timeout_ms=int(self.options.request_timeout_ms),
-                topic_data=[
-                    TopicProduceData(name=name, topic_id=self._topics[name].info.topic_id, partition_data=data)
-                    for name, data in topics.items()
-                ],
-            )
-            if self.options.acks_number == 0:
-                connection.send_without_answer(ApiKey.PRODUCE, request, version)
-                for batch in batches:
-                    self._accumulator.succeeded(batch, -1)
-                self._completed_some()
-                return
-            future = connection.send(ApiKey.PRODUCE, request, version)
-        except KafkaError as failed:
-            self._failed(batches, failed)
-            return
-        self._requests[node_id] = self._requests.get(node_id, 0) + 1
-        future.add_done_callback(partial(self._answered, node_id, batches))
-
-    def _version(self, connection: Connection, topics: dict[str, list[PartitionProduceData]]) -> int:
-        low = 7 if self._compression is Compression.ZSTD else _FIRST_VERSION  # KIP-110
-        if all(any(self._topics[name].info.topic_id) for name in topics):
-            return connection.version(ApiKey.PRODUCE, low=low)
-        return connection.version(ApiKey.PRODUCE, low=low, high=_TOPIC_ID_VERSION - 1)
-
-    def _encode(self, batch: Batch) -> bytes:
-        if batch.encoded is None:
-            batch.encoded = encode_batch(
-                batch.records,
-                compression=self._compression,
-                level=self.options.compression_level,
-                producer_id=batch.producer_id,
-                producer_epoch=batch.producer_epoch,
-                base_sequence=batch.base_sequence,
-            )
-        return batch.encoded
-
-    # --- answers --------------------------------------------------------------------------------------------------
-
-    def _answered(self, node_id: int, batches: list[Batch], future: asyncio.Future[ProduceResponse]) -> None:
-        self._requests[node_id] -= 1
-        if future.cancelled():
-            return
-        error = future.exception()
-        if error is not None:
-            if not isinstance(error, KafkaError):
-                error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error))
-            self._failed(batches, error)
-            return
-        names = self._cluster.metadata.names
-        answers: dict[tuple[str, int], PartitionProduceResponse] = {}
-        for topic in future.result().responses:
-            name = topic.name or names.get(topic.topic_id, "")
-            for partition in topic.partition_responses:
-                answers[(name, partition.index)] = partition
-        stale = False
-        for batch in batches:
-            answer = answers.get(batch.partition)
-            stale = self._settle(batch, answer) or stale
-        if stale:
-            self._cluster.request_refresh()
-        self._completed_some()
-
-    def _settle(self, batch: Batch, answer: PartitionProduceResponse | None) -> bool:
-        """Take one partition's answer. Whether metadata looks old."""
-        if answer is None:
-            self._refused(batch, KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no answer for {batch.partition}"))
-            return True
-        code = ErrorCode.of(answer.error_code)
-        if code is ErrorCode.NONE:
-            self._accumulator.succeeded(batch, answer.base_offset, answer.log_append_time_ms)
-        elif code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            self._accumulator.succeeded(batch, -1)  # an earlier attempt was written; where, the broker forgot
-        else:
-            detail = answer.error_message or code.meaning
-            self._refused(batch, KafkaError(code, f"{batch.partition}: {detail}"))
-        return code in STALE_METADATA
-
-    def _failed(self, batches: list[Batch], error: KafkaError) -> None:
-        """A whole request failed."""
-        for batch in batches:
-            self._refused(batch, error)
-        if error.code in STALE_METADATA:
-            self._cluster.request_refresh()
-        self._completed_some()
-
-    def _refused(self, batch: Batch, error: KafkaError) -> None:
-        verdict = self._accumulator.failed(
-            batch, error, self._runtime.monotonic_ms(), self._backoff_ms(batch.attempts - 1)
-        )
-        logger.debug("batch for %s, attempt %d: %s: %s", batch.partition, batch.attempts, error, verdict.value)
-
-    def _completed_some(self) -> None:
-        self._wake.set()
-        self._room.set()
-
-    # --- the producer id ------------------------------------------------------------------------------------------
-
-    def _get_producer_id(self) -> None:
-        if not self._getting_id:
-            self._getting_id = True
-            self._cluster.tasks.spawn(self._init_producer_id(), "producer id")
-
-    async def _init_producer_id(self) -> None:
-        try:
-            answer = await self._cluster.retry(self._ask_producer_id, timeout_ms=self.options.delivery_timeout_ms)
-        except KafkaError as failed:
-            if not failed.code.retriable:
-                self._fatal = failed
-            self._accumulator.fail_all(failed)
-            self._completed_some()
-        else:
-            self._accumulator.set_producer(answer.producer_id, answer.producer_epoch)
-        finally:
-            self._getting_id = False
-            self._wake.set()
-
-    async def _ask_producer_id(self) -> InitProducerIdResponse:
-        connection = await self._cluster.any_connection()
-        answer: InitProducerIdResponse = await connection.request(
-            ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest(transactional_id=None)
-        )
-        code = ErrorCode.of(answer.error_code)
-        if code is not ErrorCode.NONE:
-            raise KafkaError(code, f"no producer id: {code.meaning}")
-        return answer
+            self._sender.flushing -= 1
 
     # --- ends -----------------------------------------------------------------------------------------------------
 
     def _stopped(self, failure: BaseException) -> None:
         """A task of ours died: fail everything rather than keep anybody waiting."""
-        self._fatal = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the producer has stopped: {failure!r}")
-        self._accumulator.fail_all(self._fatal)
+        self._sender.fatal = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the producer has stopped: {failure!r}")
+        self._accumulator.fail_all(self._sender.fatal)
         self._room.set()
 
     def _report_unseen(self) -> None:
