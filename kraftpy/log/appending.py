@@ -6,8 +6,16 @@ from typing import Final
 
 from kraftpy.config.topic import TopicConfig
 from kraftpy.ports import Buffer
+from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.protocol.record_batch import BatchHeader, CorruptBatch, check_crc, iter_records, split_batches
+from kraftpy.protocol.record_batch import (
+    BatchHeader,
+    CorruptBatch,
+    check_crc,
+    encode_batch,
+    iter_records,
+    split_batches,
+)
 from kraftpy.types import Millis
 
 _LOG_APPEND_TIME: Final = "LogAppendTime"
@@ -46,6 +54,31 @@ def check_keys(header: BatchHeader, batch: Buffer) -> None:
     for record in iter_records(batch, header):
         if record.key is None:
             raise KafkaError(ErrorCode.INVALID_RECORD, f"record {record.offset} of a compacted topic has no key")
+
+
+def recompressed(header: BatchHeader, batch: memoryview, config: TopicConfig) -> memoryview:
+    """The batch in the topic's codec: itself where it has it, or the topic keeps the producer's; else decoded."""
+    name = config.compression_type
+    if name == "producer":
+        return batch
+    codec = Compression.NONE if name == "uncompressed" else Compression[name.upper()]
+    if codec is header.compression:
+        return batch
+    levels = {
+        Compression.GZIP: config.compression_gzip_level,
+        Compression.LZ4: config.compression_lz4_level,
+        Compression.ZSTD: config.compression_zstd_level,
+    }
+    again = encode_batch(
+        [(record.timestamp, record.key, record.value, record.headers) for record in iter_records(batch, header)],
+        compression=codec,
+        level=levels.get(codec),
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        is_transactional=header.is_transactional,
+    )
+    return memoryview(bytearray(again))
 
 
 def fitting_copies(

@@ -1,8 +1,9 @@
 """The log of one partition: ordered segments, what may be appended to them, and how they are read.
 
 Appending checks the batch header and the CRC, stamps offset and leader epoch in place and writes once; it never looks
-at a record (but for the keys of a compacted topic). Reading finds a position through an index, walks at most one index
-interval of headers, and reads whole batches in one go. Neither depends on how long the log is.
+at a record (but for the keys of a compacted topic, or to change the codec where the topic wants its own). Reading finds
+a position through an index, walks at most one index interval of headers, and reads whole batches in one go. Neither
+depends on how long the log is.
 
 Flushing has three parts, so that only one of them needs a thread: `begin_flush` (on the loop, quick) collects what is
 not synced and opens its own handles; `FlushJob.run` (in a thread, blocking) syncs segments, then writes indexes,
@@ -30,7 +31,14 @@ import xxhash
 
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log import by_time, layout
-from kraftpy.log.appending import check_keys, check_timestamps, fitting_copies, log_append_time, only_batch
+from kraftpy.log.appending import (
+    check_keys,
+    check_timestamps,
+    fitting_copies,
+    log_append_time,
+    only_batch,
+    recompressed,
+)
 from kraftpy.log.epochs import EpochEnd, LeaderEpochs
 from kraftpy.log.files import FileCache
 from kraftpy.log.flushing import Durability, FlushJob
@@ -194,6 +202,8 @@ class PartitionLog:
                     NO_TIMESTAMP if append_time is None else duplicate.timestamp,
                     is_duplicate=True,
                 )
+        if origin is Origin.CLIENT:
+            batch = recompressed(header, batch, config)
         if batch.readonly:
             batch = memoryview(bytearray(batch))
         base_offset = self.log_end_offset

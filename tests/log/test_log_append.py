@@ -24,7 +24,7 @@ from kraftpy.broker.runtime import OsDirectory
 from kraftpy.log.partition_log import Origin, PartitionLog, delete_files
 from kraftpy.log.retention import SegmentAge, segments_to_delete
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.protocol.record_batch import Compression, check_crc, encode_batch, read_header
+from kraftpy.protocol.record_batch import Compression, check_crc, encode_batch, iter_records, read_header
 from kraftpy.testing.memory_files import MemoryDisk
 from kraftpy.types import Millis
 
@@ -122,6 +122,28 @@ def test_a_compacted_topic_wants_keys() -> None:
     assert refused(log, mixed) is ErrorCode.INVALID_RECORD
     log.append(batch(b"v", key=b""), leader_epoch=0, now=NOW)
     fresh().append(mixed, leader_epoch=0, now=NOW)
+
+
+@pytest.mark.parametrize("sent", [Compression.NONE, Compression.GZIP])
+@pytest.mark.parametrize("wanted", ["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_a_topic_may_want_its_own_codec(sent: Compression, wanted: str) -> None:
+    log = fresh(compression_type=wanted)
+    data = numbered(0, 5, compression=sent, producer_id=3, producer_epoch=1, base_sequence=0)
+    log.append(data, leader_epoch=2, now=NOW)
+    (stored,) = read_batches(log)
+    codecs = {"producer": sent, "uncompressed": Compression.NONE}
+    expected = codecs[wanted] if wanted in codecs else Compression[wanted.upper()]
+    header = read_header(stored)
+    assert header.compression == expected
+    assert check_crc(stored)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.partition_leader_epoch) == (
+        3,
+        1,
+        0,
+        2,
+    )
+    assert read_records(log) == list(iter_records(data))
+    assert log.append(data, leader_epoch=2, now=NOW).is_duplicate
 
 
 def test_an_older_leader_epoch_is_refused() -> None:
