@@ -6,6 +6,9 @@ A partition's batches leave in order. Those sent and not yet answered are in `in
 that may be tried again keeps its sequence number and goes back to the front of `waiting`, and while such a batch
 waits only the oldest in flight may be sent, so that the broker never sees a gap it could not have caused itself.
 
+A broker knows a batch again only while it is among the last five of its producer: no more than five are sent from the
+oldest unanswered one on, answered or not.
+
 Sequences (KIP-98, KIP-360): given at the first drain, from 0 for each (producer id, epoch) of a partition. When the
 oldest batch in flight is out of order, or one was given up and nobody knows whether it was written (`unresolved`),
 the partition moves to a new producer epoch as soon as nothing of it is on the wire, and what waits is numbered from 0
@@ -56,6 +59,7 @@ class Batch:
         "number",
         "observed",
         "on_wire",
+        "ordinal",
         "partition",
         "producer_epoch",
         "producer_id",
@@ -77,6 +81,7 @@ class Batch:
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = -1
+        self.ordinal = 0  # how many batches of the partition were sent before this one was
         self.renumbered = False
         self.attempts = 0
         self.retry_at_ms = 0.0
@@ -110,6 +115,7 @@ class PartitionQueue:
     """The batches of one partition. `open` is still being filled and is younger than all in `waiting`."""
 
     __slots__ = (
+        "batches_sent",
         "in_flight",
         "next_number",
         "next_sequence",
@@ -129,6 +135,7 @@ class PartitionQueue:
         self.waiting: deque[Batch] = deque()
         self.in_flight: list[Batch] = []
         self.on_wire = 0
+        self.batches_sent = 0
         self.next_number = 0
         self.producer_id = -1
         self.producer_epoch = -1
@@ -284,6 +291,8 @@ class Accumulator:
         if len(queue.in_flight) >= min(MAX_BATCHES_IN_FLIGHT, self.options.max_in_flight):
             return None
         if self.options.idempotent and queue.in_flight:
+            if queue.batches_sent - queue.in_flight[0].ordinal >= MAX_BATCHES_IN_FLIGHT:
+                return None  # were the oldest written and its answer lost, the broker would not know it again
             current = (self.producer_id, self.producer_epoch)
             if queue.unresolved or (queue.producer_id, queue.producer_epoch) != current:
                 return None
@@ -300,6 +309,8 @@ class Accumulator:
                     queue.producer_id, queue.producer_epoch = self.producer_id, self.producer_epoch
                     queue.next_sequence = 0
                 self._number(queue, batch)
+            batch.ordinal = queue.batches_sent
+            queue.batches_sent += 1
             insort(queue.in_flight, batch)
         batch.on_wire = True
         batch.attempts += 1
@@ -404,6 +415,7 @@ class Accumulator:
         left.records, right.records = batch.records[:pivot], batch.records[pivot:]
         left.size_bytes = HEADER_BYTES + sum(record_size_bound(*record[1:]) for record in left.records)
         right.size_bytes = batch.size_bytes - left.size_bytes + HEADER_BYTES
+        left.ordinal = right.ordinal = batch.ordinal
         batch.halves = left, right
         self.incomplete += 1
         sequence = batch.base_sequence
