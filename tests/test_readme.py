@@ -156,6 +156,16 @@ def test_links_within_the_project_lead_somewhere(document: str) -> None:
             assert (ROOT / target).exists(), f"{document}: {target}"
 
 
+def test_symbols_the_guide_names_are_in_the_modules_it_links_to() -> None:
+    for document in ("ARCHITECTURE.md", "CONTRIBUTING.md"):
+        text = (ROOT / document).read_text(encoding="utf-8")
+        for label, target in re.findall(r"\[`([\w.]+)`\]\(([\w/]+\.py)\)", text):
+            source = (ROOT / target).read_text(encoding="utf-8")
+            for name in label.split("."):
+                defined = re.search(rf"^ *(class|def|async def) {name}\b|^ *{name}\b.* = ", source, re.MULTILINE)
+                assert defined or name == Path(target).stem, f"{document}: {label} is not in {target}"
+
+
 def write_anew() -> None:
     """Run the console blocks and put what they print into the README, and the table of defaults."""
     import tempfile
