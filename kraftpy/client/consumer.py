@@ -91,10 +91,16 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:
+            self._supply.interrupt()  # what the application failed at is not finished
+            self._supply.forget_handed_out()
         await self.close()
 
     async def close(self, *, timeout_ms: float = 30_000) -> None:
-        """Commit what is finished (with auto-commit), leave the group, hang up. An `async for` ends."""
+        """Commit what was handed out (with auto-commit), leave the group, hang up. An `async for` ends.
+
+        Leaving `async with` by an exception commits only what was finished before it.
+        """
         if self._closed:
             return
         self._closed = True

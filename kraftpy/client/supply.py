@@ -120,6 +120,10 @@ class Supply:
             reader.done = reader.position
         self._handed_out.clear()
 
+    def forget_handed_out(self) -> None:
+        """What was handed out last will not be finished."""
+        self._handed_out.clear()
+
     def interrupt(self) -> None:
         """Look around before the next record is handed out."""
         self.current = NOBODY

@@ -293,6 +293,25 @@ async def test_automatic_commits_stay_behind_what_is_being_worked_on(bootstrap: 
                 await asyncio.sleep(0.02)
 
 
+async def test_what_the_application_fails_at_is_not_committed(bootstrap: str, topic: str) -> None:
+    await fill(bootstrap, topic, 40)
+    group_id, handled = f"group-{uuid.uuid4().hex[:8]}", 0
+
+    async def work() -> None:
+        nonlocal handled
+        async with Consumer(topic, bootstrap_servers=bootstrap, group_id=group_id, **QUICK) as consumer:
+            async for _ in consumer:
+                handled += 1
+                if handled == 13:
+                    raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        await asyncio.wait_for(work(), 30)
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        committed = await admin.list_group_offsets(group_id)
+    assert sum(place.offset for place in committed.values()) == 12
+
+
 async def test_partitions_are_not_taken_away_while_the_application_works(bootstrap: str, topic: str) -> None:
     await fill(bootstrap, topic, 40)
     group_id, log = f"group-{uuid.uuid4().hex[:8]}", Log()
