@@ -56,6 +56,7 @@ class Replica:
         self.watches: set[Watch] = set()
         self.flushed_at_ms = Millis(0)
         self._flushing = asyncio.Lock()
+        self._has_complained = False
 
     # --- how far it goes ---------------------------------------------------------------------
 
@@ -140,6 +141,7 @@ class Replica:
             appended = self.log.append(records, leader_epoch=self.leader_epoch, now=now, origin=origin)
         except OSError as error:
             raise self._storage_error("append to", error) from error
+        self._has_complained = False
         if not appended.is_duplicate:
             wake_all(self.watches)
         return appended
@@ -196,5 +198,7 @@ class Replica:
             self.log.release()
 
     def _storage_error(self, what: str, error: OSError) -> KafkaError:
-        logger.error("%s: cannot %s the log: %s", self.topic_partition, what, error)
+        if not self._has_complained:
+            logger.error("%s: cannot %s the log: %s", self.topic_partition, what, error)
+            self._has_complained = True  # a full disk fails every request until there is room
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot {what} the log: {error.strerror or error}")

@@ -69,6 +69,9 @@ class _Wanted(NamedTuple):
         return TopicPartition(self.topic.name, self.number)
 
 
+_Failure = tuple[TopicPartition, OSError | layout.CorruptFile]
+
+
 class Replicas:
     """Every partition of this broker, by topic name and by topic id."""
 
@@ -126,7 +129,7 @@ class Replicas:
         """Open every partition the metadata gives this broker; several at once. Raises OSError, CorruptFile."""
         await asyncio.to_thread(self._read_disks)
         configs = {topic.name: self._topic_config(topic.name, image) for topic in image.topics()}
-        for failure in await self._open_all(
+        for _, failure in await self._open_all(
             [_Wanted(topic, number, partition, configs[topic.name]) for topic, number, partition in image.partitions()]
         ):
             raise failure
@@ -195,8 +198,8 @@ class Replicas:
                 self._offline.update((each.key, each) for each in wanted)
                 return
         self._offline.update((each.key, each) for each in wanted)
-        for failure in await self._open_all(wanted):
-            logger.error("a partition is offline: %s", failure)
+        for key, failure in await self._open_all(wanted):
+            logger.error("%s is offline: %s", key, failure)
 
     async def retry_offline(self) -> list[TopicPartition]:
         """Try to open what could not be opened; the partitions that are there now."""
@@ -233,7 +236,7 @@ class Replicas:
             for name in layout.deleted_partitions(directory):
                 directory.delete(name)
 
-    async def _open_all(self, wanted: Sequence[_Wanted]) -> list[OSError | layout.CorruptFile]:
+    async def _open_all(self, wanted: Sequence[_Wanted]) -> list[_Failure]:
         """Open logs, in several threads; what stood in the way of those that could not be."""
         if not wanted:
             return []
@@ -241,10 +244,10 @@ class Replicas:
         threads = self._config.num_recovery_threads_per_data_dir * len(self._disks)
         with ThreadPoolExecutor(min(threads, len(wanted)), thread_name_prefix="open-log") as pool:
             opening = [loop.run_in_executor(pool, self._open, self._disk_for(each.key), each) for each in wanted]
-            failures: list[OSError | layout.CorruptFile] = []
-            for opened in await asyncio.gather(*opening, return_exceptions=True):
+            failures: list[_Failure] = []
+            for each, opened in zip(wanted, await asyncio.gather(*opening, return_exceptions=True), strict=True):
                 if isinstance(opened, (OSError, layout.CorruptFile)):
-                    failures.append(opened)
+                    failures.append((each.key, opened))
                 elif isinstance(opened, BaseException):
                     raise opened
                 else:
