@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kraftpy.protocol.apis import APIS, ApiKey
+from kraftpy.protocol.apis import APIS, Api, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.protocol.frames import RequestHeader, decode_request_header, encode_response
 from kraftpy.protocol.schema import decode
@@ -78,7 +78,16 @@ _HANDLERS: dict[int, str] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "metadata:describe_topic_partitions",
 }
 
-_loaded: dict[int, Handler] = {}
+
+class _Route(NamedTuple):
+    """What answering an API takes, looked up once."""
+
+    api: Api
+    request: type[Any]
+    handler: Handler
+
+
+_routes: dict[int, _Route] = {}
 
 
 def shortened(message: str | None) -> str | None:
@@ -95,40 +104,42 @@ def served() -> list[ApiKey]:
 
 def handler_for(key: ApiKey) -> Handler:
     """The handler of an API that is served, imported at its first use."""
-    handler = _loaded.get(key)
-    if handler is None:
-        module, _, name = _HANDLERS[key].partition(":")
-        handler = getattr(import_module(f"kraftpy.broker.handlers.{module}"), name)
-        _loaded[key] = handler
-    return handler
+    return (_routes.get(key) or _route(key)).handler
+
+
+def _route(key: int) -> _Route:
+    """Import what an API needs. Raises ProtocolError where it is not served."""
+    if key not in _HANDLERS:
+        raise ProtocolError(f"API {key} is not served")
+    module, _, name = _HANDLERS[key].partition(":")
+    handler: Handler = getattr(import_module(f"kraftpy.broker.handlers.{module}"), name)
+    route = _routes[key] = _Route(APIS[key], APIS[key].request, handler)
+    return route
 
 
 async def answer(broker: Broker, frame: bytearray, client_host: str, listener: str) -> bytes | None:
     """The whole response to one request frame. Raises ProtocolError where the connection has to be closed."""
     header, body = decode_request_header(frame)
-    version = header.api_version
-    if header.api_key not in _HANDLERS:
-        raise ProtocolError(f"API {header.api_key} is not served")
-    key = ApiKey(header.api_key)
-    api = APIS[key]
-    if version not in api:
-        if key is ApiKey.API_VERSIONS:
+    api_key, version, correlation_id, client_id = header
+    api, request_class, handler = _routes.get(api_key) or _route(api_key)
+    if not api.first <= version <= api.last:
+        if api_key == ApiKey.API_VERSIONS:
             return await _step_down(broker, header)
-        raise ProtocolError(f"{key.name} version {version} is not served; {api.first} to {api.last} are")
+        raise ProtocolError(f"{api.key.name} version {version} is not served; {api.first} to {api.last} are")
     # librdkafka sends three bytes more than its Metadata request for all topics has; Kafka does not look, nor do we.
-    request = decode(api.request, body, version, max_elements=MAX_REQUEST_ELEMENTS, exact=False)
+    request = decode(request_class, body, version, max_elements=MAX_REQUEST_ELEMENTS, exact=False)
     context = RequestContext(
-        api_key=key,
+        api_key=api.key,
         api_version=version,
-        client_id=header.client_id or "",
+        client_id=client_id or "",
         client_host=client_host,
         listener=listener,
     )
     try:
-        response = await handler_for(key)(broker, request, context)
+        response = await handler(broker, request, context)
     except KafkaError as error:  # what the response has no place for
-        raise ProtocolError(f"{key.name}: {error}") from error
-    return None if response is None else encode_response(key, version, header.correlation_id, response)
+        raise ProtocolError(f"{api.key.name}: {error}") from error
+    return None if response is None else encode_response(api_key, version, correlation_id, response)
 
 
 async def _step_down(broker: Broker, header: RequestHeader) -> bytes:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kraftpy.broker import apis
-from kraftpy.broker.connection import Connection
+from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
 from kraftpy.broker.coordinators import Coordinators
 from kraftpy.broker.directories import DirectoryError, LogDirectories
 from kraftpy.broker.fetch_sessions import FetchSessions
@@ -86,6 +86,7 @@ class Broker:
         self._servers: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
         self._connections_by_host: Counter[str] = Counter()
+        self._receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._background: list[asyncio.Task[None]] = []
 
     # --- what handlers ask of it -------------------------------------------------------------
@@ -260,6 +261,7 @@ class Broker:
             functools.partial(self._answer, listener),
             tasks=self.tasks,
             max_frame_bytes=self.config.socket_request_max_bytes,
+            receive_buffer=self._receive_buffer,
             opened=self._connection_opened,
             closed=self._connection_closed,
         )

@@ -7,7 +7,10 @@ copied once, by the kernel; the frame is ours and writable, which is what lets t
 Invariants: at most `socket.request.max.bytes` is ever allocated for one frame, only after its size was checked, and no
 faster than twice what has arrived; reading pauses while `_QUEUED_FRAMES` frames or `_QUEUED_BYTES` wait, and the next
 request waits while the peer does not read its answers. So a connection holds at most the request being served, one
-more, the queue, and one answer.
+more, the queue, and one answer more than `_HELD_BYTES`.
+
+Answers are held until the event loop comes around, which it does as soon as a request has to wait or none is left:
+a client that sends ahead gets one packet for many answers, and a system call is what an answer costs most.
 
 A malformed frame closes this connection and no other. Left out: TLS and SASL.
 """
@@ -18,6 +21,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from struct import Struct
 from typing import cast
 
 from kraftpy.protocol.errors import ProtocolError
@@ -27,18 +31,22 @@ logger = logging.getLogger(__name__)
 Answer = Callable[[bytearray, "Connection"], Awaitable[bytes | bytearray | None]]
 """From a frame (without its size) to the whole response with its size, or None where none is due."""
 
-_RECEIVE_BUFFER_BYTES = 64 * 1024
+RECEIVE_BUFFER_BYTES = 256 * 1024
+"""What one system call may bring: many small requests, or a large part of a large one."""
 _FIRST_ALLOCATION_BYTES = 1 << 20
 """Larger than the frames of ordinary clients, so that those are never moved."""
 _QUEUED_FRAMES = 64
 _QUEUED_BYTES = 1 << 20
-_SIZE_BYTES = 4
+_HELD_BYTES = 64 * 1024
+_SIZE = Struct(">i")
+_SIZE_BYTES = _SIZE.size
 
 
 class Connection(asyncio.BufferedProtocol):
     """The broker's end of one connection.
 
-    `answer` turns a frame into a response; `closed` is called once, when the connection is gone.
+    `answer` turns a frame into a response; `closed` is called once, when the connection is gone. `receive_buffer` is
+    that of all connections of one event loop: asyncio fills it and has it cut into frames before it is another's turn.
     """
 
     def __init__(
@@ -47,6 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         *,
         tasks: asyncio.TaskGroup,
         max_frame_bytes: int,
+        receive_buffer: memoryview,
         opened: Callable[[Connection], bool],
         closed: Callable[[Connection], None],
     ) -> None:
@@ -56,14 +65,16 @@ class Connection(asyncio.BufferedProtocol):
         self._opened = opened
         self._closed = closed
         self._transport: asyncio.Transport | None = None
-        self._received = bytearray(_RECEIVE_BUFFER_BYTES)
-        self._received_bytes = 0
+        self._receive_buffer = receive_buffer
+        self._rest = b""  # the beginning of a frame's size
         self._partial: bytearray | None = None
         self._partial_bytes = 0
         self._partial_size = 0
         self._frames: deque[bytearray] = deque()
         self._queued_bytes = 0
         self._frame_arrived: asyncio.Future[None] | None = None
+        self._held: list[bytes | bytearray] = []
+        self._held_bytes = 0
         self._writable: asyncio.Future[None] | None = None
         self._reading_paused = False
         self._task: asyncio.Task[None] | None = None
@@ -86,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._task = self._tasks.create_task(self._serve(), name=f"connection {peer}")
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The rest of the frame being received, or the shared buffer."""
+        """The rest of the frame being received, or the buffer of all."""
         if self._partial is not None:
             if self._partial_bytes == len(
                 self._partial
@@ -94,7 +105,10 @@ class Connection(asyncio.BufferedProtocol):
                 room = min(self._partial_size, 2 * self._partial_bytes) - self._partial_bytes
                 self._partial.extend(bytes(room))
             return memoryview(self._partial)[self._partial_bytes :]
-        return memoryview(self._received)[self._received_bytes :]
+        if not self._rest:
+            return self._receive_buffer
+        self._receive_buffer[: len(self._rest)] = self._rest
+        return self._receive_buffer[len(self._rest) :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Cut what arrived into frames."""
@@ -105,9 +119,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._queue(self._partial)
                 self._partial = None
             return
-        self._received_bytes += nbytes
         try:
-            self._cut_frames()
+            self._cut_frames(self._receive_buffer[: len(self._rest) + nbytes])
         except ProtocolError as error:
             self.fail(error)
 
@@ -130,30 +143,25 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- frames ------------------------------------------------------------------------------
 
-    def _cut_frames(self) -> None:
-        received = memoryview(self._received)
-        position = 0
-        while self._received_bytes - position >= _SIZE_BYTES:
-            size = int.from_bytes(received[position : position + _SIZE_BYTES], "big", signed=True)
+    def _cut_frames(self, received: memoryview) -> None:
+        position, received_bytes = 0, len(received)
+        while received_bytes - position >= _SIZE_BYTES:
+            (size,) = _SIZE.unpack_from(received, position)
             if not 0 <= size <= self._max_frame_bytes:
                 raise ProtocolError(
                     f"a request of {size} bytes; socket.request.max.bytes allows {self._max_frame_bytes}"
                 )
             start = position + _SIZE_BYTES
-            end = start + size
-            if end > self._received_bytes:
+            position = start + size
+            if position > received_bytes:
                 self._partial = bytearray(min(size, _FIRST_ALLOCATION_BYTES))
                 self._partial_size = size
-                self._partial_bytes = self._received_bytes - start
-                self._partial[: self._partial_bytes] = received[start : self._received_bytes]
-                self._received_bytes = 0
-                return
-            self._queue(bytearray(received[start:end]))
-            position = end
-        rest = self._received_bytes - position
-        if position and rest:
-            self._received[:rest] = received[position : self._received_bytes]
-        self._received_bytes = rest
+                self._partial_bytes = received_bytes - start
+                self._partial[: self._partial_bytes] = received[start:]
+                position = received_bytes
+                break
+            self._queue(bytearray(received[start:position]))
+        self._rest = bytes(received[position:])
 
     def _queue(self, frame: bytearray) -> None:
         self._frames.append(frame)
@@ -189,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
                 response = await self._answer(frame, self)
                 del frame  # a large request is not kept for as long as its answer is not read
                 if response is not None:
-                    transport.write(response)
+                    self._send(response)
                     del response
                 if self._writable is not None:
                     await self._writable
@@ -203,8 +211,31 @@ class Connection(asyncio.BufferedProtocol):
             logger.exception("connection %s: closed after an unexpected error", self.client_host)
             transport.abort()
 
+    def _send(self, response: bytes | bytearray) -> None:
+        """Write now what is long, and the rest when the event loop comes around."""
+        if len(response) >= _HELD_BYTES:
+            self._write_held()
+            self._write(response)
+            return
+        if not self._held:
+            asyncio.get_running_loop().call_soon(self._write_held)
+        self._held.append(response)
+        self._held_bytes += len(response)
+        if self._held_bytes >= _HELD_BYTES:
+            self._write_held()
+
+    def _write_held(self) -> None:
+        held, self._held, self._held_bytes = self._held, [], 0
+        if held:
+            self._write(held[0] if len(held) == 1 else b"".join(held))
+
+    def _write(self, data: bytes | bytearray) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
     def fail(self, error: ProtocolError) -> None:
-        """Close because of what the peer sent."""
+        """Close because of what the peer sent; what was asked before that is answered."""
+        self._write_held()
         logger.warning("connection %s: closed: %s", self.client_host, error)
         if self._transport is not None:
             self._transport.abort()

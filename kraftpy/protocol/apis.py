@@ -163,6 +163,8 @@ APIS: dict[int, Api] = {
 }
 """What is advertised, by API key."""
 
+_API_VERSIONS = int(ApiKey.API_VERSIONS)
+
 API_VERSIONS: dict[ApiKey, tuple[int, int]] = {api.key: (api.first, api.last) for api in APIS.values()}
 """First and last version of each API spoken here."""
 
@@ -174,4 +176,4 @@ def request_header_version(key: int, version: int) -> int:
 
 def response_header_version(key: int, version: int) -> int:
     """1 (tagged fields) for a flexible version, else 0; always 0 for ApiVersions, so that any client can read it."""
-    return 1 if version >= APIS[key].flexible and key != ApiKey.API_VERSIONS else 0
+    return 1 if version >= APIS[key].flexible and key != _API_VERSIONS else 0

@@ -27,6 +27,7 @@ from kraftpy.protocol.primitives import MAX_TAGGED_FIELDS, nullable_string, read
 
 _SIZE = Struct(">i")
 _REQUEST = Struct(">hhi")
+_API_VERSIONS = int(ApiKey.API_VERSIONS)  # a plain number: members of an enum are looked up slowly
 
 
 class FrameDecoder:
@@ -107,8 +108,10 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
     try:
         api_key, api_version, correlation_id = _REQUEST.unpack_from(frame)
         client_id, position = read_nullable_string(frame, 8)
-        if api_key in APIS and api_version in APIS[api_key] and request_header_version(api_key, api_version) == 2:
-            position = skip_tags(frame, position, [MAX_TAGGED_FIELDS])
+        api = APIS.get(api_key)
+        if api is not None and api.flexible <= api_version <= api.last:
+            # Hardly any request has tagged fields here.
+            position = skip_tags(frame, position, [MAX_TAGGED_FIELDS]) if frame[position] else position + 1
     except (struct_error, IndexError):
         raise ProtocolError(f"a request header that ends early, in a frame of {len(frame)} bytes") from None
     except UnicodeDecodeError as error:
@@ -143,7 +146,7 @@ def encode_response(api_key: int, api_version: int, correlation_id: int, message
 
     Raises as `schema.encode` does.
     """
-    if api_key == ApiKey.API_VERSIONS and api_version not in APIS[api_key]:
+    if api_key == _API_VERSIONS and api_version not in APIS[api_key]:
         api_version = 0
     header = _SIZE.pack(correlation_id)
     if response_header_version(api_key, api_version) == 1:
