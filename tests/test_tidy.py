@@ -43,9 +43,11 @@ PUBLIC = {
 """Modules nothing in the package imports, and who does."""
 
 WORKPLACE = re.compile(
-    r"/work/|/home/\w|/root/|/Users/\w|bash_jobs|/opt/wheels|\.library\b|artifactory|pypi-proxy|localhost:8081",
+    r"/work/|/home/\w|/root/|/Users/\w|bash_jobs|/opt/wheels|artifactory|nexus\.|pypi-proxy|shared/design|raft-lab"
+    r"|\bcontract\.md|\bissues? \d+\b",
     re.IGNORECASE,
 )
+"""Paths, hosts and papers of the machine the code happened to be written on."""
 
 
 @functools.cache
