@@ -11,24 +11,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import psutil
 
 PARTITIONS = 4
-NOTHING: Mapping[str, str] = MappingProxyType({})
-KEEP_LITTLE = {
-    "log.segment.bytes": str(16 << 20),
-    "log.retention.bytes": str(16 << 20),
-    "log.retention.check.interval.ms": "100",
-    "log.segment.delete.delay.ms": "0",
-}
-"""16 to 48 MB of each partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +41,12 @@ class Running:
         return figures
 
 
-def server_command(directory: Path, *, port: int = 0, settings: Mapping[str, str] = NOTHING) -> list[str]:
-    """How ours is started, with settings of the broker's beside those it needs here."""
+def server_command(directory: Path, *, port: int = 0) -> list[str]:
+    """How ours is started."""
     settings = {
         "log.dirs": str(directory),
         "listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "num.partitions": str(PARTITIONS),
-        **settings,
     }
     overrides = [part for name, value in settings.items() for part in ("--override", f"{name}={value}")]
     return [sys.executable, "-m", "kraftpy", "server", *overrides]
@@ -71,10 +61,10 @@ def bootstrap_of(ready_line: str) -> str:
 
 
 @contextmanager
-def ours(under: Path, settings: Mapping[str, str] = NOTHING) -> Iterator[Running]:
+def ours(under: Path) -> Iterator[Running]:
     """Our server on a new directory under `under`, which is gone afterwards."""
     directory = Path(tempfile.mkdtemp(prefix="kraftpy-bench-", dir=under))
-    process = subprocess.Popen(server_command(directory, settings=settings), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(server_command(directory), stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         bootstrap = bootstrap_of(process.stdout.readline())
