@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+import aiokafka
 import confluent_kafka
 import kafka
 import pytest
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from compat.clients import CONFLUENT, Message
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
 from kraftpy.testing.cluster import EmbeddedBroker
 
@@ -63,7 +68,11 @@ class ConfluentMember:
 
 
 class KafkaPythonMember:
-    """A member of a group through kafka-python."""
+    """A member of a group through kafka-python, polled by a thread of its own.
+
+    A poll() that ends before the group has formed drops the answers that come after it, and the next one joins anew;
+    members polled in turn would keep each other from ever settling.
+    """
 
     def __init__(self, bootstrap: str, topic: str, group: str, **settings: Any) -> None:
         self.consumer = kafka.KafkaConsumer(
@@ -76,16 +85,64 @@ class KafkaPythonMember:
             **settings,
         )
         self.values: list[bytes] = []
+        self.closing = threading.Event()
+        self.polling = threading.Thread(target=self._poll, name="kafka-python member")
+        self.polling.start()
+
+    def _poll(self) -> None:
+        while not self.closing.is_set():
+            for records in self.consumer.poll(timeout_ms=500).values():
+                self.values.extend(record.value for record in records)
 
     def poll(self) -> None:
-        for records in self.consumer.poll(timeout_ms=50).values():
-            self.values.extend(record.value for record in records)
+        self.closing.wait(0.02)
 
     def partitions(self) -> set[int]:
         return {partition.partition for partition in self.consumer.assignment()}
 
     def close(self) -> None:
+        self.closing.set()
+        self.polling.join()
         self.consumer.close()
+
+
+class AioKafkaMember:
+    """A member of a group through aiokafka; its loop runs, heartbeats included, while it is polled."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str, **settings: Any) -> None:
+        self.runner = asyncio.Runner()
+        self.values: list[bytes] = []
+        self.runner.run(self._start(bootstrap, topic, group, settings))
+
+    async def _start(self, bootstrap: str, topic: str, group: str, settings: dict[str, Any]) -> None:
+        self.consumer = aiokafka.AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            session_timeout_ms=6000,
+            heartbeat_interval_ms=200,
+            **settings,
+        )
+        # Joins in the background: start() would wait for the other members, which nobody polls meanwhile.
+        self.starting = asyncio.create_task(self.consumer.start())
+
+    def poll(self) -> None:
+        self.runner.run(self._poll())
+
+    async def _poll(self) -> None:
+        done, _ = await asyncio.wait([self.starting], timeout=0.05)
+        if done:
+            self.starting.result()
+            for records in (await self.consumer.getmany(timeout_ms=50)).values():
+                self.values.extend(record.value for record in records)
+
+    def partitions(self) -> set[int]:
+        return {partition.partition for partition in self.consumer.assignment()}
+
+    def close(self) -> None:
+        self.runner.run(self.consumer.stop())
+        self.runner.close()
 
 
 MEMBERS: dict[str, Callable[..., Any]] = {
@@ -94,6 +151,11 @@ MEMBERS: dict[str, Callable[..., Any]] = {
         *a, **{"partition.assignment.strategy": "cooperative-sticky", **k}
     ),
     "kafka-python": KafkaPythonMember,
+    "kafka-python-cooperative": lambda *a, **k: KafkaPythonMember(
+        *a, partition_assignment_strategy=[CooperativeStickyAssignor], **k
+    ),
+    "aiokafka": AioKafkaMember,
+    "aiokafka-sticky": lambda *a, **k: AioKafkaMember(*a, partition_assignment_strategy=[StickyPartitionAssignor], **k),
 }
 
 
@@ -104,10 +166,10 @@ consumer = kafka.KafkaConsumer(
     topic, bootstrap_servers=bootstrap, group_id=group, session_timeout_ms=6000, heartbeat_interval_ms=200
 )
 while not consumer.assignment():
-    consumer.poll(timeout_ms=50)
+    consumer.poll(timeout_ms=500)
 print("joined", flush=True)
 while True:
-    consumer.poll(timeout_ms=50)
+    consumer.poll(timeout_ms=500)
 """
 
 
