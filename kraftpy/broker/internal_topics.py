@@ -10,6 +10,10 @@ CONSUMER_OFFSETS = "__consumer_offsets"
 """Groups and their committed offsets; compacted."""
 
 
+_SMALLEST_SEGMENT_BYTES = 1 << 20
+"""What `segment.bytes` must be at least, where `offsets.topic.segment.bytes` may be less."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InternalTopic:
     """How one is created."""
@@ -29,6 +33,6 @@ def settings_of(name: str, config: BrokerConfig) -> InternalTopic | None:
         configs=(
             ("cleanup.policy", "compact"),
             ("compression.type", "producer"),
-            ("segment.bytes", str(config.offsets_topic_segment_bytes)),
+            ("segment.bytes", str(max(_SMALLEST_SEGMENT_BYTES, config.offsets_topic_segment_bytes))),
         ),
     )

@@ -1,4 +1,4 @@
-"""What a broker does on its own from time to time: retention, flushes, checkpoints, expiry, idle connections.
+"""What a broker does on its own from time to time: retention, compaction, flushes, checkpoints, expiry, idleness.
 
 Each is a loop of its own. A failure of the disk is logged and costs what it hit: a partition whose log cannot be synced
 refuses writes, checkpoints that cannot be written are written later.
@@ -11,6 +11,7 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from kraftpy.broker.cleaner import Cleaner
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.types import Millis
@@ -32,7 +33,8 @@ class Maintenance:
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """The loops, each to be run as a task until it is cancelled."""
-        return [self.retention(), self.flushes(), self.checkpoints(), self.expiry(), self.idle_connections()]
+        loops = [self.retention(), self.flushes(), self.checkpoints(), self.expiry(), self.idle_connections()]
+        return [*loops, self.compaction()] if self._broker.config.log_cleaner_enable else loops
 
     async def retention(self) -> None:
         """Delete what `retention.ms` and `retention.bytes` let go."""
@@ -45,6 +47,13 @@ class Maintenance:
                 except OSError as error:
                     logger.error("%s: retention: %s", replica.topic_partition, error)
             await _pause(config.log_retention_check_interval_ms)
+
+    async def compaction(self) -> None:
+        """Compact what is due."""
+        cleaner = Cleaner(self._broker.replicas, self._broker.clock)
+        while True:
+            await _pause(self._broker.config.log_cleaner_backoff_ms)
+            await cleaner.clean()
 
     async def flushes(self) -> None:
         """Sync logs whose `flush.ms` has passed, and those with sealed segments that are not synced yet.

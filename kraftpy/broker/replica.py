@@ -15,6 +15,8 @@ import logging
 from typing import NamedTuple
 
 from kraftpy.broker.waiting import Watch, wake_all
+from kraftpy.log import compaction
+from kraftpy.log.compaction import CompactionAbandoned, CompactionJob, CompactionResult
 from kraftpy.log.partition_log import AppendResult, Origin, PartitionLog, TimestampAndOffset
 from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -56,6 +58,8 @@ class Replica:
         self.watches: set[Watch] = set()
         self.flushed_at_ms = Millis(0)
         self._flushing = asyncio.Lock()
+        self._compacting = asyncio.Lock()
+        self._compaction: CompactionJob | None = None
         self._has_complained = False
 
     # --- how far it goes ---------------------------------------------------------------------
@@ -181,20 +185,48 @@ class Replica:
                 raise self._storage_error("sync", error) from error
             self.flushed_at_ms = now
 
+    async def compact(self, first_dirty: Offset, now: Millis) -> CompactionResult | None:
+        """Clean what is dirty from an offset on, where that is due (`log.compaction`); None where nothing was done.
+
+        It goes on when the caller is cancelled; `settle` ends it. Raises OSError, CorruptBatch.
+        """
+        return await asyncio.shield(self._compact(first_dirty, now))
+
+    async def _compact(self, first_dirty: Offset, now: Millis) -> CompactionResult | None:
+        async with self._compacting:
+            if self.log.is_closed or self.log.is_failed:
+                return None
+            job = compaction.begin(self.log, first_dirty, now, high_watermark=self.high_watermark)
+            if job is None:
+                return None
+            self._compaction = job
+            try:
+                await asyncio.to_thread(job.run)
+            except CompactionAbandoned:
+                return None
+            finally:
+                self._compaction = None
+                result = compaction.finish(self.log, job)
+            return result
+
     async def settle(self) -> None:
-        """Wait for a flush that is under way."""
-        async with self._flushing:
+        """Wait for a flush that is under way, and end a compaction."""
+        if self._compaction is not None:
+            self._compaction.is_abandoned = True
+        async with self._compacting, self._flushing:
             pass
 
     async def close(self) -> None:
         """Make everything durable and close the files, so that the log opens without a scan."""
-        async with self._flushing:
+        await self.settle()
+        async with self._compacting, self._flushing:
             await asyncio.to_thread(self.log.close)
 
     async def release(self) -> None:
         """Close the files, write nothing: the end of a partition that is deleted."""
         wake_all(self.watches)
-        async with self._flushing:
+        await self.settle()
+        async with self._compacting, self._flushing:
             self.log.release()
 
     def _storage_error(self, what: str, error: OSError) -> KafkaError:

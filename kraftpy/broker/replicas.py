@@ -119,6 +119,11 @@ class Replicas:
         """The log directories' paths."""
         return self._directories.paths
 
+    @property
+    def log_directories(self) -> list[Directory]:
+        """The log directories themselves."""
+        return [disk.directory for disk in self._disks]
+
     def in_directory(self, path: str) -> list[Replica]:
         """The partitions in a log directory, sorted."""
         return [self._by_name[key] for key in sorted(self._by_name) if self._by_name[key].log_directory.path == path]
@@ -336,7 +341,11 @@ class Replicas:
         gone = replica.log.delete_old_segments(self._clock.now(), replica.high_watermark)
         if gone:
             logger.info("%s: %d files out of retention", replica.topic_partition, len(gone))
-            self._delete_later(replica, functools.partial(delete_files, replica.log.directory, gone))
+            self.delete_files_later(replica, gone)
+
+    def delete_files_later(self, replica: Replica, names: list[str]) -> None:
+        """Delete files that were taken out of a log when nobody can be reading them any more."""
+        self._delete_later(replica, functools.partial(delete_files, replica.log.directory, names))
 
     def _delete_later(self, replica: Replica, delete: Callable[[], None]) -> None:
         """After `file.delete.delay.ms`, in a thread. What a stop forgets, the next start finds by its name."""

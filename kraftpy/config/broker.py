@@ -112,6 +112,8 @@ class BrokerConfig:
     log_flush_scheduler_interval_ms: int = _default("log.flush.scheduler.interval.ms")
     log_flush_offset_checkpoint_interval_ms: int = _default("log.flush.offset.checkpoint.interval.ms")
     log_flush_start_offset_checkpoint_interval_ms: int = _default("log.flush.start.offset.checkpoint.interval.ms")
+    log_cleaner_enable: bool = _default("log.cleaner.enable")
+    log_cleaner_backoff_ms: int = _default("log.cleaner.backoff.ms")
     log_cleaner_delete_retention_ms: int = _default("log.cleaner.delete.retention.ms")
     log_cleaner_min_cleanable_ratio: float = _default("log.cleaner.min.cleanable.ratio")
     log_cleaner_min_compaction_lag_ms: int = _default("log.cleaner.min.compaction.lag.ms")

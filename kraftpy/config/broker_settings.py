@@ -124,6 +124,10 @@ log.flush.offset.checkpoint.interval.ms          int      60000 0..
     Pause between writes of the recovery points.
 log.flush.start.offset.checkpoint.interval.ms    int      60000 0..
     Pause between writes of the log start offsets.
+log.cleaner.enable                               boolean  true
+    Compact logs whose policy says so.
+log.cleaner.backoff.ms                           long     15000 0..
+    Pause of the cleaner when there is nothing to clean.
 log.cleaner.delete.retention.ms                  long     86400000 0..
     How long a tombstone stays for readers to see.
 log.cleaner.min.cleanable.ratio                  double   0.5 0..1

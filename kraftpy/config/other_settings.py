@@ -426,10 +426,6 @@ remote.log.storage.manager.impl.prefix           string   rsm.config. non-empty
     Prefix of settings handed to that class.
 remote.log.storage.system.enable                 boolean  false
     Turn the remote tier on.
-log.cleaner.enable                               boolean  true
-    Compact logs whose policy says so.
-log.cleaner.backoff.ms                           long     15000 0..
-    Pause of the cleaner when there is nothing to clean.
 
 # Consumer groups of the newer protocol, share groups, streams groups
 group.consumer.assignment.interval.ms            int      1000 0..

@@ -90,6 +90,10 @@ class CompactionResult(NamedTuple):
     """Renamed files, to be deleted as `delete_old_segments` says."""
 
 
+class CompactionAbandoned(Exception):
+    """The job was told to stop; nothing is changed."""
+
+
 class _RawRecord(NamedTuple):
     """A record and its bytes, cut where a new delete horizon changes them."""
 
@@ -113,6 +117,7 @@ class CompactionJob:
         "directory",
         "end_offset",
         "first_dirty",
+        "is_abandoned",
         "is_done",
         "last_offsets",
         "map_bytes",
@@ -133,10 +138,15 @@ class CompactionJob:
         self.last_offsets: frozenset[int] = frozenset()  # of batches that prove a producer's last sequence number
         self.end_offset = first_dirty
         self.cleaned: list[Cleaned] = []
+        self.is_abandoned = False
+        """Set by the loop to make `run` end soon: the log is to be closed or deleted."""
         self.is_done = False
 
     def run(self) -> None:
-        """Write the new segments. Long, for a thread. Raises OSError, and CorruptBatch where a segment is damaged."""
+        """Write the new segments. Long, for a thread.
+
+        Raises OSError, CorruptBatch where a segment is damaged, CompactionAbandoned.
+        """
         try:
             latest = self._map_keys()
             for group in self._groups():
@@ -161,7 +171,7 @@ class CompactionJob:
         for source in self.sources:
             if source.end_offset <= self.first_dirty:
                 continue
-            for header, batch in _batches(source):
+            for header, batch in self._batches(source):
                 if header.is_control or self._is_aborted(header) or header.last_offset < self.first_dirty:
                     continue
                 for record in _raw_records(header, batch):
@@ -175,6 +185,12 @@ class CompactionJob:
                     return latest
             self.end_offset = source.end_offset
         return latest
+
+    def _batches(self, source: Source) -> Iterator[tuple[BatchHeader, bytes]]:
+        for batch in _batches(source):
+            if self.is_abandoned:
+                raise CompactionAbandoned
+            yield batch
 
     def _is_aborted(self, header: BatchHeader) -> bool:
         return header.is_transactional and any(
@@ -208,7 +224,7 @@ class CompactionJob:
         try:
             for source in group:
                 position = 0
-                for header, batch in _batches(source):
+                for header, batch in self._batches(source):
                     position += len(batch)
                     must_stay = header.last_offset in self.last_offsets or (
                         source is group[-1] and position == source.size

@@ -312,12 +312,21 @@ class PartitionLog:
     def read(
         self, offset: int, max_bytes: int, *, end_offset: int | None = None, min_one_batch: bool = True
     ) -> ReadResult:
-        """Whole batches from the one that holds `offset` on, out of one segment.
+        """Whole batches from the one that holds `offset` on, out of one segment, with records in one of them at least.
 
         `max_bytes` may be exceeded by the first batch where `min_one_batch`. No batch reaches beyond `end_offset`
         (exclusive: the high watermark or last stable offset; None for the log's end). Nothing there to read is no
         error. Raises KafkaError OFFSET_OUT_OF_RANGE outside of [log_start_offset, log_end_offset].
         """
+        read = self._read_segment(offset, max_bytes, end_offset, min_one_batch)
+        # Batches that compaction emptied, and nothing else: a client may take an answer without records for one that
+        # its size limit cut short, so what follows is read instead, if anything does.
+        following = read
+        while following.records and self.config.is_compacted and not has_records(following.records):
+            following = self._read_segment(following.next_offset, max_bytes, end_offset, min_one_batch)
+        return following if following.records else read
+
+    def _read_segment(self, offset: int, max_bytes: int, end_offset: int | None, min_one_batch: bool) -> ReadResult:
         found = self._locate(offset, max_bytes, end_offset, min_one_batch)
         if found is None:
             return ReadResult(b"", offset)
@@ -645,3 +654,14 @@ def delete_files(directory: Directory, names: list[str]) -> None:
     """Delete files that were taken out of a log. Blocks."""
     for name in names:
         directory.delete(name)
+
+
+def has_records(batches: bytes) -> bool:
+    """Whether any of these whole batches has a record."""
+    position = 0
+    while position < len(batches):
+        header = read_header(batches, position)
+        if header.records_count:
+            return True
+        position += header.size_bytes
+    return False
