@@ -8,7 +8,7 @@ from collections import Counter
 from random import Random
 from typing import Any
 
-from broker_wire import StartBroker, answer, ask, connect, is_closed, read_frame, serves
+from broker_wire import StartBroker, answer, ask, connect, create_topic, is_closed, read_frame, serves
 from odd_requests import BATCH, LONG, odd
 
 from kraftpy.broker.apis import MAX_REQUEST_ELEMENTS
@@ -18,6 +18,7 @@ from kraftpy.protocol.frames import decode_response_header, encode_request
 from kraftpy.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kraftpy.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest
+from kraftpy.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kraftpy.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -31,6 +32,7 @@ from kraftpy.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from kraftpy.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kraftpy.protocol.schema import decode
 from kraftpy.testing.cluster import EmbeddedBroker
@@ -222,3 +224,23 @@ def test_too_many_elements_cost_the_connection(kraftpy_server: EmbeddedBroker) -
         connection.sendall(encode_request(ApiKey.METADATA, 4, 7, "test", many))
         assert is_closed(connection)
     serves(kraftpy_server.bootstrap)
+
+
+def test_what_is_named_often_is_answered_once(kraftpy_server: EmbeddedBroker) -> None:
+    """Else a request of a megabyte would become an answer of a hundred gigabytes."""
+    topic, often = f"often-{time.time_ns()}", 20_000
+    with connect(kraftpy_server.bootstrap) as connection:
+        create_topic(connection, topic, 50)
+        metadata = MetadataRequest(topics=[MetadataRequestTopic(name=topic)] * often)
+        assert len(ask(connection, ApiKey.METADATA, 9, metadata).topics) == 1
+        resource = DescribeConfigsResource(resource_type=2, resource_name=topic, configuration_keys=None)
+        configs = DescribeConfigsRequest(resources=[resource] * often)
+        assert len(ask(connection, ApiKey.DESCRIBE_CONFIGS, 4, configs).results) == 1
+        ask(connection, ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(key_type=0, coordinator_keys=["often"]))
+        groups = DescribeGroupsRequest(groups=["often"] * often)
+        assert len(ask(connection, ApiKey.DESCRIBE_GROUPS, 5, groups).groups) == 1
+        offsets = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="often", topics=None)] * often)
+        assert len(ask(connection, ApiKey.OFFSET_FETCH, 8, offsets).groups) == 1
+        producers = TopicRequest(name=topic, partition_indexes=[0, 0, 1])
+        found = ask(connection, ApiKey.DESCRIBE_PRODUCERS, 0, DescribeProducersRequest(topics=[producers] * often))
+        assert [[each.partition_index for each in topic.partitions] for topic in found.topics] == [[0, 1]]

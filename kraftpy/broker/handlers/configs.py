@@ -32,7 +32,9 @@ async def describe_configs(
 ) -> describe.DescribeConfigsResponse:
     """The settings of each resource: all, or those named."""
     results = []
-    for resource in request.resources:
+    # Each once, however often it is named: a small request must not become an answer of any size.
+    resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
+    for resource in resources.values():
         answer = describe.DescribeConfigsResult(
             resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[]
         )

@@ -80,7 +80,8 @@ async def leave_group(broker: Broker, request: LeaveGroupRequest, context: Reque
 
 
 async def describe_groups(broker: Broker, request: DescribeGroupsRequest, context: RequestContext) -> Any:
-    """State and members of groups."""
+    """State and members of groups, each once, however often it is named."""
+    request.groups = list(dict.fromkeys(request.groups))
     return await _ask(broker, request, context)
 
 
@@ -179,7 +180,8 @@ async def offset_commit(broker: Broker, request: OffsetCommitRequest, context: R
 
 
 async def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
-    """The offsets groups committed; by topic id from version 10 on."""
+    """The offsets groups committed; by topic id from version 10 on. Each group once, however often it is named."""
+    request.groups = list({group.group_id: group for group in request.groups}.values())
     if context.api_version < _FIRST_TOPIC_ID_VERSION:
         answered = await _ask(broker, request, context)
         assert isinstance(answered, OffsetFetchResponse)

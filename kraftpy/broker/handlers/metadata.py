@@ -58,6 +58,8 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
 async def _asked_for(
     broker: Broker, asked: list[MetadataRequestTopic], allow_creation: bool, context: RequestContext
 ) -> list[MetadataResponseTopic]:
+    # Each once, however often it is named: a small request must not become an answer of any size.
+    asked = list({(topic.name, topic.topic_id): topic for topic in asked}.values())
     names = [topic.name for topic in asked if topic.name is not None and not _is_by_id(topic)]
     missing = [name for name in names if broker.image.topic(name) is None]
     refused: dict[str, ErrorCode] = {}

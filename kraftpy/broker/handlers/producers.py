@@ -45,9 +45,10 @@ async def describe_producers(
 ) -> DescribeProducersResponse:
     """Who writes to a partition, as its log knows it (KIP-664)."""
     topics = []
-    for topic in request.topics:
+    # Each once, however often it is named: a small request must not become an answer of any size.
+    for topic in {topic.name: topic for topic in request.topics}.values():
         partitions = []
-        for index in topic.partition_indexes:
+        for index in dict.fromkeys(topic.partition_indexes):
             answer = PartitionResponse(partition_index=index, active_producers=[])
             try:
                 replica = broker.replicas.leader(topic.name, index)
