@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
 
 
-MAX_REQUEST_ELEMENTS = 100_000
-"""Ten times the partitions one request may create, and decoded in some 0.1 s."""
+MAX_REQUEST_ELEMENTS = 50_000
+"""Five times the partitions that one request may create. The costliest requests take some 20 us for each."""
 
 _MAX_MESSAGE_CHARACTERS = 1000
 
