@@ -83,9 +83,9 @@ def produce_and_consume(arguments: argparse.Namespace) -> Lines:
         *lines,
         "",
         "Method: each run of producing has a fresh broker. Right before it as much memory as it needs is touched by "
-        "writing a file and deleting it, until that goes at 2 GB/s: the host of a virtual machine may back memory only "
-        "when it is touched, at a tenth of the speed, and takes it back seconds after it is freed. The mock keeps 5 MB "
-        "of each partition and uses that memory again; ours keeps all, and pays for what is not there after all. "
+        "writing a file and deleting it, until that goes at 1.5 GB/s: the host of a virtual machine may back memory "
+        "only when it is touched, at a tenth of the speed, and take it back seconds after it is freed. The mock keeps "
+        "5 MB of each partition and uses that memory again; ours keeps all, and pays for what is not there after all. "
         "Consuming reads the same records from both, 20 topics of 4 partitions, each below what the mock keeps; "
         f"{', '.join(f'{name}={value}' for name, value in throughput.CONSUMER_SETTINGS.items())}, so that librdkafka "
         "does not pause for a second whenever its queue is full. Client and broker share the machine.",

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,15 +30,31 @@ class Running:
     bootstrap: str
     process: psutil.Process
 
-    def load(self, what: str, *arguments: str) -> dict[str, Any]:
-        """Run `bench.load` against it; its figures, and `broker_cpu`, the seconds of processor time the broker took."""
-        before = self.process.cpu_times()
+    def load(self, what: str, *arguments: str, before: Callable[[], None] | None = None) -> dict[str, Any]:
+        """Run `bench.load` against it; its figures, and `broker_cpu`, the seconds of processor time the broker took.
+
+        `before` is called when a producer is ready to send.
+        """
         command = [sys.executable, "-m", "bench.load", what, "--bootstrap", self.bootstrap, *arguments]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        after = self.process.cpu_times()
-        figures: dict[str, Any] = json.loads(done.stdout)
-        figures["broker_cpu"] = after.user + after.system - before.user - before.system
+        if before is not None:
+            command.append("--wait")
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            if before is not None:
+                assert process.stdout is not None
+                if process.stdout.readline() != "ready\n":
+                    raise RuntimeError(f"{command} did not get ready")
+                before()
+            used = self._cpu_seconds()
+            output, _ = process.communicate("go\n" if before is not None else "")
+        if process.returncode:
+            raise RuntimeError(f"{command} failed")
+        figures: dict[str, Any] = json.loads(output)
+        figures["broker_cpu"] = self._cpu_seconds() - used
         return figures
+
+    def _cpu_seconds(self) -> float:
+        times = self.process.cpu_times()
+        return times.user + times.system
 
 
 def server_command(directory: Path, *, port: int = 0) -> list[str]:

@@ -28,11 +28,19 @@ def mock() -> None:
 
 
 def produce(
-    bootstrap: str, topics: list[str], count: int, size: int, partitions: int, settings: dict[str, str]
+    bootstrap: str,
+    topics: list[str],
+    count: int,
+    size: int,
+    partitions: int,
+    settings: dict[str, str],
+    *,
+    wait: bool = False,
 ) -> dict[str, float]:
     """Send `count` records of `size` bytes, a thousand to each topic in turn; seconds until the last was acknowledged.
 
     Each thousand goes to one partition of `partitions`, in turn, or where that is 0 wherever librdkafka puts them.
+    With `wait`, a line is printed when all is ready, and one awaited before it begins.
     """
     failed = 0
 
@@ -54,6 +62,9 @@ def produce(
         producer.produce(topic, value, on_delivery=delivered)
     producer.flush(60)
     targets = [(topic, index) for index in range(partitions) for topic in topics] or [(topic, -1) for topic in topics]
+    if wait:
+        print("ready", flush=True)
+        sys.stdin.readline()
     started = time.perf_counter()
     for start in range(0, count, CHUNK):
         topic, partition = targets[start // CHUNK % len(targets)]
@@ -116,6 +127,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=200)
     parser.add_argument("--partitions", type=int, default=0, help="spread evenly over so many; 0: as librdkafka does")
+    parser.add_argument("--wait", action="store_true", help="print a line when ready, then begin at a line of input")
     parser.add_argument("--setting", action="append", default=[], help="a librdkafka setting, name=value")
     arguments = parser.parse_args()
     settings = dict(setting.split("=", 1) for setting in arguments.setting)
@@ -124,7 +136,8 @@ def main() -> None:
         mock()
     elif arguments.what == "produce":
         count, size, partitions = arguments.count, arguments.size, arguments.partitions
-        print(json.dumps(produce(arguments.bootstrap, topics, count, size, partitions, settings)))
+        figures = produce(arguments.bootstrap, topics, count, size, partitions, settings, wait=arguments.wait)
+        print(json.dumps(figures))
     else:
         print(json.dumps(consume(arguments.bootstrap, topics, settings)))
 

@@ -29,8 +29,7 @@ PACKAGES = [
     "pyarrow",
     "pyspark",
 ]
-_CHUNK = bytes(4 << 20)
-_WARM_BYTES_PER_S = 2e9
+_WARM_BYTES_PER_S = 1.5e9
 _WARM_ROUNDS = 5
 
 
@@ -57,15 +56,19 @@ def load_average() -> float:
     return os.getloadavg()[0]
 
 
-def warm(under: Path, size_bytes: int) -> None:
-    """Write that much and delete it, until the pages that the kernel hands out are ones that are there."""
+def warm(under: Path, size_bytes: int, write_bytes: int = 1_000_000) -> None:
+    """Write that much and delete it, until the pages that the kernel hands out are ones that are there.
+
+    `write_bytes` should be what is going to be written at a time: the kernel keeps pages by the size of their groups.
+    """
+    chunk = bytes(write_bytes)
     path = under / f"kraftpy-bench-warm-{os.getpid()}"
     for _ in range(_WARM_ROUNDS):
         started = time.perf_counter()
         try:
             with path.open("wb", buffering=0) as file:
-                for _ in range(0, size_bytes, len(_CHUNK)):
-                    file.write(_CHUNK)
+                for _ in range(0, size_bytes, write_bytes):
+                    file.write(chunk)
             seconds = time.perf_counter() - started
         finally:
             path.unlink(missing_ok=True)
