@@ -7,10 +7,11 @@ import random
 import socket
 import struct
 import time
+import zlib
 
 import confluent_kafka
 import pytest
-from broker_wire import ask, connect, is_closed, read_frame, resident_mb, serves
+from broker_wire import ask, connect, create_topic, fetch, is_closed, read_frame, resident_mb, serves
 from compat.clients import CONFLUENT, Message
 
 from kraftpy.protocol.apis import ApiKey
@@ -221,3 +222,31 @@ def test_many_connections_come_and_go(kraftpy_server: EmbeddedBroker) -> None:
         serves(kraftpy_server.bootstrap)
     producer = confluent_kafka.Producer({"bootstrap.servers": kraftpy_server.bootstrap})
     assert producer.list_topics(timeout=20).brokers
+
+
+@pytest.mark.parametrize("version", [3, 7, 9])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_message_sets_in_newer_requests_get_the_proper_error(
+    kraftpy_server: EmbeddedBroker, magic: int, version: int
+) -> None:
+    topic = f"old-magic-{time.time_ns()}"
+    body = struct.pack(">bb", magic, 0) + bytes(8 * magic) + struct.pack(">ii", -1, 1) + b"v"
+    message = struct.pack(">qiI", 0, 4 + len(body), zlib.crc32(body)) + body
+    with connect(kraftpy_server.bootstrap) as connection:
+        create_topic(connection, topic)
+        for records in (message, message * 5):  # shorter and longer than a batch's header
+            assert produce(connection, topic, records, version)[0] == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+
+
+def test_a_transaction_cannot_be_begun_by_a_batch(kraftpy_server: EmbeddedBroker) -> None:
+    """Nobody could end it, and readers of committed records would wait before it for ever."""
+    topic = f"transactional-{time.time_ns()}"
+    record = (1_700_000_000_000, None, b"v", ())
+    begun = encode_batch([record], is_transactional=True, producer_id=5, producer_epoch=0, base_sequence=0)
+    with connect(kraftpy_server.bootstrap) as connection:
+        create_topic(connection, topic)
+        assert produce(connection, topic, begun)[0] == ErrorCode.INVALID_TXN_STATE
+        assert produce(connection, topic, encode_batch([record], is_control=True))[0] == ErrorCode.INVALID_RECORD
+        assert produce(connection, topic, encode_batch([record])) == (ErrorCode.NONE, 0)
+        answered = fetch(connection, topic, 0)
+        assert (answered.high_watermark, answered.last_stable_offset) == (1, 1)

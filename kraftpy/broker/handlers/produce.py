@@ -30,6 +30,7 @@ from kraftpy.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from kraftpy.protocol.record_batch import HEADER_BYTES
 from kraftpy.types import TopicId
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 ALL_IN_SYNC = -1
 _FIRST_BATCH_VERSION = 3
+_ATTRIBUTES_AT, _TRANSACTIONAL = 22, 0x10  # the low byte of a batch's attributes; looked at without reading the header
 _FIRST_TOPIC_ID_VERSION = 13
 
 
@@ -92,7 +94,11 @@ def _append(
             replica = broker.replicas.leader(topic.name, partition.index)
         if is_internal(replica.topic_partition.topic):
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the broker alone writes to its internal topics")
-        appended = replica.append(partition.records or b"", Origin.CLIENT, broker.clock.now())
+        records = partition.records or b""
+        if len(records) >= HEADER_BYTES and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
+            # No marker would ever end it: readers of committed records would stop there for good.
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served by this broker")
+        appended = replica.append(records, Origin.CLIENT, broker.clock.now())
     except KafkaError as error:
         answer.error_code = error.code
         answer.error_message = shortened(str(error))
