@@ -153,11 +153,10 @@ class Replicas:
         is_clean = True
         for replica in self:
             await replica.settle()  # from here on the loop leaves the files to the thread that closes them
-        for replica in self:
-            try:
-                await replica.close()
-            except OSError as error:
-                logger.critical("%s: cannot be closed cleanly: %s", replica.topic_partition, error)
+        # All at once, as many as there are threads: closing is waiting for the disk, which syncs several as fast as one.
+        for replica, failure in await asyncio.gather(*(_close(replica) for replica in self)):
+            if failure is not None:
+                logger.critical("%s: cannot be closed cleanly: %s", replica.topic_partition, failure)
                 is_clean = False
         try:
             await self.checkpoint()
@@ -377,6 +376,15 @@ class Replicas:
                         starts[key] = replica.log.log_start_offset
                 await asyncio.to_thread(_write_checkpoints, disk.directory, points, starts)
             self._checkpoint_is_stale = False
+
+
+async def _close(replica: Replica) -> tuple[Replica, OSError | None]:
+    replica.log.move_to(FileCache(_FILES_WHILE_OPENING))  # a cache belongs to one thread
+    try:
+        await replica.close()
+    except OSError as error:
+        return replica, error
+    return replica, None
 
 
 def _offline_error(key: TopicPartition) -> KafkaError:
