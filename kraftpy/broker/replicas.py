@@ -153,7 +153,7 @@ class Replicas:
         is_clean = True
         for replica in self:
             await replica.settle()  # from here on the loop leaves the files to the thread that closes them
-        # All at once, as many as there are threads: closing is waiting for the disk, which syncs several as fast as one.
+        # As many at once as there are threads: closing is waiting for the disk, which syncs several as fast as one.
         for replica, failure in await asyncio.gather(*(_close(replica) for replica in self)):
             if failure is not None:
                 logger.critical("%s: cannot be closed cleanly: %s", replica.topic_partition, failure)
