@@ -190,8 +190,10 @@ def test_a_flipped_bit_before_the_recovery_point_is_not_served_as_good(start_bro
     assert read_all(broker.bootstrap, "flipped") == [(number, b"%d" % number) for number in range(5)]
 
 
-def test_committed_offsets_survive(start_broker: StartBroker) -> None:
-    broker = start_broker(settings={"offsets.topic.num.partitions": "4"})
+@pytest.mark.parametrize("flush_messages", ["1", "9223372036854775807"])
+def test_committed_offsets_survive(start_broker: StartBroker, flush_messages: str) -> None:
+    """With a sync before each answer too: then answers come later than what follows them is asked."""
+    broker = start_broker(settings={"offsets.topic.num.partitions": "4", "log.flush.interval.messages": flush_messages})
     with connect(broker.bootstrap) as connection:
         create_topic(connection, "read", PARTITIONS)
         for number in range(100):
