@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kraftpy.testing.cluster import EmbeddedBroker
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
+    pytest.mark.usefixtures("sockets_collected"),
+]
 
 TOPIC = "in-flight"
 PARTITIONS = 2
 RESTARTS = 2
 BOUND_SECONDS = 60.0
-
-
-@pytest.fixture(autouse=True)
-def no_leftovers() -> Iterator[None]:
-    """kafka-python leaves the sockets it could not connect to the collector, which is not to blame the next test."""
-    yield
-    gc.collect()
 
 
 class LibrdkafkaProducer:
