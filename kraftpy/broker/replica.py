@@ -57,6 +57,8 @@ class Replica:
         self.leader_epoch = leader_epoch
         self.watches: set[Watch] = set()
         self.flushed_at_ms = Millis(0)
+        self.clean_until = Offset(0)
+        """Where the part that was not compacted yet begins."""
         self._flushing = asyncio.Lock()
         self._compacting = asyncio.Lock()
         self._compaction: CompactionJob | None = None
@@ -185,18 +187,18 @@ class Replica:
                 raise self._storage_error("sync", error) from error
             self.flushed_at_ms = now
 
-    async def compact(self, first_dirty: Offset, now: Millis) -> CompactionResult | None:
-        """Clean what is dirty from an offset on, where that is due (`log.compaction`); None where nothing was done.
+    async def compact(self, now: Millis) -> CompactionResult | None:
+        """Clean what is dirty, where that is due (`log.compaction`); None where nothing was done.
 
         It goes on when the caller is cancelled; `settle` ends it. Raises OSError, CorruptBatch.
         """
-        return await asyncio.shield(self._compact(first_dirty, now))
+        return await asyncio.shield(self._compact(now))
 
-    async def _compact(self, first_dirty: Offset, now: Millis) -> CompactionResult | None:
+    async def _compact(self, now: Millis) -> CompactionResult | None:
         async with self._compacting:
             if self.log.is_closed or self.log.is_failed:
                 return None
-            job = compaction.begin(self.log, first_dirty, now, high_watermark=self.high_watermark)
+            job = compaction.begin(self.log, self.clean_until, now, high_watermark=self.high_watermark)
             if job is None:
                 return None
             self._compaction = job
@@ -207,6 +209,8 @@ class Replica:
             finally:
                 self._compaction = None
                 result = compaction.finish(self.log, job)
+            if result is not None:
+                self.clean_until = Offset(result.end_offset)
             return result
 
     async def settle(self) -> None:

@@ -53,6 +53,7 @@ class _Disk:
     clean: bool
     recovery_points: dict[TopicPartition, int]
     log_start_offsets: dict[TopicPartition, int]
+    cleaner_offsets: dict[TopicPartition, int]
     partitions: set[TopicPartition] = field(default_factory=set)
 
 
@@ -118,11 +119,6 @@ class Replicas:
     def directories(self) -> list[str]:
         """The log directories' paths."""
         return self._directories.paths
-
-    @property
-    def log_directories(self) -> list[Directory]:
-        """The log directories themselves."""
-        return [disk.directory for disk in self._disks]
 
     def in_directory(self, path: str) -> list[Replica]:
         """The partitions in a log directory, sorted."""
@@ -236,7 +232,12 @@ class Replicas:
             except layout.CorruptFile as error:
                 logger.warning("%s; deleted records that still have a segment show again", error)
                 starts = {}
-            self._disks.append(_Disk(directory, clean, points, starts, set(layout.partitions(directory))))
+            try:
+                cleaned = layout.read_offsets(directory, layout.CLEANER_OFFSETS)
+            except layout.CorruptFile as error:
+                logger.warning("%s; its logs are compacted from their start", error)
+                cleaned = {}
+            self._disks.append(_Disk(directory, clean, points, starts, cleaned, set(layout.partitions(directory))))
             for name in layout.deleted_partitions(directory):
                 directory.delete(name)
 
@@ -289,6 +290,7 @@ class Replicas:
             logger.info("%s: recovered: %s", key, log.report)
         replica = Replica(key, topic.topic_id, disk.directory, log, partition.leader_epoch)
         replica.lead(partition.leader_epoch)
+        replica.clean_until = Offset(disk.cleaner_offsets.get(key, 0))
         return replica
 
     def _set_aside_if_foreign(self, disk: _Disk, key: TopicPartition, topic_id: TopicId) -> None:
@@ -300,6 +302,7 @@ class Replicas:
         disk.directory.rename(str(key), aside)
         disk.recovery_points.pop(key, None)
         disk.log_start_offsets.pop(key, None)
+        disk.cleaner_offsets.pop(key, None)
 
     # --- deleting ----------------------------------------------------------------------------
 
@@ -317,6 +320,7 @@ class Replicas:
                 disk.partitions.discard(key)
                 disk.recovery_points.pop(key, None)
                 disk.log_start_offsets.pop(key, None)
+                disk.cleaner_offsets.pop(key, None)
             self._delete_later(replica, functools.partial(directory.delete, aside))
         self._checkpoint_is_stale = True
         try:
