@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -96,7 +96,9 @@ def _print_table(rows: Sequence[Row], title: str | None) -> None:
     for column, value in rows[0].items():
         is_number = all(isinstance(row[column], int | float) or row[column] is None for row in rows)
         name = column.replace("_", " ")
-        table.add_column(name, justify="right" if is_number and value is not None else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if is_number and value is not None else "left"
+        # A heading takes no more room than its longest word: on a narrow terminal the values need it.
+        table.add_column(name.replace(" ", "\n"), justify=justify, overflow="fold", vertical="bottom")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row.values()))
     Console().print(table)
