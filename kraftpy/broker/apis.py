@@ -13,10 +13,10 @@ up every other client for too long. A request beyond it closes its connection.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kraftpy.broker.request import RequestContext
 from kraftpy.protocol.apis import APIS, Api, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.protocol.frames import RequestHeader, decode_request_header, encode_response
@@ -30,17 +30,6 @@ MAX_REQUEST_ELEMENTS = 50_000
 """Five times the partitions that one request may create. The costliest requests take some 20 us for each."""
 
 _MAX_MESSAGE_CHARACTERS = 1000
-
-
-@dataclass(slots=True, kw_only=True)
-class RequestContext:
-    """Who asks, in which version, and where they came in."""
-
-    api_key: ApiKey
-    api_version: int
-    client_id: str
-    client_host: str
-    listener: str
 
 
 Handler = Callable[["Broker", Any, RequestContext], Awaitable[Any]]

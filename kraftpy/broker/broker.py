@@ -31,11 +31,8 @@ from kraftpy.log.layout import CorruptFile
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import (
     AllocateProducerIds,
-    ConfigValue,
-    CreateTopics,
     Endpoint,
     FormatCluster,
-    NewTopic,
     RegisterBroker,
 )
 from kraftpy.metadata.decision import ProducerIdBlock
@@ -43,7 +40,7 @@ from kraftpy.metadata.image import Image
 from kraftpy.metadata.journal import JournalError
 from kraftpy.metadata.records import Record
 from kraftpy.ports import Clock
-from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.errors import KafkaError
 from kraftpy.types import BrokerId
 
 logger = logging.getLogger(__name__)
@@ -75,12 +72,12 @@ class Broker:
         self.directories = LogDirectories(config, clock)
         self.metadata = MetadataLog(self._metadata_changed, tasks)
         self.replicas = Replicas(config, clock, self.directories)
-        self.coordinators = Coordinators(self)
+        self.coordinators = Coordinators(config, clock, tasks, self.metadata, self.replicas)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots, lambda: self.random.randrange(1, 2**31)
         )
-        self.maintenance = Maintenance(self)
+        self.maintenance = Maintenance(config, clock, self.replicas, self.coordinators, lambda: self.connections)
         self.advertised: list[Listener] = []
         self._broker_epoch = -1
         self._servers: list[asyncio.Server] = []
@@ -114,43 +111,6 @@ class Broker:
             if endpoint is not None and not broker.fenced:
                 found.append((broker.broker_id, endpoint.host, endpoint.port, broker.rack))
         return found
-
-    async def auto_create_topics(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Create topics with the defaults; an error code for each that could not be."""
-        from kraftpy.broker.handlers.topics import new_topic_id
-        from kraftpy.broker.internal_topics import settings_of
-
-        topics = []
-        for name in dict.fromkeys(names):
-            internal = settings_of(name, self.config)
-            topics.append(
-                NewTopic(
-                    name=name,
-                    topic_id=new_topic_id(),
-                    partitions=-1 if internal is None else internal.partitions,
-                    replication_factor=-1 if internal is None else internal.replication_factor,
-                    configs=()
-                    if internal is None
-                    else tuple(ConfigValue(name=k, value=v) for k, v in internal.configs),
-                )
-            )
-        try:
-            decision = await self.metadata.submit(
-                CreateTopics(
-                    topics=tuple(topics),
-                    time_ms=self.clock.now(),
-                    default_partitions=self.config.num_partitions,
-                    default_replication_factor=self.config.default_replication_factor,
-                )
-            )
-        except KafkaError as error:
-            return {topic.name: error.code for topic in topics}
-        refused: dict[str, ErrorCode] = {}
-        for result in decision.result or ():
-            # Somebody else may have created it in the meantime, which is as good.
-            if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) and result.name is not None:
-                refused[result.name] = result.error
-        return refused
 
     # --- start and stop ----------------------------------------------------------------------
 

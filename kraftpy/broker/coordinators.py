@@ -17,10 +17,14 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
+from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.replica import Replica
+from kraftpy.broker.replicas import Replicas
+from kraftpy.broker.request import RequestContext
+from kraftpy.config import BrokerConfig
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import (
@@ -39,15 +43,12 @@ from kraftpy.groups.events import (
 from kraftpy.groups.routing import merge, partition_for_group, refuse, split
 from kraftpy.log.partition_log import Origin
 from kraftpy.metadata.records import PartitionCreated, Record, TopicDeleted
+from kraftpy.ports import Clock
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from kraftpy.protocol.record_batch import encode_batch, iter_records, split_batches
 from kraftpy.types import Millis, Offset
-
-if TYPE_CHECKING:
-    from kraftpy.broker.apis import RequestContext
-    from kraftpy.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +69,20 @@ class _Shard:
 class Coordinators:
     """Every group whose partition of `__consumer_offsets` this broker leads."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._config = _group_config(broker)
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        tasks: asyncio.TaskGroup,
+        metadata: MetadataLog,
+        replicas: Replicas,
+    ) -> None:
+        self._config = config
+        self._group_config = _group_config(config)
+        self._clock = clock
+        self._tasks = tasks
+        self._metadata = metadata
+        self._replicas = replicas
         self._shards: dict[int, _Shard] = {}
         self._request_ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[GroupResponse]] = {}
@@ -79,7 +91,7 @@ class Coordinators:
 
     def start(self) -> None:
         """Load a coordinator for each partition there is."""
-        topic = self._broker.image.topic(CONSUMER_OFFSETS)
+        topic = self._metadata.image.topic(CONSUMER_OFFSETS)
         for partition in range(len(topic.partitions) if topic is not None else 0):
             self.add(partition)
 
@@ -110,17 +122,17 @@ class Coordinators:
     def add(self, partition: int) -> None:
         """A partition of `__consumer_offsets` is there: load its coordinator. Does nothing while it is offline."""
         try:
-            replica = self._broker.replicas.leader(CONSUMER_OFFSETS, partition)
+            replica = self._replicas.leader(CONSUMER_OFFSETS, partition)
         except KafkaError as error:
             logger.error("%s-%d has no coordinator: %s", CONSUMER_OFFSETS, partition, error)
             return
-        coordinator = GroupCoordinator(self._config, lambda: str(uuid.uuid4()))
+        coordinator = GroupCoordinator(self._group_config, lambda: str(uuid.uuid4()))
         shard = self._shards[partition] = _Shard(replica, coordinator)
         if replica.log.log_end_offset == replica.log.log_start_offset:
             self._loaded(shard)
         else:
             name = f"load {CONSUMER_OFFSETS}-{partition}"
-            shard.loading = self._broker.tasks.create_task(self._load(shard), name=name)
+            shard.loading = self._tasks.create_task(self._load(shard), name=name)
 
     async def _load(self, shard: _Shard) -> None:
         try:
@@ -147,19 +159,19 @@ class Coordinators:
             await asyncio.sleep(0)  # let clients be served between two pieces
 
     def _loaded(self, shard: _Shard) -> None:
-        self._run(shard, shard.coordinator.loaded(self._monotonic(), self._broker.clock.now()))
+        self._run(shard, shard.coordinator.loaded(self._monotonic(), self._clock.now()))
 
     # --- requests ----------------------------------------------------------------------------
 
     def coordinator_partition(self, group_id: str) -> int | None:
         """The partition of `__consumer_offsets` that the group belongs to; None while the topic does not exist."""
-        topic = self._broker.image.topic(CONSUMER_OFFSETS)
+        topic = self._metadata.image.topic(CONSUMER_OFFSETS)
         return None if topic is None else partition_for_group(group_id, len(topic.partitions))
 
     async def ask(self, message: GroupRequest, context: RequestContext) -> GroupResponse:
         """The answer of the coordinator, or of several for a request that names several groups."""
         version = context.api_version
-        topic = self._broker.image.topic(CONSUMER_OFFSETS)
+        topic = self._metadata.image.topic(CONSUMER_OFFSETS)
         if topic is None:
             if isinstance(message, ListGroupsRequest):
                 return ListGroupsResponse(groups=[])
@@ -194,10 +206,10 @@ class Coordinators:
     # --- the loop around the machine ---------------------------------------------------------
 
     def _monotonic(self) -> Millis:
-        return self._broker.clock.monotonic_ms()
+        return self._clock.monotonic_ms()
 
     def _step(self, shard: _Shard, event: Event) -> None:
-        self._run(shard, shard.coordinator.step(event, self._monotonic(), self._broker.clock.now()))
+        self._run(shard, shard.coordinator.step(event, self._monotonic(), self._clock.now()))
 
     def _run(self, shard: _Shard, effects: Sequence[Effect]) -> None:
         remaining = deque(effects)
@@ -212,7 +224,7 @@ class Coordinators:
                     error_code = self._append(shard, effect)
                     if error_code is not None:
                         appended = Appended(token=effect.token, error_code=error_code)
-                        now = self._broker.clock.now()
+                        now = self._clock.now()
                         remaining.extend(shard.coordinator.step(appended, self._monotonic(), now))
                 case Note():
                     logger.info("group %s: %s", effect.group_id, effect.text)
@@ -222,10 +234,10 @@ class Coordinators:
 
     def _append(self, shard: _Shard, effect: Append) -> ErrorCode | None:
         """Append the records; None where that is reported later, once they are synced."""
-        now = self._broker.clock.now()
+        now = self._clock.now()
         batch = encode_batch(
             [(now, key, value, ()) for key, value in effect.records],
-            compression=Compression(self._broker.config.offsets_topic_compression_codec),
+            compression=Compression(self._config.offsets_topic_compression_codec),
         )
         try:
             appended = shard.replica.append(batch, Origin.COORDINATOR, now)
@@ -235,13 +247,13 @@ class Coordinators:
         if not appended.flush_due:
             return ErrorCode.NONE
         flushing = self._flush(shard, effect.token, appended.last_offset + 1)
-        self._broker.tasks.create_task(flushing, name=f"flush {shard.replica.topic_partition}")
+        self._tasks.create_task(flushing, name=f"flush {shard.replica.topic_partition}")
         return None
 
     async def _flush(self, shard: _Shard, token: int, end_offset: int) -> None:
         error_code = ErrorCode.NONE
         try:
-            await shard.replica.flush(end_offset, self._broker.clock.now())
+            await shard.replica.flush(end_offset, self._clock.now())
         except KafkaError as error:
             logger.warning("%s: %s", shard.replica.topic_partition, error)
             error_code = error.code
@@ -267,8 +279,7 @@ class Coordinators:
         self._step(shard, Tick())
 
 
-def _group_config(broker: Broker) -> GroupConfig:
-    config = broker.config
+def _group_config(config: BrokerConfig) -> GroupConfig:
     return GroupConfig(
         group_min_session_timeout_ms=config.group_min_session_timeout_ms,
         group_max_session_timeout_ms=config.group_max_session_timeout_ms,

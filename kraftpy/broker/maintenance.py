@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from kraftpy.broker.cleaner import Cleaner
+from kraftpy.broker.connection import Connection
+from kraftpy.broker.coordinators import Coordinators
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
+from kraftpy.broker.replicas import Replicas
+from kraftpy.config import BrokerConfig
+from kraftpy.ports import Clock
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.types import Millis
-
-if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
 
@@ -28,31 +30,42 @@ _IDLE_CHECK_MS = 30_000
 class Maintenance:
     """The periodic work of one broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        replicas: Replicas,
+        coordinators: Coordinators,
+        connections: Callable[[], Sequence[Connection]],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._replicas = replicas
+        self._coordinators = coordinators
+        self._connections = connections
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """The loops, each to be run as a task until it is cancelled."""
         loops = [self.retention(), self.flushes(), self.checkpoints(), self.expiry(), self.idle_connections()]
-        return [*loops, self.compaction()] if self._broker.config.log_cleaner_enable else loops
+        return [*loops, self.compaction()] if self._config.log_cleaner_enable else loops
 
     async def retention(self) -> None:
         """Delete what `retention.ms` and `retention.bytes` let go."""
-        config = self._broker.config
+        config = self._config
         await _pause(config.log_initial_task_delay_ms)
         while True:
-            for replica in self._broker.replicas:
+            for replica in self._replicas:
                 try:
-                    self._broker.replicas.delete_old_segments(replica)
+                    self._replicas.delete_old_segments(replica)
                 except OSError as error:
                     logger.error("%s: retention: %s", replica.topic_partition, error)
             await _pause(config.log_retention_check_interval_ms)
 
     async def compaction(self) -> None:
         """Compact what is due."""
-        cleaner = Cleaner(self._broker.replicas, self._broker.clock)
+        cleaner = Cleaner(self._replicas, self._clock)
         while True:
-            await _pause(self._broker.config.log_cleaner_backoff_ms)
+            await _pause(self._config.log_cleaner_backoff_ms)
             await cleaner.clean()
 
     async def flushes(self) -> None:
@@ -60,12 +73,12 @@ class Maintenance:
 
         What could not be opened is tried again here too.
         """
-        interval_ms = min(self._broker.config.log_flush_scheduler_interval_ms, _FLUSH_CHECK_MS)
+        interval_ms = min(self._config.log_flush_scheduler_interval_ms, _FLUSH_CHECK_MS)
         while True:
             await _pause(interval_ms)
             await self._bring_online()
-            now = self._broker.clock.now()
-            for replica in self._broker.replicas:
+            now = self._clock.now()
+            for replica in self._replicas:
                 log = replica.log
                 if log.is_failed or log.is_closed:
                     continue
@@ -82,13 +95,13 @@ class Maintenance:
                         logger.critical("%s %s: %s", replica.topic_partition, what, error)
 
     async def _bring_online(self) -> None:
-        for topic, partition in await self._broker.replicas.retry_offline():
+        for topic, partition in await self._replicas.retry_offline():
             if topic == CONSUMER_OFFSETS:
-                self._broker.coordinators.add(partition)
+                self._coordinators.add(partition)
 
     async def checkpoints(self) -> None:
         """Write down how far each log is durable, so that a start after a crash scans no more than it must."""
-        config = self._broker.config
+        config = self._config
         while True:
             await _pause(
                 min(
@@ -97,26 +110,26 @@ class Maintenance:
                 )
             )
             try:
-                await self._broker.replicas.checkpoint()
+                await self._replicas.checkpoint()
             except OSError as error:
                 logger.error("the checkpoints cannot be written: %s", error)
 
     async def expiry(self) -> None:
         """Forget idempotent producers that have been silent for `producer.id.expiration.ms`."""
         while True:
-            await _pause(self._broker.config.producer_id_expiration_check_interval_ms)
-            for replica in self._broker.replicas:
-                replica.log.expire_producers(self._broker.clock.now())
+            await _pause(self._config.producer_id_expiration_check_interval_ms)
+            for replica in self._replicas:
+                replica.log.expire_producers(self._clock.now())
 
     async def idle_connections(self) -> None:
         """Close connections that have said nothing for `connections.max.idle.ms`."""
-        limit_ms = self._broker.config.connections_max_idle_ms
+        limit_ms = self._config.connections_max_idle_ms
         if limit_ms < 0:
             return
         while True:
             await _pause(min(limit_ms, _IDLE_CHECK_MS))
             now = asyncio.get_running_loop().time()
-            for connection in self._broker.connections:
+            for connection in self._connections():
                 if not connection.is_serving and now - connection.last_active_at > limit_ms / 1000:
                     connection.abort()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from kraftpy.broker.auto_creation import auto_create_topics
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.config import load
@@ -27,7 +28,7 @@ async def test_a_partition_that_is_being_opened_is_not_opened_again(tmp_path: Pa
         try:
             opened = {}
             for name in ("one", "two", "three"):
-                assert await broker.auto_create_topics([name]) == {}
+                assert await auto_create_topics([name], broker.metadata, config, SystemClock()) == {}
                 for number in range(5):
                     opened[TopicPartition(name, number)] = broker.replicas.leader(name, number)
             assert {replica.topic_partition: replica for replica in broker.replicas} == opened

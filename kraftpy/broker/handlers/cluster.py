@@ -28,13 +28,12 @@ from kraftpy.protocol.messages.describe_log_dirs import (
 
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
+    from kraftpy.broker.request import RequestContext
 
 _BROKERS = 1
 
 
-async def api_versions(
-    broker: Broker, request: ApiVersionsRequest, context: apis.RequestContext
-) -> ApiVersionsResponse:
+async def api_versions(broker: Broker, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
     """Every API that is served, with its versions."""
     if context.api_version >= 3 and not (
         _is_software_name(request.client_software_name) and _is_software_name(request.client_software_version)
@@ -56,7 +55,7 @@ def _is_software_name(name: str) -> bool:
 
 
 async def describe_cluster(
-    broker: Broker, request: DescribeClusterRequest, context: apis.RequestContext
+    broker: Broker, request: DescribeClusterRequest, context: RequestContext
 ) -> DescribeClusterResponse:
     """The cluster's id, controller and brokers."""
     if request.endpoint_type != _BROKERS:
@@ -77,7 +76,7 @@ async def describe_cluster(
 
 
 async def describe_log_dirs(
-    broker: Broker, request: DescribeLogDirsRequest, context: apis.RequestContext
+    broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse:
     """Each log directory with the size of the partitions asked for (null: all)."""
     wanted = None

@@ -23,8 +23,8 @@ from kraftpy.protocol.messages import describe_configs as describe
 from kraftpy.protocol.messages import incremental_alter_configs as incremental
 
 if TYPE_CHECKING:
-    from kraftpy.broker.apis import RequestContext
     from kraftpy.broker.broker import Broker
+    from kraftpy.broker.request import RequestContext
 
 
 async def describe_configs(

@@ -29,10 +29,10 @@ from kraftpy.protocol.messages.fetch import (
 from kraftpy.types import LeaderEpoch, Offset
 
 if TYPE_CHECKING:
-    from kraftpy.broker.apis import RequestContext
     from kraftpy.broker.broker import Broker
     from kraftpy.broker.fetch_sessions import FetchContext, FetchedPartition, PartitionKey
     from kraftpy.broker.replica import Replica
+    from kraftpy.broker.request import RequestContext
 
 READ_COMMITTED = 1
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kraftpy.broker.auto_creation import auto_create_topics
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.groups.events import GroupRequest
 from kraftpy.groups.routing import partition_for_group
@@ -44,8 +45,8 @@ from kraftpy.protocol.messages.sync_group import SyncGroupRequest
 from kraftpy.types import ZERO_TOPIC_ID, TopicId
 
 if TYPE_CHECKING:
-    from kraftpy.broker.apis import RequestContext
     from kraftpy.broker.broker import Broker
+    from kraftpy.broker.request import RequestContext
 
 _GROUP = 0
 _FIRST_KEYS_VERSION = 4
@@ -123,7 +124,7 @@ async def _coordinator(broker: Broker, key: str, key_type: int, context: Request
         answer.error_message = "this broker coordinates consumer groups only"
         return answer
     if broker.image.topic(CONSUMER_OFFSETS) is None:
-        await broker.auto_create_topics([CONSUMER_OFFSETS])
+        await auto_create_topics([CONSUMER_OFFSETS], broker.metadata, broker.config, broker.clock)
     topic = broker.image.topic(CONSUMER_OFFSETS)
     if topic is None:
         answer.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kraftpy.broker.auto_creation import auto_create_topics
 from kraftpy.metadata.controller import is_internal, topic_name_problem
 from kraftpy.metadata.image import Partition, Topic
 from kraftpy.protocol.errors import ErrorCode
@@ -31,8 +32,8 @@ from kraftpy.protocol.messages.metadata import (
 from kraftpy.types import ZERO_TOPIC_ID, TopicId
 
 if TYPE_CHECKING:
-    from kraftpy.broker.apis import RequestContext
     from kraftpy.broker.broker import Broker
+    from kraftpy.broker.request import RequestContext
 
 _NULLABLE_NAME_VERSION = 12
 
@@ -64,7 +65,7 @@ async def _asked_for(
     missing = [name for name in names if broker.image.topic(name) is None]
     refused: dict[str, ErrorCode] = {}
     if missing and allow_creation and broker.config.auto_create_topics_enable:
-        refused = await broker.auto_create_topics(missing)
+        refused = await auto_create_topics(missing, broker.metadata, broker.config, broker.clock)
     topics = []
     for wanted in asked:
         if wanted.name is None or _is_by_id(wanted):

@@ -29,8 +29,8 @@ from kraftpy.protocol.messages.offset_for_leader_epoch import (
 from kraftpy.types import LeaderEpoch, Millis, Offset
 
 if TYPE_CHECKING:
-    from kraftpy.broker.apis import RequestContext
     from kraftpy.broker.broker import Broker
+    from kraftpy.broker.request import RequestContext
 
 READ_COMMITTED = 1
 

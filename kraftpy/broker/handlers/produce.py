@@ -34,8 +34,8 @@ from kraftpy.protocol.record_batch import HEADER_BYTES
 from kraftpy.types import TopicId
 
 if TYPE_CHECKING:
-    from kraftpy.broker.apis import RequestContext
     from kraftpy.broker.broker import Broker
+    from kraftpy.broker.request import RequestContext
 
 ALL_IN_SYNC = -1
 _FIRST_BATCH_VERSION = 3

@@ -23,8 +23,8 @@ from kraftpy.protocol.messages.describe_producers import (
 from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
-    from kraftpy.broker.apis import RequestContext
     from kraftpy.broker.broker import Broker
+    from kraftpy.broker.request import RequestContext
 
 
 async def init_producer_id(

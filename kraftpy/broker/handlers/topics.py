@@ -9,10 +9,10 @@ Left out: `timeout_ms` (a single node's decision is local; it does not time out)
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.apis import shortened
+from kraftpy.broker.auto_creation import new_topic_id
 from kraftpy.config.describe import describe_topic
 from kraftpy.metadata.commands import (
     ConfigValue,
@@ -47,19 +47,11 @@ from kraftpy.protocol.messages.delete_topics import DeletableTopicResult, Delete
 from kraftpy.types import BrokerId, Offset, TopicId
 
 if TYPE_CHECKING:
-    from kraftpy.broker.apis import RequestContext
     from kraftpy.broker.broker import Broker
+    from kraftpy.broker.request import RequestContext
 
 _FIRST_TOPIC_ID_VERSION = 6
 HIGH_WATERMARK = -1
-
-
-def new_topic_id() -> TopicId:
-    """A topic id nobody else draws: none of the reserved ones, and none that reads as an option (leading '-')."""
-    while True:
-        topic_id = uuid.uuid4().bytes
-        if not topic_id.startswith(b"\xf8") and topic_id[:15] != bytes(15):
-            return TopicId(topic_id)
 
 
 async def create_topics(broker: Broker, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:

@@ -1,0 +1,61 @@
+"""Topics that come to be because somebody asked for them: the users' with the defaults, the broker's own with theirs.
+
+Left out: creating them with other settings than the defaults; that is CreateTopics.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from kraftpy.broker.internal_topics import settings_of
+from kraftpy.broker.metadata import MetadataLog
+from kraftpy.config import BrokerConfig
+from kraftpy.metadata.commands import ConfigValue, CreateTopics, NewTopic
+from kraftpy.ports import Clock
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.types import TopicId
+
+
+def new_topic_id() -> TopicId:
+    """A topic id nobody else draws: none of the reserved ones, and none that reads as an option (leading '-')."""
+    while True:
+        topic_id = uuid.uuid4().bytes
+        if not topic_id.startswith(b"\xf8") and topic_id[:15] != bytes(15):
+            return TopicId(topic_id)
+
+
+async def auto_create_topics(
+    names: Sequence[str], metadata: MetadataLog, config: BrokerConfig, clock: Clock
+) -> dict[str, ErrorCode]:
+    """Create topics with the defaults; an error code for each that could not be."""
+    topics = [_new_topic(name, config) for name in dict.fromkeys(names)]
+    command = CreateTopics(
+        topics=tuple(topics),
+        time_ms=clock.now(),
+        default_partitions=config.num_partitions,
+        default_replication_factor=config.default_replication_factor,
+    )
+    try:
+        decision = await metadata.submit(command)
+    except KafkaError as error:
+        return {topic.name: error.code for topic in topics}
+    refused: dict[str, ErrorCode] = {}
+    for result in decision.result or ():
+        # Somebody else may have created it in the meantime, which is as good.
+        if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) and result.name is not None:
+            refused[result.name] = result.error
+    return refused
+
+
+def _new_topic(name: str, config: BrokerConfig) -> NewTopic:
+    internal = settings_of(name, config)
+    if internal is None:
+        return NewTopic(name=name, topic_id=new_topic_id())
+    return NewTopic(
+        name=name,
+        topic_id=new_topic_id(),
+        partitions=internal.partitions,
+        replication_factor=internal.replication_factor,
+        configs=tuple(ConfigValue(name=setting, value=value) for setting, value in internal.configs),
+    )

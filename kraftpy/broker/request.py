@@ -1,0 +1,18 @@
+"""What a handler is told of a request besides the message itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kraftpy.protocol.apis import ApiKey
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestContext:
+    """Who asks, in which version, and where they came in."""
+
+    api_key: ApiKey
+    api_version: int
+    client_id: str
+    client_host: str
+    listener: str
