@@ -99,9 +99,8 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """The rest of the frame being received, or the buffer of all."""
         if self._partial is not None:
-            if self._partial_bytes == len(
-                self._partial
-            ):  # here, not in buffer_updated: there the caller still holds it
+            # It grows here and not in buffer_updated, where the caller still holds it.
+            if self._partial_bytes == len(self._partial):
                 room = min(self._partial_size, 2 * self._partial_bytes) - self._partial_bytes
                 self._partial.extend(bytes(room))
             return memoryview(self._partial)[self._partial_bytes :]
