@@ -38,12 +38,8 @@ PUBLIC = {
 }
 """Modules nothing in the package imports, and who does."""
 
-WORKPLACE = re.compile(
-    r"/work/|/home/\w|/root/|/Users/\w|bash_jobs|/opt/wheels|artifactory|nexus\.|pypi-proxy|shared/design|raft-lab"
-    r"|\bcontract\.md|\bissues? \d+\b",
-    re.IGNORECASE,
-)
-"""Paths, hosts and papers of the machine the code happened to be written on."""
+A_MACHINE = re.compile(r"(?<![\w.])/(?:home|root|Users|work)/\w")
+"""Paths of the machine that the code happened to be written on."""
 
 
 @functools.cache
@@ -150,7 +146,7 @@ def test_nothing_of_the_workplace_is_left_in_a_file() -> None:
         found += [
             f"{name}:{number}: {line.strip()}"
             for number, line in enumerate(text.splitlines(), 1)
-            if WORKPLACE.search(line)
+            if A_MACHINE.search(line)
         ]
     assert found == []
 
