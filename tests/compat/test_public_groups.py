@@ -107,15 +107,24 @@ class KafkaPythonMember:
 
 
 class AioKafkaMember:
-    """A member of a group through aiokafka; its loop runs, heartbeats included, while it is polled."""
+    """A member of a group through aiokafka, with a loop and a thread of its own: its heartbeats wait for nobody."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, **settings: Any) -> None:
-        self.runner = asyncio.Runner()
         self.values: list[bytes] = []
-        self.runner.run(self._start(bootstrap, topic, group, settings))
+        self.consumer: aiokafka.AIOKafkaConsumer | None = None
+        self.failure: BaseException | None = None
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self._run, args=(bootstrap, topic, group, settings))
+        self.thread.start()
 
-    async def _start(self, bootstrap: str, topic: str, group: str, settings: dict[str, Any]) -> None:
-        self.consumer = aiokafka.AIOKafkaConsumer(
+    def _run(self, *arguments: Any) -> None:
+        try:
+            asyncio.run(self._consume(*arguments))
+        except BaseException as failure:
+            self.failure = failure
+
+    async def _consume(self, bootstrap: str, topic: str, group: str, settings: dict[str, Any]) -> None:
+        consumer = aiokafka.AIOKafkaConsumer(
             topic,
             bootstrap_servers=bootstrap,
             group_id=group,
@@ -124,25 +133,27 @@ class AioKafkaMember:
             heartbeat_interval_ms=200,
             **settings,
         )
-        # Joins in the background: start() would wait for the other members, which nobody polls meanwhile.
-        self.starting = asyncio.create_task(self.consumer.start())
+        try:
+            await consumer.start()
+            self.consumer = consumer
+            while not self.stopping.is_set():
+                for records in (await consumer.getmany(timeout_ms=50)).values():
+                    self.values.extend(record.value for record in records)
+        finally:
+            await consumer.stop()
 
     def poll(self) -> None:
-        self.runner.run(self._poll())
-
-    async def _poll(self) -> None:
-        done, _ = await asyncio.wait([self.starting], timeout=0.05)
-        if done:
-            self.starting.result()
-            for records in (await self.consumer.getmany(timeout_ms=50)).values():
-                self.values.extend(record.value for record in records)
+        time.sleep(0.02)  # the thread polls; the caller looks again
+        if self.failure is not None:
+            raise self.failure
 
     def partitions(self) -> set[int]:
-        return {partition.partition for partition in self.consumer.assignment()}
+        return set() if self.consumer is None else {each.partition for each in self.consumer.assignment()}
 
     def close(self) -> None:
-        self.runner.run(self.consumer.stop())
-        self.runner.close()
+        self.stopping.set()
+        self.thread.join(BOUND_SECONDS)
+        assert not self.thread.is_alive()
 
 
 MEMBERS: dict[str, Callable[..., Any]] = {
