@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check format bench compat clean
+.PHONY: help demo chaos-check chaos-sim test test-failures check format bench bench-failover sim compat image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 help:                ## this list
@@ -37,12 +37,43 @@ check: $(VENV)/.dev  ## format, lint, types, import contracts
 bench: $(VENV)/.dev  ## rates, start-up and memory, beside a peer's, into bench/RESULTS.md
 	$(BIN)/python -m bench
 
+sim: $(VENV)/.dev    ## the quorum, replicas, compacted logs and power losses of a log: faults, in thousands of runs
+	$(BIN)/python tests/quorum/simulation.py --changes 1000000
+	$(BIN)/python tests/replication/replication_simulation.py --seeds 3000
+	$(BIN)/python tests/replication/replication_simulation.py --seeds 500 --replicas 5
+	$(BIN)/python tests/log/compaction_simulation.py --seeds 3000
+	$(BIN)/python tests/log/power_loss.py --points 10000
+
+chaos-sim: $(VENV)/.dev  ## whole clusters, simulated under faults: 200 seeds of five minutes
+	$(BIN)/python -m chaos sim --seeds 200
+
+chaos-check: $(VENV)/.dev  ## every checker over a history: make chaos-check FILE=history.jsonl
+	$(BIN)/python -m chaos check $(FILE)
+
+bench-failover: $(VENV)/.dev  ## kills, pauses, cuts and restarts of three nodes, into bench/FAILOVER.md
+	$(BIN)/python -m bench.failover
+
+test-failures: $(VENV)/.dev  ## many more random failures than `test` has
+	KRAFTPY_CLUSTER_ROUNDS=50 $(BIN)/python -m pytest tests/cluster/test_failures.py -k random --timeout 1800
+	KRAFTPY_CLEANER_ROUNDS=20 $(BIN)/python -m pytest tests/broker/test_cleaning_process.py -k middle_of_cleaning --timeout 1800
+
 format: $(VENV)/.dev ## rewrite the files as `check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-compat: $(VENV)/.dev ## kafka-python's own integration suite against our server
+compat: $(VENV)/.dev ## kafka-python's own integration suite against our server, Kafka's classes on our files (JDK, Maven)
 	$(BIN)/python tests/compat/kafka_python_suite.py
+	$(BIN)/python tests/compat/java_suite.py
+
+image:               ## the container image `kraftpy`
+	docker build --file docker/Dockerfile --tag kraftpy .
+
+wheelhouse: | $(BIN)/python  ## wheels for an image that is built where no package index is reached
+	PYTHON=$(BIN)/python docker/wheelhouse.sh
+
+docker-test: $(VENV)/.dev wheelhouse  ## the image and the compose cluster, with a real engine (as root it is installed)
+	sh tests/docker/engine.sh
+	$(BIN)/python -m pytest -p no:randomly tests/docker/compose_suite.py
 
 clean:               ## remove what the targets made
-	rm -rf $(VENV) build dist demo-output kraftpy-data
+	rm -rf $(VENV) build dist demo-output kraftpy-data docker/wheelhouse/*.whl

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import machine, startup, throughput
+from bench import machine, quorum, startup, throughput
 from bench.brokers import ours
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -82,9 +82,10 @@ def produce_and_consume(arguments: argparse.Namespace) -> Lines:
     return [
         *lines,
         "",
-        "Method: each run of producing has a fresh broker. Right before it as much memory as it needs is touched by "
-        "writing a file and deleting it, until that goes at 1.5 GB/s: the host of a virtual machine may back memory "
-        "only when it is touched, at a tenth of the speed, and take it back seconds after it is freed. The mock keeps "
+        "Method: each run of producing has a fresh broker, to which 20 MB are sent first that do not count. Right "
+        "before the run as much memory as it needs is touched by writing a file and deleting it, until that goes at "
+        "1.5 GB/s: the host of a virtual machine may back memory only when it is touched, at a tenth of the speed, "
+        "and take it back seconds after it is freed. The mock keeps "
         "5 MB of each partition and uses that memory again; ours keeps all, and pays for what is not there after all. "
         "Consuming reads the same records from both, 20 topics of 4 partitions, each below what the mock keeps; "
         f"{', '.join(f'{name}={value}' for name, value in throughput.CONSUMER_SETTINGS.items())}, so that librdkafka "
@@ -112,6 +113,51 @@ def start_and_memory(arguments: argparse.Namespace) -> Lines:
         f"< {startup.TARGET_MB:.0f} MB: {_met(found.used_mb < startup.TARGET_MB)} |",
         "",
         "Each start is a new process, timed from its creation to its first ApiVersions answer; the disk cache is warm.",
+    ]
+
+
+def quorum_syncs(arguments: argparse.Namespace) -> Lines:
+    """What producers feel of the metadata journal's syncs."""
+    without, with_writes = quorum.run(arguments.directory)
+    return [
+        "## Producing while the metadata change",
+        "",
+        "| acks=1, one record of 1 KB after the other | requests | p50, ms | p99, ms | worst, ms |",
+        "|---|--:|--:|--:|--:|",
+        *(
+            f"| {name} | {found.requests:,} | {found.p50_ms:.2f} | {found.p99_ms:.2f} | {found.worst_ms:.1f} |"
+            for name, found in (
+                ("metadata at rest", without),
+                (f"{with_writes.metadata_writes:,} metadata writes meanwhile, each synced", with_writes),
+            )
+        ),
+        "",
+        f"p99 with the writes is {with_writes.p99_ms / without.p99_ms:.2f} times that without. Journal and logs are on "
+        "one disk, the clients on the same machine.",
+    ]
+
+
+def syncs_before_acknowledging(arguments: argparse.Namespace) -> Lines:
+    """What durability costs."""
+    from bench import durability
+
+    sync_ms, found = durability.run(arguments.directory)
+    return [
+        "## Syncing before acknowledging",
+        "",
+        f"acks=all, one record of 1 KB after the other from each producer, a topic of {durability.PARTITIONS} "
+        f"partitions. A sync of 1 KB takes this disk {sync_ms:.2f} ms.",
+        "",
+        "| | producers | requests/s | p50, ms | p99, ms | syncs a request |",
+        "|---|--:|--:|--:|--:|--:|",
+        *(
+            f"| {each.mode} | {each.producers} | {each.requests_per_s:,.0f} | {each.p50_ms:.2f} | {each.p99_ms:.2f} | "
+            f"{each.syncs_per_request:.3f} |"
+            for each in found
+        ),
+        "",
+        "All clients are in one process, on the same machine. A request waits for at most two rounds of syncs, which "
+        "all that came meanwhile share; a round syncs each partition that was written to.",
     ]
 
 
@@ -149,14 +195,121 @@ def log_scale(arguments: argparse.Namespace) -> Lines:
     return [
         "## The log at different sizes",
         "",
-        "Microseconds a call, median (mean); the ratio is that of the medians, largest log to smallest.",
+        "Microseconds a call, p50 / p99; the ratios are those of the largest log to the smallest. The controls read as "
+        "much at random places, with a CRC and without a log.",
         "",
-        f"| | {' | '.join(sizes)} | ratio |",
+        f"| | {' | '.join(sizes)} | ratios |",
         f"|---|{'--:|' * (len(sizes) + 1)}",
         *(
-            f"| {call.strip()} | {' | '.join('{:.1f} ({:.1f})'.format(*figures[size][call]) for size in sizes)} | "
-            f"{last[call][0] / first[call][0]:.2f} |"
+            f"| {call.strip()} | {' | '.join('{:.1f} / {:.1f}'.format(*figures[size][call]) for size in sizes)} | "
+            f"{last[call][0] / first[call][0]:.2f} / {last[call][1] / first[call][1]:.2f} |"
             for call in first
+        ),
+    ]
+
+
+def after_sigkill(arguments: argparse.Namespace) -> Lines:
+    """How soon a large node is back."""
+    from bench import recovery
+
+    found = recovery.run(2.0 if arguments.quick else 10.0, arguments.directory)
+    return [
+        "## Serving again after SIGKILL",
+        "",
+        f"{found.gigabytes:.1f} GB in {found.partitions} partitions, records of 1 KB in large batches. Seconds from "
+        f"the start of the process; target for the first record: {recovery.TARGET_S:.0f} s.",
+        "",
+        "| | to be read again | ready | first record fetched | target |",
+        "|---|--:|--:|--:|--:|",
+        *(
+            f"| {each.what} | {each.behind_gb:.2f} GB | {each.ready_s:.1f} s | {each.fetched_s:.1f} s | "
+            f"{_met(each.fetched_s < recovery.TARGET_S)} |"
+            for each in found.restarts
+        ),
+        "",
+        "What was written is in the page cache, as far as that is large enough.",
+    ]
+
+
+def many_partitions(arguments: argparse.Namespace) -> Lines:
+    """What thousands of partitions cost."""
+    from bench import partitions
+
+    found = partitions.run(arguments.directory)
+    return [
+        "## Many partitions",
+        "",
+        f"A node with {partitions.PARTITIONS:,} partitions that may open {partitions.FILES:,} files.",
+        "",
+        "| | found | target |",
+        "|---|--:|--:|",
+        f"| memory of an idle partition | {found.idle_kb:.1f} kB | "
+        f"< {partitions.TARGET_KB:.0f} kB: {_met(found.idle_kb < partitions.TARGET_KB)} |",
+        f"| memory of a partition with a record, once that was read | {found.used_kb:.1f} kB | |",
+        f"| start after a clean stop | {found.start_after_stop_s:.1f} s | "
+        f"< {partitions.TARGET_START_S:.0f} s: {_met(found.start_after_stop_s < partitions.TARGET_START_S)} |",
+        f"| start after SIGKILL, records in each | {found.start_after_kill_s:.1f} s | "
+        f"< {partitions.TARGET_START_S:.0f} s: {_met(found.start_after_kill_s < partitions.TARGET_START_S)} |",
+        f"| clean stop, records in each | {found.stop_s:.1f} s | |",
+        f"| open files at rest, none written to | {found.files_at_rest} | |",
+        f"| open files at most, in all that was done here | {found.files_at_most} | "
+        f"< {partitions.FILES:,}: {_met(found.files_at_most < partitions.FILES)} |",
+        f"| processor at rest, of one core | {found.idle_cpu_percent:.1f} % | |",
+        f"| create one topic of {partitions.PARTITIONS:,} partitions | {found.create_one_topic_s:.1f} s | |",
+        f"| create {partitions.TOPICS} topics of {partitions.PARTITIONS // partitions.TOPICS} | "
+        f"{found.create_many_topics_s:.1f} s | |",
+        f"| a record to each, and all read | {found.produce_s:.1f} s, {found.consume_s:.1f} s | |",
+    ]
+
+
+def compacted(arguments: argparse.Namespace) -> Lines:
+    """What compaction takes, and what producers feel of it."""
+    from bench import compaction
+
+    found, at_rest, cleaned = compaction.run(arguments.directory, 0.1 if arguments.quick else 1.0)
+    return [
+        "## Compaction",
+        "",
+        f"| {found.records:,} records, {compaction.KEYS:,} keys, values of {compaction.VALUE_BYTES} bytes | |",
+        "|---|--:|",
+        f"| time to clean | {found.seconds:.1f} s |",
+        f"| speed | {found.bytes_before / found.seconds / 1e6:.0f} MB/s, "
+        f"{found.records / found.seconds:,.0f} records/s |",
+        f"| size before, after | {found.bytes_before / 1e6:.0f} MB, {found.bytes_after / 1e6:.0f} MB |",
+        f"| memory of the process that cleans, at most | {found.peak_mb:.0f} MB |",
+        "",
+        "| acks=1, one record of 1 KB after the other | requests | p50, ms | p99, ms | worst, ms |",
+        "|---|--:|--:|--:|--:|",
+        *(
+            f"| {name} | {each.requests:,} | {each.p50_ms:.2f} | {each.p99_ms:.2f} | {each.worst_ms:.1f} |"
+            for name, each in (
+                ("nothing is cleaned", at_rest),
+                ("another topic of the broker is cleaned", cleaned),
+            )
+        ),
+        "",
+        f"p99 while it cleans is {cleaned.p99_ms / at_rest.p99_ms:.2f} times that without. The cleaner is a process of "
+        "its own; broker, cleaner and client share the machine.",
+    ]
+
+
+def fetch_cpu(arguments: argparse.Namespace) -> Lines:
+    """What a gigabyte costs the broker that consumers fetch."""
+    from bench import cpu_per_gb
+
+    figures = cpu_per_gb.run(arguments.directory, rounds=2 if arguments.quick else 3)
+    ways = list(cpu_per_gb.WAYS)
+    return [
+        "## What a fetched gigabyte costs the broker",
+        "",
+        "Seconds of processor time, the least of several rounds; each way has a broker of its own, asked in turn. "
+        f"Batches of {cpu_per_gb.text(cpu_per_gb.BATCH_BYTES)}; the consumers read one partition, from page cache.",
+        "",
+        f"| bytes of an answer | consumers | {' | '.join(ways)} |",
+        f"|--:|--:|{'--:|' * len(ways)}",
+        *(
+            f"| {cpu_per_gb.text(answer_bytes)} | {consumers} | {' | '.join(f'{cells[way]:.2f}' for way in ways)} |"
+            for (answer_bytes, consumers), cells in figures.items()
         ),
     ]
 
@@ -190,8 +343,14 @@ def _met(yes: bool) -> str:
 SECTIONS: dict[str, Callable[[argparse.Namespace], Lines]] = {
     "throughput": produce_and_consume,
     "startup": start_and_memory,
+    "quorum": quorum_syncs,
+    "durability": syncs_before_acknowledging,
     "codec": client_codec,
     "log": log_scale,
+    "compaction": compacted,
+    "recovery": after_sigkill,
+    "fetch": fetch_cpu,
+    "partitions": many_partitions,
     "spark": spark_read,
 }
 

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,28 +44,36 @@ class Running:
                 if process.stdout.readline() != "ready\n":
                     raise RuntimeError(f"{command} did not get ready")
                 before()
-            used = self._cpu_seconds()
+            used = self.cpu_seconds()
             output, _ = process.communicate("go\n" if before is not None else "")
         if process.returncode:
             raise RuntimeError(f"{command} failed")
         figures: dict[str, Any] = json.loads(output)
-        figures["broker_cpu"] = self._cpu_seconds() - used
+        figures["broker_cpu"] = self.cpu_seconds() - used
         return figures
 
-    def _cpu_seconds(self) -> float:
+    def cpu_seconds(self) -> float:
+        """Processor time it has used."""
         times = self.process.cpu_times()
         return times.user + times.system
 
 
-def server_command(directory: Path, *, port: int = 0) -> list[str]:
-    """How ours is started."""
+PROGRAM = (sys.executable, "-m", "kraftpy")
+
+
+def server_command(
+    directory: Path, *, port: int = 0, settings: Mapping[str, str] | None = None, program: Sequence[str] = PROGRAM
+) -> list[str]:
+    """How ours is started; `program` stands for `kraftpy`."""
+    more = settings or {}
     settings = {
         "log.dirs": str(directory),
         "listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "num.partitions": str(PARTITIONS),
+        **more,
     }
     overrides = [part for name, value in settings.items() for part in ("--override", f"{name}={value}")]
-    return [sys.executable, "-m", "kraftpy", "server", *overrides]
+    return [*program, "server", *overrides]
 
 
 def bootstrap_of(ready_line: str) -> str:
@@ -77,10 +85,13 @@ def bootstrap_of(ready_line: str) -> str:
 
 
 @contextmanager
-def ours(under: Path) -> Iterator[Running]:
+def ours(
+    under: Path, settings: Mapping[str, str] | None = None, *, program: Sequence[str] = PROGRAM
+) -> Iterator[Running]:
     """Our server on a new directory under `under`, which is gone afterwards."""
     directory = Path(tempfile.mkdtemp(prefix="kraftpy-bench-", dir=under))
-    process = subprocess.Popen(server_command(directory), stdout=subprocess.PIPE, text=True)
+    command = server_command(directory, settings=settings, program=program)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         bootstrap = bootstrap_of(process.stdout.readline())

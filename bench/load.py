@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 QUIET = {"log_level": 0}
 CHUNK = 1000
+WARM_UP_BYTES = 20_000_000
 
 
 def mock() -> None:
@@ -40,7 +41,8 @@ def produce(
     """Send `count` records of `size` bytes, a thousand to each topic in turn; seconds until the last was acknowledged.
 
     Each thousand goes to one partition of `partitions`, in turn, or where that is 0 wherever librdkafka puts them.
-    With `wait`, a line is printed when all is ready, and one awaited before it begins.
+    With `wait`, 20 MB are sent first that do not count; a line is printed when all is ready, and one awaited before it
+    begins.
     """
     failed = 0
 
@@ -63,9 +65,20 @@ def produce(
     producer.flush(60)
     targets = [(topic, index) for index in range(partitions) for topic in topics] or [(topic, -1) for topic in topics]
     if wait:
+        _send(producer, value, targets, WARM_UP_BYTES // size)
+        producer.flush(60)
         print("ready", flush=True)
         sys.stdin.readline()
     started = time.perf_counter()
+    _send(producer, value, targets, count)
+    rest = producer.flush(120)
+    seconds = time.perf_counter() - started
+    if failed or rest:
+        raise SystemExit(f"{failed} failed, {rest} not delivered")
+    return {"seconds": seconds, "records": count, "rate": count / seconds, "mb_per_s": count * size / seconds / 1e6}
+
+
+def _send(producer: Producer, value: bytes, targets: list[tuple[str, int]], count: int) -> None:
     for start in range(0, count, CHUNK):
         topic, partition = targets[start // CHUNK % len(targets)]
         for _ in range(min(CHUNK, count - start)):
@@ -76,11 +89,6 @@ def produce(
                 except BufferError:
                     producer.poll(0.001)
         producer.poll(0)
-    rest = producer.flush(120)
-    seconds = time.perf_counter() - started
-    if failed or rest:
-        raise SystemExit(f"{failed} failed, {rest} not delivered")
-    return {"seconds": seconds, "records": count, "rate": count / seconds, "mb_per_s": count * size / seconds / 1e6}
 
 
 def consume(bootstrap: str, topics: list[str], settings: dict[str, str]) -> dict[str, float]:

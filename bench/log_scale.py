@@ -2,10 +2,11 @@
 
 One partition's log on real files, default segments (1 GiB) and index intervals, batches of 4 KiB. The log is appended
 to until it has each size; there a window of appends, of reads at the end, of reads of 64 KiB anywhere, and of look-ups
-by time is measured call by call. Printed are median and mean in microseconds, and the ratio of the medians of the last
-size to the first. The mean includes rolls of segments and the kernel's own pauses. In the large log most reads go to
-sealed segments, whose indexes are looked up in files, and to memory that no processor cache holds; a plain pread of as
-many bytes shows the share of the latter.
+by time is measured call by call. Printed are p50 and p99 in microseconds, and the ratios of those of the last size to
+the first. The p99 includes rolls of segments and the kernel's own pauses. In the large log most reads go to sealed
+segments, whose indexes are looked up in files, and to memory that no processor cache holds. The controls show the share
+of that: as many bytes at random places by a plain pread, with the CRC that checking them takes at least, in turn with
+the read, so that either meets cold memory as often.
 
 Run: python -m bench.log_scale [GIB] [--directory DIR]     (default 2; 10 needs that much disk)
 """
@@ -18,13 +19,17 @@ import shutil
 import statistics
 import tempfile
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from crc32c import crc32c
+
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log.partition_log import PartitionLog
+from kraftpy.ports import File
 from kraftpy.protocol.record_batch import encode_batch
 from kraftpy.types import Millis
 
@@ -32,7 +37,7 @@ START = Millis(1_700_000_000_000)
 BATCH_BYTES = 4096
 READ_BYTES = 64 * 1024
 SAMPLES = 2000
-SMALL_BYTES = 10 * 1024 * 1024
+SMALL_BYTES = 100 * 1024 * 1024
 UNIT = "us"
 
 
@@ -53,6 +58,8 @@ class Scale:
         self.now = START
         self.appended = 0
         topic = TopicConfig(message_timestamp_type="LogAppendTime")
+        self.bases: list[int] = []
+        self.files: list[File] = []
         self.log = PartitionLog.open(OsDirectory(directory), topic, now=START, clean=True)
 
     def append(self) -> None:
@@ -69,48 +76,55 @@ class Scale:
             for _ in range(256):
                 self.append()
 
-    def sample(self, call: Callable[[int], Any], samples: int = SAMPLES) -> tuple[float, float]:
-        """Median and mean microseconds of a call, which is given a random offset of the log."""
+    def sample(self, *calls: Callable[[int], Any], samples: int = SAMPLES) -> list[tuple[float, float]]:
+        """p50 and p99 microseconds of calls, which are given random offsets of the log: one call after the other, each
+        with offsets of its own, so that none finds warm what another has read."""
         rng = random.Random(2)
-        taken = []
+        taken: list[list[float]] = [[] for _ in calls]
         for _ in range(samples):
-            offset = rng.randrange(self.log.log_end_offset)
-            before = time.perf_counter_ns()
-            call(offset)
-            taken.append((time.perf_counter_ns() - before) / 1000)
-        return statistics.median(taken), statistics.fmean(taken)
+            for call, figures in zip(calls, taken, strict=True):
+                offset = rng.randrange(self.log.log_end_offset)
+                before = time.perf_counter_ns()
+                call(offset)
+                figures.append((time.perf_counter_ns() - before) / 1000)
+        return [(statistics.median(each), statistics.quantiles(each, n=100)[98]) for each in taken]
 
-    def pread(self, offset: int) -> bytes:
-        """What the kernel alone takes for as many bytes, about where the offset lies."""
-        segment = next(each for each in reversed(self.log.segments) if each.base_offset <= offset)
-        return segment.log.get().read((offset - segment.base_offset) * BATCH_BYTES // 38, READ_BYTES)
+    def pread(self, offset: int, length: int) -> None:
+        """What the kernel and the check alone take for as many bytes, about where the offset lies."""
+        number = bisect_right(self.bases, offset) - 1
+        position = (offset - self.bases[number]) * BATCH_BYTES // 38
+        crc32c(self.files[number].read(position, length))
 
     def measure(self) -> dict[str, tuple[float, float]]:
         """What each call costs now."""
         log, read_on = self.log, [self.log.log_end_offset]
+        segments = log.segments
+        self.bases, self.files = [each.base_offset for each in segments], [each.log.get() for each in segments]
 
         def read_tail(_: int) -> None:
             read_on[0] = log.read(read_on[0], READ_BYTES).next_offset
 
-        figures = {"append 4 KiB": self.sample(lambda _: self.append())}
-        figures["read on, 64 KiB"] = self.sample(read_tail, samples=SAMPLES * BATCH_BYTES // READ_BYTES)
-        figures["  plain pread, 64 KiB"] = self.sample(self.pread)
-        figures["read anywhere, 64 KiB"] = self.sample(lambda offset: log.read(offset, READ_BYTES))
-        span = self.now - START
-        end = log.log_end_offset
-        figures["find a time"] = self.sample(
-            lambda offset: log.offset_for_timestamp(START + offset * span // end), samples=SAMPLES // 4
+        figures: dict[str, tuple[float, float]] = {}
+        (figures["append 4 KiB"],) = self.sample(lambda _: self.append())
+        (figures["read on, 64 KiB"],) = self.sample(read_tail, samples=SAMPLES * BATCH_BYTES // READ_BYTES)
+        span, end = self.now - START, log.log_end_offset
+        figures["read anywhere, 64 KiB"], figures["  control: pread and CRC of 64 KiB"] = self.sample(
+            lambda offset: log.read(offset, READ_BYTES), lambda offset: self.pread(offset, READ_BYTES)
+        )
+        figures["find a time"], figures["  control: pread and CRC of a batch"] = self.sample(
+            lambda offset: log.offset_for_timestamp(START + offset * span // end),
+            lambda offset: self.pread(offset, BATCH_BYTES),
         )
         return figures
 
 
 def run(gib: float = 2.0, directory: Path | None = None) -> dict[str, dict[str, tuple[float, float]]]:
-    """(median, mean) microseconds per call by size and call. `directory` must be on the disk that is meant."""
+    """(p50, p99) microseconds per call by size and call. `directory` must be on the disk that is meant."""
     place = Path(tempfile.mkdtemp(prefix="kraftpy-log-scale-", dir=directory))
     try:
         scale = Scale(place)
         figures = {}
-        for size in sorted({SMALL_BYTES, 10 * SMALL_BYTES, int(gib * 2**30)}):
+        for size in sorted({SMALL_BYTES, 1 << 30, int(gib * 2**30)}):
             scale.grow(size)
             figures[_text(size)] = scale.measure()
         scale.log.release()
@@ -131,13 +145,11 @@ def main() -> None:
     arguments = parser.parse_args()
     figures = run(arguments.gib, arguments.directory)
     sizes = list(figures)
-    print(f"{'us per call, median (mean)':<26}" + "".join(f"{size:>20}" for size in sizes) + f"{'ratio':>8}")
+    print(f"{'us per call, p50 / p99':<36}" + "".join(f"{size:>20}" for size in sizes) + f"{'ratios':>14}")
     for call in figures[sizes[0]]:
         cells = [figures[size][call] for size in sizes]
-        ratio = cells[-1][0] / cells[0][0]
-        print(
-            f"{call:<26}" + "".join(f"{f'{median:.1f} ({mean:.1f})':>20}" for median, mean in cells) + f"{ratio:>8.2f}"
-        )
+        ratios = " / ".join(f"{last / first:.2f}" for first, last in zip(cells[0], cells[-1], strict=True))
+        print(f"{call:<36}" + "".join(f"{f'{p50:.1f} / {p99:.1f}':>20}" for p50, p99 in cells) + f"{ratios:>14}")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,11 @@ class File(Protocol):
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes."""
+        """Cut the file to `size` bytes, and give back what `reserve` asked for beyond."""
+        ...
+
+    def reserve(self, position: int, length: int) -> None:
+        """A hint that these bytes are going to be written: space for them, while the size stays. Never raises."""
         ...
 
     def sync(self) -> None:

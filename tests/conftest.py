@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import signal
+import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +14,23 @@ import pytest
 from kraftpy.testing.cluster import EmbeddedBroker
 
 BrokerFactory = Callable[..., EmbeddedBroker]
+
+
+def pytest_configure() -> None:
+    """Be interruptible, and have the processes that tests start be so too: a shell that starts the tests in the
+    background has them, and all they start, ignore SIGINT."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what this machine did not let be tested: no test is skipped, some have fewer ways."""
+    mounting = sys.modules.get("mounting")
+    if mounting is not None and not mounting.CAN_MOUNT:
+        terminalreporter.write_line(
+            "No file system can be mounted here (that takes root, loop devices and mkfs.ext4): log directories failed "
+            "in tests by being moved away, and by nothing else."
+        )
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +56,16 @@ def start_broker(tmp_path: Path) -> Iterator[BrokerFactory]:
     yield start
     for broker in started:
         broker.close()
+
+
+@pytest.fixture
+def sockets_collected() -> Iterator[None]:
+    """kafka-python forgets to close sockets that could not connect: closed here, so that no later test is blamed."""
+    yield
+    gc.collect()
+    for each in gc.get_objects():
+        if issubclass(type(each), socket.socket) and each.fileno() >= 0 and each.family == socket.AF_INET:
+            try:
+                each.getpeername()
+            except OSError:
+                each.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kraftpy.config import BrokerConfig, ConfigError, Listener, Origin, load
+from kraftpy.config import Address, BrokerConfig, ConfigError, Listener, Origin, Voter, load
 from kraftpy.config.sources import environment_settings, parse_properties, setting_name
 
 
@@ -124,6 +124,9 @@ def test_an_override_needs_a_name_and_a_value(override: str) -> None:
         load(None, {}, [override])
 
 
+QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -143,6 +146,14 @@ def test_an_override_needs_a_name_and_a_value(override: str) -> None:
         (
             {"log.cleaner.min.compaction.lag.ms": "5", "log.cleaner.max.compaction.lag.ms": "4"},
             "min.compaction.lag.ms=5 is not allowed: it is above max.compaction.lag.ms=4",
+        ),
+        (
+            {"log.cleaner.threads": "3", "log.cleaner.dedupe.buffer.size": "3145727"},
+            "log.cleaner.dedupe.buffer.size is below 1 MiB for each of log.cleaner.threads",
+        ),
+        (
+            {"log.cleaner.io.max.bytes.per.second": "0"},
+            "log.cleaner.io.max.bytes.per.second is not allowed: expected more than 0",
         ),
         ({"listeners": "localhost:9092"}, "listeners='localhost:9092' is not allowed: expected NAME://host:port"),
         (
@@ -170,6 +181,63 @@ def test_an_override_needs_a_name_and_a_value(override: str) -> None:
         ),
         ({"advertised.listeners": "B://h:1"}, "advertised.listeners: B is not among listeners (PLAINTEXT)"),
         ({"inter.broker.listener.name": "B"}, "inter.broker.listener.name=B is not among listeners"),
+        (
+            {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2", "inter.broker.listener.name": "CONTROLLER"},
+            "inter.broker.listener.name=CONTROLLER is in controller.listener.names",
+        ),
+        (
+            {"inter.broker.listener.name": "PLAINTEXT", "security.inter.broker.protocol": "PLAINTEXT"},
+            "inter.broker.listener.name and security.inter.broker.protocol are set: set the first only",
+        ),
+        (
+            {"controller.quorum.voters": "1@a:1,2", **QUORUM},
+            "controller.quorum.voters='2' is not allowed: expected id@host:port",
+        ),
+        (
+            {"controller.quorum.voters": "1@a:1,2@b", **QUORUM},
+            "controller.quorum.voters: 2@='b' is not allowed: expected host:port",
+        ),
+        ({"controller.quorum.voters": "1@a:1,1@b:1", **QUORUM}, "controller.quorum.voters: node 1 is there twice"),
+        (
+            {"controller.quorum.voters": "1@a:1,2@a:1", **QUORUM},
+            "controller.quorum.voters: 1@a:1 and 2@a:1 have the same address",
+        ),
+        (
+            {"controller.quorum.voters": "2@a:1"},
+            "listeners: none is for the quorum; a controller has one of controller.listener.names=CONTROLLER, "
+            "for example CONTROLLER://:9093",
+        ),
+        (
+            {"controller.quorum.voters": "1@a:1,2@b:1"},
+            "listeners: none is for the quorum; a controller has one of controller.listener.names=CONTROLLER, "
+            "for example CONTROLLER://:9093",
+        ),
+        (
+            {"controller.quorum.voters": "1@a:1,2@b:1", "process.roles": "broker"},
+            "node.id=1: a node with the role broker alone is not one of controller.quorum.voters=1@a:1,2@b:1",
+        ),
+        (
+            {"process.roles": "broker"},
+            "process.roles=broker: controller.quorum.voters or controller.quorum.bootstrap.servers "
+            "has to say where the quorum is",
+        ),
+        (
+            {"process.roles": "broker", "controller.quorum.bootstrap.servers": "a:1", **QUORUM},
+            "listeners: CONTROLLER is in controller.listener.names, but process.roles=broker is no controller",
+        ),
+        (
+            {"process.roles": "controller", **QUORUM},
+            "listeners: PLAINTEXT is for clients, but process.roles=controller serves none; "
+            "all must be in controller.listener.names",
+        ),
+        (
+            {"controller.quorum.bootstrap.servers": "a:1,b:1"},
+            "controller.quorum.voters is needed: a controller of several has to know who votes",
+        ),
+        (
+            {"broker.session.timeout.ms": "3000"},
+            "broker.session.timeout.ms is below twice broker.heartbeat.interval.ms",
+        ),
     ],
 )
 def test_settings_that_cannot_be_used_are_one_clear_line(settings: dict[str, str], message: str) -> None:
@@ -199,6 +267,60 @@ def test_listeners_as_in_a_container() -> None:
         Listener("PLAINTEXT_HOST", "localhost", 9092),
     )
     assert [str(listener) for listener in config.listeners][2] == "PLAINTEXT_HOST://[::1]:9092"
+
+
+def test_a_controller_that_does_not_vote_yet() -> None:
+    voters = {"controller.quorum.voters": "1@a:9093,2@b:9093"}
+    config = BrokerConfig.of({"node.id": "4", **QUORUM, **voters})
+    assert (config.is_controller, config.is_own_quorum, config.is_alone) == (True, False, False)
+    assert BrokerConfig.of({"node.id": "1", "controller.quorum.voters": "1@a:9093"}).is_alone
+    config = BrokerConfig.of({"node.id": "2", **QUORUM, "controller.quorum.voters": "1@a:9093"})
+    assert (config.is_own_quorum, config.is_alone) == (False, False)
+
+
+def test_a_cluster_of_three_as_in_a_container() -> None:
+    given = {
+        "process.roles": "broker,controller",
+        "node.id": "2",
+        "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+        "controller.quorum.voters": "3@broker-3:9093,1@broker-1:9093,2@[::1]:9093",
+    }
+    config = BrokerConfig.of(given)
+    assert config.controller_quorum_voters == (
+        Voter(1, Address("broker-1", 9093)),
+        Voter(2, Address("::1", 9093)),
+        Voter(3, Address("broker-3", 9093)),
+    )
+    assert config.inter_broker_listener == "PLAINTEXT"
+    assert not config.is_alone
+    assert config.offsets_topic_replication_factor == 3, "Kafka's default, where there can be as many"
+    assert BrokerConfig.of({**given, "offsets.topic.replication.factor": "2"}).offsets_topic_replication_factor == 2
+
+
+def test_roles_apart() -> None:
+    voters = {"controller.quorum.voters": "1@a:9093,2@b:9093"}
+    controller = BrokerConfig.of({**voters, "process.roles": "controller", "listeners": "CONTROLLER://:9093"})
+    assert (controller.is_broker, controller.advertised_listeners) == (False, ())
+    assert controller.controller_listeners == controller.listeners
+    broker = BrokerConfig.of({**voters, "process.roles": "broker", "node.id": "7"})
+    assert (broker.is_controller, broker.is_alone, broker.controller_listeners) == (False, False, ())
+
+
+def test_kafkas_own_example_of_a_single_node_is_alone() -> None:
+    config = BrokerConfig.of(
+        {
+            "process.roles": "broker,controller",
+            "controller.quorum.bootstrap.servers": "localhost:9093",
+            "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "advertised.listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+            "controller.listener.names": "CONTROLLER",
+        }
+    )
+    assert config.controller_quorum_voters == ()
+    assert [listener.name for listener in config.advertised_listeners] == ["PLAINTEXT"]
+    assert config.offsets_topic_replication_factor == 1
+    assert BrokerConfig().is_alone
 
 
 def test_without_advertised_listeners_clients_are_told_where_it_listens() -> None:

@@ -154,7 +154,7 @@ def test_a_topic_setting_is_described_with_where_it_comes_from() -> None:
 
 def test_all_of_a_topics_settings_are_described_but_the_internal_one() -> None:
     names = [entry.name for entry in describe_topic({}, DEFAULT)]
-    assert len(names) == 33
+    assert len(names) == 34
     assert names == sorted(names)
     assert "internal.segment.bytes" in [
         entry.name for entry in describe_topic({"internal.segment.bytes": "9"}, DEFAULT)

@@ -153,7 +153,7 @@ def test_the_ready_line_is_the_server_s(world: World) -> None:
     match = form.fullmatch(shown)
     assert match
     assert match[1] == __version__
-    assert form.fullmatch(world.broker.ready_line)
+    assert form.fullmatch(world.broker.ready_line.rstrip("\n") + "\n")
 
 
 def test_the_number_of_tests_that_do_not_pass_is_that_of_the_list() -> None:

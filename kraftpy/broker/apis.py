@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from kraftpy.broker.connection import LONG_BYTES, Part, Response
 from kraftpy.broker.request import RequestContext
 from kraftpy.protocol.apis import APIS, Api, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
-from kraftpy.protocol.frames import RequestHeader, decode_request_header, encode_response
+from kraftpy.protocol.frames import RequestHeader, decode_request_header, encode_response, encode_response_parts
 from kraftpy.protocol.schema import decode
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ MAX_REQUEST_ELEMENTS = 50_000
 """Five times the partitions that one request may create. The costliest requests take some 20 us for each."""
 
 _MAX_MESSAGE_CHARACTERS = 1000
+_FETCH = int(ApiKey.FETCH)  # a plain number: members of an enum are looked up slowly
 
 
 Handler = Callable[["Broker", Any, RequestContext], Awaitable[Any]]
@@ -57,14 +59,23 @@ _HANDLERS: dict[int, str] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: "offsets:offset_for_leader_epoch",
     ApiKey.DESCRIBE_CONFIGS: "configs:describe_configs",
     ApiKey.ALTER_CONFIGS: "configs:alter_configs",
-    ApiKey.DESCRIBE_LOG_DIRS: "cluster:describe_log_dirs",
+    ApiKey.ALTER_REPLICA_LOG_DIRS: "log_dirs:alter_replica_log_dirs",
+    ApiKey.DESCRIBE_LOG_DIRS: "log_dirs:describe_log_dirs",
     ApiKey.CREATE_PARTITIONS: "topics:create_partitions",
     ApiKey.DELETE_GROUPS: "groups:delete_groups",
+    ApiKey.ELECT_LEADERS: "leaders:elect_leaders",
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "configs:incremental_alter_configs",
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: "leaders:alter_partition_reassignments",
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: "leaders:list_partition_reassignments",
     ApiKey.OFFSET_DELETE: "groups:offset_delete",
+    ApiKey.DESCRIBE_QUORUM: "quorum:describe_quorum",
+    ApiKey.UPDATE_FEATURES: "cluster:update_features",
     ApiKey.DESCRIBE_CLUSTER: "cluster:describe_cluster",
     ApiKey.DESCRIBE_PRODUCERS: "producers:describe_producers",
+    ApiKey.UNREGISTER_BROKER: "cluster:unregister_broker",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "metadata:describe_topic_partitions",
+    ApiKey.ADD_RAFT_VOTER: "quorum:add_raft_voter",
+    ApiKey.REMOVE_RAFT_VOTER: "quorum:remove_raft_voter",
 }
 
 
@@ -91,11 +102,6 @@ def served() -> list[ApiKey]:
     return [ApiKey(key) for key in sorted(_HANDLERS)]
 
 
-def handler_for(key: ApiKey) -> Handler:
-    """The handler of an API that is served, imported at its first use."""
-    return (_routes.get(key) or _route(key)).handler
-
-
 def _route(key: int) -> _Route:
     """Import what an API needs. Raises ProtocolError where it is not served."""
     if key not in _HANDLERS:
@@ -106,7 +112,7 @@ def _route(key: int) -> _Route:
     return route
 
 
-async def answer(broker: Broker, frame: bytearray, client_host: str, listener: str) -> bytes | None:
+async def answer(broker: Broker, frame: bytearray, client_host: str, listener: str) -> Response | None:
     """The whole response to one request frame. Raises ProtocolError where the connection has to be closed."""
     header, body = decode_request_header(frame)
     api_key, version, correlation_id, client_id = header
@@ -128,7 +134,11 @@ async def answer(broker: Broker, frame: bytearray, client_host: str, listener: s
         response = await handler(broker, request, context)
     except KafkaError as error:  # what the response has no place for
         raise ProtocolError(f"{api.key.name}: {error}") from error
-    return None if response is None else encode_response(api_key, version, correlation_id, response)
+    if response is None:
+        return None
+    if api_key == _FETCH:
+        return cast("list[Part]", encode_response_parts(api_key, version, correlation_id, response, LONG_BYTES))
+    return encode_response(api_key, version, correlation_id, response)
 
 
 async def _step_down(broker: Broker, header: RequestHeader) -> bytes:

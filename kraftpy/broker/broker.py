@@ -1,8 +1,12 @@
 """A broker: what it is made of, in which order it starts, in which order it stops.
 
-Start: bind the listeners (a taken port is known before anything is touched), lock and open the log directories, replay
-the metadata, open the partitions, register, load the coordinators, listen. Stop is the reverse, and ends with the
-marker of a clean shutdown. Whatever fails in between leaves what a crash would leave, which the next start recovers.
+Start: bind the listeners (a taken port is known before anything is touched), lock and open the log directories, link
+to the other nodes, replay the metadata, find the quorum's leader and the cluster's id, register, open the partitions,
+load the coordinators, listen, and be let in by the controller. Stop hands over the leaderships first, goes the same way
+back, and ends with the marker of a clean shutdown. Whatever fails in between leaves what a crash would leave, which the
+next start recovers.
+
+A node with `process.roles=controller` has no client listeners and no partitions: it keeps the metadata.
 """
 
 from __future__ import annotations
@@ -13,37 +17,46 @@ import functools
 import logging
 import random
 import socket
-import uuid
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from kraftpy.broker import apis
-from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
+from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Response
+from kraftpy.broker.controller import Controller
 from kraftpy.broker.coordinators import Coordinators
-from kraftpy.broker.directories import DirectoryError, LogDirectories
+from kraftpy.broker.directories import DirectoryError, DirectoryFailed, LogDirectories
 from kraftpy.broker.fetch_sessions import FetchSessions
+from kraftpy.broker.fetching import Fetchers
+from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
+from kraftpy.broker.isr import IsrProposals
+from kraftpy.broker.lifecycle import Lifecycle, RegistrationError
+from kraftpy.broker.log_moves import LogMoves
 from kraftpy.broker.maintenance import Maintenance
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.producer_ids import ProducerIds
 from kraftpy.broker.replicas import Replicas
+from kraftpy.broker.reporting import ReplicaReports
 from kraftpy.config import BrokerConfig, Listener
 from kraftpy.log.layout import CorruptFile
 from kraftpy.metadata.codec import CodecError
-from kraftpy.metadata.commands import (
-    AllocateProducerIds,
-    Endpoint,
-    FormatCluster,
-    RegisterBroker,
-)
+from kraftpy.metadata.commands import AllocateProducerIds
 from kraftpy.metadata.decision import ProducerIdBlock
 from kraftpy.metadata.image import Image
 from kraftpy.metadata.journal import JournalError
 from kraftpy.metadata.records import Record
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import KafkaError
-from kraftpy.types import BrokerId
+from kraftpy.types import BrokerId, TopicPartition
+
+if TYPE_CHECKING:
+    from kraftpy.broker.links import Links
 
 logger = logging.getLogger(__name__)
+
+NO_CONTROLLER = BrokerId(-1)
+_LOOK_AROUND_MS = 500
+_MOVES = "moves between log directories"
 
 
 class StartupError(Exception):
@@ -58,20 +71,42 @@ class StartupError(Exception):
 
 
 class Broker:
-    """One node: broker and controller in one process.
+    """One node: broker, controller, or both in one process.
 
     `tasks` owns every task; when one of them fails, the broker goes down with it, loudly.
     """
 
-    def __init__(self, config: BrokerConfig, clock: Clock, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, tasks: asyncio.TaskGroup, directories: LogDirectories | None = None
+    ) -> None:
         self.config = config
         self.clock = clock
         self.tasks = tasks
         self.node_id = BrokerId(config.node_id)
         self.random = random.SystemRandom()
-        self.directories = LogDirectories(config, clock)
-        self.metadata = MetadataLog(self._metadata_changed, tasks)
-        self.replicas = Replicas(config, clock, self.directories)
+        self.directories = LogDirectories(config, clock) if directories is None else directories
+        self.links = None if config.is_alone else _links(config, tasks)
+        self.metadata = MetadataLog(config, clock, self._metadata_changed, tasks, self.links)
+        self.controller: Controller | None = None
+        if config.is_controller:
+            self.controller = Controller(config, clock, self.metadata, self.directories, tasks, self.links)
+        self.lifecycle = Lifecycle(config, clock, self.metadata, self.controller, self.links, tasks)
+        self.isr_proposals = IsrProposals(self.node_id, lambda: self.broker_epoch, self.metadata, clock, tasks)
+        self.fetchers = Fetchers(
+            config,
+            clock,
+            tasks,
+            image=lambda: self.image,
+            broker_epoch=lambda: self.broker_epoch,
+            checkpoint=lambda: self.replicas.checkpoint(),
+        )
+        self.replicas = Replicas(
+            config, clock, self.directories, self.isr_proposals.propose, self.fetchers, self._directory_failed
+        )
+        self.log_moves = LogMoves(config, clock, lambda: self.image, self.replicas)
+        self.reports = ReplicaReports(
+            self.node_id, lambda: self.broker_epoch, self.metadata, clock, self.directories, self.replicas
+        )
         self.coordinators = Coordinators(config, clock, tasks, self.metadata, self.replicas)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.fetch_sessions = FetchSessions(
@@ -79,9 +114,12 @@ class Broker:
         )
         self.maintenance = Maintenance(config, clock, self.replicas, self.coordinators, lambda: self.connections)
         self.advertised: list[Listener] = []
-        self._broker_epoch = -1
+        self.controller_address: list[Listener] = []
+        """Where the other nodes reach this one, if it is a controller."""
+        self._may_change = asyncio.Event()
+        """The partitions are open: changes of the metadata are acted on."""
         self._servers: list[asyncio.Server] = []
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         self._connections_by_host: Counter[str] = Counter()
         self._receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._background: list[asyncio.Task[None]] = []
@@ -95,8 +133,16 @@ class Broker:
 
     @property
     def controller_id(self) -> BrokerId:
-        """Who decides on the metadata: this node, as long as there is one."""
-        return self.node_id
+        """Whom clients are told to ask: the broker that leads the quorum, else any live one, for each passes it on."""
+        leader = self.metadata.leader_id
+        if leader is not None and not self.image.is_fenced(BrokerId(leader)):
+            return BrokerId(leader)
+        return next((broker.broker_id for broker in self.image.brokers() if not broker.fenced), NO_CONTROLLER)
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's registration; -1 before it has one."""
+        return self.lifecycle.broker_epoch
 
     @property
     def connections(self) -> Sequence[Connection]:
@@ -119,44 +165,78 @@ class Broker:
         await self._bind()
         try:
             await asyncio.to_thread(self.directories.open)
+            if self.links is not None:
+                self.links.cluster_id = self.directories.cluster_id
             await self.metadata.start(self.directories.metadata_directory)
-            await self._format()
-            await self.replicas.start(self.image)
-            await self._register()
+            await self._link()
+            if self.controller is not None:
+                self.controller.start()
+            await self._join()
+            if self.config.is_broker:
+                await self._start_partitions()
         except DirectoryError as error:
+            raise StartupError(str(error)) from error
+        except RegistrationError as error:
             raise StartupError(str(error)) from error
         except (JournalError, CodecError, CorruptFile, OSError) as error:
             raise StartupError(f"log.dirs: {error}", is_damage=True) from error
         except KafkaError as error:
             raise StartupError(f"log.dirs: {error.message}", is_damage=True) from error
-        self.coordinators.start()
+        if not self.config.is_broker:
+            return
+        self.fetchers.start()
+        self.coordinators.reconcile()
         for task in self.maintenance.tasks():
             self._background.append(self.tasks.create_task(task, name="maintenance"))
+        self.log_moves.resume()
+        for task, name in ((self.reports.run(), "reports"), (self.log_moves.run(), _MOVES)):
+            self._background.append(self.tasks.create_task(task, name=name))
         for server in self._servers:
             await server.start_serving()
+        await self.lifecycle.start()
 
-    async def stop(self) -> bool:
-        """Stop serving, make everything durable, and say that it was a clean stop; whether it was one."""
+    async def stop(self, *, is_ready: bool = True) -> bool:
+        """Hand over, stop serving, make everything durable, and say that it was a clean stop; whether it was one.
+
+        `is_ready`: the start was completed. Where it was not, this leaves what a crash would leave.
+        """
+        if is_ready:
+            await self.lifecycle.shut_down()
         for server in self._servers:
             server.close()
         for connection in self.connections:
             connection.abort()
-        for task in self._background:
-            task.cancel()
+        for running in self._background:
+            running.cancel()
+        moves = [each for each in self._background if each.get_name() == _MOVES]
+        await asyncio.gather(*moves, return_exceptions=True)  # one that is half done is not to meet a closed log
         self.coordinators.stop()
-        is_clean = True
+        self.isr_proposals.stop()
+        await self.fetchers.stop()
+        is_clean = is_ready
+        self._may_change.set()
         try:
             await self.metadata.stop()
         except OSError as error:
             logger.critical("the metadata journal cannot be closed cleanly: %s", error)
             is_clean = False
+        if self.controller is not None:
+            self.controller.stop()
+        if self.links is not None:
+            await self.links.stop()
         is_clean = await self.replicas.stop() and is_clean
-        await asyncio.to_thread(self.directories.close, self._broker_epoch, is_clean=is_clean)
-        return is_clean
+        has_failed = not is_ready or any(disk.failure for disk in self.replicas.disks)
+        try:
+            await asyncio.to_thread(self.directories.close, self.broker_epoch, is_clean=is_clean)
+        except OSError as error:
+            logger.critical("the marker of a clean shutdown cannot be written: %s", error)
+            is_clean = False
+        return is_clean and not has_failed
 
     async def _bind(self) -> None:
         loop = asyncio.get_running_loop()
-        for listener, advertised in zip(self.config.client_listeners, self.config.advertised_listeners, strict=True):
+        client_listeners = self.config.client_listeners if self.config.is_broker else ()
+        for listener, advertised in zip(client_listeners, self.config.advertised_listeners, strict=True):
             try:
                 server = await loop.create_server(
                     functools.partial(self._connection, listener.name),
@@ -173,46 +253,82 @@ class Broker:
             port = server.sockets[0].getsockname()[1]
             host = advertised.host or socket.gethostname()
             self.advertised.append(Listener(advertised.name, host, advertised.port or port))
+        for listener in self.config.controller_listeners:
+            assert self.links is not None
+            try:
+                port = await self.links.listen(listener)
+            except OSError as error:
+                for bound in self._servers:
+                    bound.close()
+                raise StartupError(f"listeners: cannot listen on {listener}: {_reason(error)}") from error
+            self.controller_address.append(Listener(listener.name, listener.host or socket.gethostname(), port))
 
-    async def _format(self) -> None:
-        cluster_id = self.directories.cluster_id
-        if self.image.cluster_id is None:
-            await self.metadata.submit(FormatCluster(cluster_id=cluster_id, time_ms=self.clock.now()))
-        elif self.image.cluster_id != cluster_id:
-            raise StartupError(
-                f"log.dirs: {self.directories.paths[0]} belongs to cluster {cluster_id}, "
-                f"its metadata to cluster {self.image.cluster_id}"
-            )
+    async def _link(self) -> None:
+        if self.links is not None:
+            voters = {voter.node_id: voter.address for voter in self.config.controller_quorum_voters}
+            await self.links.start(voters, () if voters else self.config.controller_quorum_bootstrap_servers)
 
-    async def _register(self) -> None:
-        decision = await self.metadata.submit(
-            RegisterBroker(
-                broker_id=self.node_id,
-                incarnation_id=uuid.uuid4().bytes,
-                endpoints=tuple(
-                    Endpoint(listener=listener.name, host=listener.host, port=listener.port)
-                    for listener in self.advertised
-                ),
-                time_ms=self.clock.now(),
-                rack=self.config.broker_rack,
-                fenced=False,  # it is its own quorum: there is nothing to catch up with
-                previous_session_expired=True,  # the lock on the directories says that no other is alive
+    async def _join(self) -> None:
+        """Know the cluster, and be one of it."""
+        deadline = self.clock.monotonic_ms() + self.config.initial_broker_registration_timeout_ms
+        while not await self.metadata.wait_for(lambda: self.image.cluster_id is not None, _LOOK_AROUND_MS):
+            refused = self.links is not None and self.links.refused_cluster is not None and not self.links.peers
+            if refused or self.clock.monotonic_ms() > deadline:
+                raise StartupError(self._why_no_quorum())
+        cluster_id = self.image.cluster_id
+        assert cluster_id is not None
+        await asyncio.to_thread(self.directories.adopt, cluster_id)
+        if self.links is not None:
+            self.links.cluster_id = cluster_id
+
+    def _why_no_quorum(self) -> str:
+        if self.links is None:
+            return f"{self.directories.paths[0]}: the metadata could not be begun"
+        if self.links.refused_cluster is not None:
+            return (
+                f"log.dirs: {self.directories.paths[0]} belongs to cluster {self.directories.cluster_id}, "
+                f"the quorum to cluster {self.links.refused_cluster}"
             )
-        )
-        if decision.result is None:
-            raise StartupError(f"node.id={self.node_id}: {decision.message}")
-        self._broker_epoch = decision.result.broker_epoch
+        quorum = self.config.controller_quorum_voters or self.config.controller_quorum_bootstrap_servers
+        connected = ", ".join(map(str, self.links.peers)) or "none"
+        return f"controller.quorum.voters: no leader of {','.join(map(str, quorum))} was found (connected: {connected})"
+
+    async def _start_partitions(self) -> None:
+        await self.lifecycle.register(self.advertised, self.directories.previous_broker_epoch)
+        await self.replicas.start(self.metadata.follow_changes())
+        self._may_change.set()
+        await self.reports.report()  # before the controller lets this broker lead anything
+
+    def _directory_failed(self, path: str, reason: str, partitions: Sequence[TopicPartition]) -> None:
+        if self.directories.is_needed(path):
+            self.tasks.create_task(self._give_up(path, reason), name="a log directory failed")
+            return
+        logger.critical("log directory %s is offline: %s; so are its %d partitions", path, reason, len(partitions))
+        for key in partitions:
+            if key.topic == CONSUMER_OFFSETS:
+                self.coordinators.follow_leadership(key.partition)
+        self.reports.wake()
+
+    async def _give_up(self, path: str, reason: str) -> None:
+        """The end of this node: without the metadata, or any place for records, it can do nothing."""
+        what = "it holds the metadata" if path == self.directories.paths[0] else "there is no other"
+        raise DirectoryFailed(f"log directory {path} is offline: {reason}; {what}: this node stops")
 
     async def _allocate_producer_ids(self) -> ProducerIdBlock:
-        command = AllocateProducerIds(broker_id=self.node_id, broker_epoch=self._broker_epoch, time_ms=self.clock.now())
+        command = AllocateProducerIds(broker_id=self.node_id, broker_epoch=self.broker_epoch, time_ms=self.clock.now())
         decision = await self.metadata.submit(command)
         if decision.result is None:
             raise KafkaError(decision.error, decision.message or "no producer ids")
         return decision.result
 
-    async def _metadata_changed(self, records: Sequence[Record]) -> None:
-        await self.replicas.apply(records, self.image)
-        self.coordinators.apply(records)
+    async def _metadata_changed(self, records: Sequence[Record] | None) -> None:
+        await self._may_change.wait()
+        if records is None:
+            await self.replicas.reconcile(self.image)
+            self.coordinators.reconcile()
+        else:
+            await self.replicas.apply(records, self.image)
+            self.coordinators.apply(records)
 
     # --- connections -------------------------------------------------------------------------
 
@@ -226,7 +342,7 @@ class Broker:
             closed=self._connection_closed,
         )
 
-    async def _answer(self, listener: str, frame: bytearray, connection: Connection) -> bytes | None:
+    async def _answer(self, listener: str, frame: bytearray, connection: Connection) -> Response | None:
         return await apis.answer(self, frame, connection.client_host, listener)
 
     def _connection_opened(self, connection: Connection) -> bool:
@@ -237,17 +353,29 @@ class Broker:
         if self._connections_by_host[host] >= self.config.max_connections_per_ip:
             logger.warning("connection %s refused: max.connections.per.ip=%d", host, self.config.max_connections_per_ip)
             return False
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._connections_by_host[host] += 1
         return True
 
     def _connection_closed(self, connection: Connection) -> None:
         if connection not in self._connections:  # it was refused
             return
-        self._connections.discard(connection)
+        del self._connections[connection]
         self._connections_by_host[connection.client_host] -= 1
         if not self._connections_by_host[connection.client_host]:
             del self._connections_by_host[connection.client_host]
+
+
+def _links(config: BrokerConfig, tasks: asyncio.TaskGroup) -> Links:
+    from kraftpy.broker.links import Links  # here, for a node that is alone
+
+    return Links(
+        config.node_id,
+        is_voter=config.is_controller,
+        tasks=tasks,
+        silence_ms=config.controller_quorum_fetch_timeout_ms,
+        secret=config.kraftpy_quorum_secret,
+    )
 
 
 def _reason(error: OSError) -> str:

@@ -7,10 +7,15 @@ copied once, by the kernel; the frame is ours and writable, which is what lets t
 Invariants: at most `socket.request.max.bytes` is ever allocated for one frame, only after its size was checked, and no
 faster than twice what has arrived; reading pauses while `_QUEUED_FRAMES` frames or `_QUEUED_BYTES` wait, and the next
 request waits while the peer does not read its answers. So a connection holds at most the request being served, one
-more, the queue, and one answer more than `_HELD_BYTES`.
+more, the queue, and one answer more than `_HELD_BYTES`, of which slices of files are no part.
 
 Answers are held until the event loop comes around, which it does as soon as a request has to wait or none is left:
 a client that sends ahead gets one packet for many answers, and a system call is what an answer costs most.
+
+A long answer comes in pieces, which go to the socket in one call (`writev`) without being joined. Pieces that are
+slices of a log's file go by `sendfile`, from the page cache to the socket: this process never holds them, however
+slowly the peer reads. Their file stays open until they are sent, and is released whatever ends the connection. Where
+the transport is no plain socket, or the file none of the operating system's, they are copied piece by piece.
 
 A malformed frame closes this connection and no other. Left out: TLS and SASL.
 """
@@ -19,16 +24,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import cast
 
+from kraftpy.log.results import LogSlice
+from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
-Answer = Callable[[bytearray, "Connection"], Awaitable[bytes | bytearray | None]]
+Part = Buffer | LogSlice
+Response = bytes | bytearray | list[Part]
+"""A whole response with its size; in pieces where some of them are long."""
+Answer = Callable[[bytearray, "Connection"], Awaitable[Response | None]]
 """From a frame (without its size) to the whole response with its size, or None where none is due."""
 
 RECEIVE_BUFFER_BYTES = 256 * 1024
@@ -38,6 +49,12 @@ _FIRST_ALLOCATION_BYTES = 1 << 20
 _QUEUED_FRAMES = 64
 _QUEUED_BYTES = 1 << 20
 _HELD_BYTES = 64 * 1024
+LONG_BYTES = 16 * 1024
+"""From here on a piece of an answer is worth a place of its own in a system call: to join it would cost more."""
+_MOST_PIECES = 512
+_TRANSFER_BYTES = 1 << 20
+"""How much of a file goes in one call, which others wait for."""
+_COPIED_BYTES = 1 << 18
 _SIZE = Struct(">i")
 _SIZE_BYTES = _SIZE.size
 
@@ -76,6 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held: list[bytes | bytearray] = []
         self._held_bytes = 0
         self._writable: asyncio.Future[None] | None = None
+        self._descriptor = -1
         self._reading_paused = False
         self._task: asyncio.Task[None] | None = None
         self.client_host = ""
@@ -88,6 +106,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start serving, unless the broker has too many connections."""
         self._transport = cast("asyncio.Transport", transport)
+        if transport.get_extra_info("sslcontext") is None and (socket := transport.get_extra_info("socket")):
+            self._descriptor = socket.fileno()
         peer = transport.get_extra_info("peername")
         self.client_host = f"/{peer[0]}" if isinstance(peer, tuple) else "/unknown"
         self.last_active_at = asyncio.get_running_loop().time()
@@ -195,9 +215,11 @@ class Connection(asyncio.BufferedProtocol):
                 self.is_serving = True
                 response = await self._answer(frame, self)
                 del frame  # a large request is not kept for as long as its answer is not read
-                if response is not None:
+                if isinstance(response, list):
+                    await self._send_pieces(response)
+                elif response is not None:
                     self._send(response)
-                    del response
+                del response
                 if self._writable is not None:
                     await self._writable
                 self.is_serving = False
@@ -228,9 +250,106 @@ class Connection(asyncio.BufferedProtocol):
         if held:
             self._write(held[0] if len(held) == 1 else b"".join(held))
 
-    def _write(self, data: bytes | bytearray) -> None:
+    def _write(self, data: Buffer) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
+
+    async def _send_pieces(self, pieces: list[Part]) -> None:
+        """Send an answer in pieces, behind what is held; slices of files are released, whatever becomes of it."""
+        try:
+            if len(pieces) == 1 and isinstance(pieces[0], bytes):
+                self._send(pieces[0])
+                return
+            self._write_held()
+            together: list[Buffer] = []
+            for piece in pieces:
+                if isinstance(piece, LogSlice):
+                    self._write_pieces(together)
+                    together = []
+                    await self._send_slice(piece)
+                else:
+                    together.append(piece)
+            self._write_pieces(together)
+        finally:
+            for piece in pieces:
+                if isinstance(piece, LogSlice):
+                    piece.release()
+
+    def _write_pieces(self, pieces: list[Buffer]) -> None:
+        """Give the socket what it takes in one call, and the transport the rest."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or not pieces:
+            return
+        sent = 0
+        if self._descriptor >= 0 and len(pieces) <= _MOST_PIECES and not transport.get_write_buffer_size():
+            try:
+                sent = os.writev(self._descriptor, pieces)
+            except BlockingIOError:
+                pass
+            except OSError:
+                transport.abort()
+                return
+        for piece in pieces:
+            if sent < len(piece):
+                transport.write(memoryview(piece)[sent:])
+            sent = max(0, sent - len(piece))
+
+    async def _send_slice(self, piece: LogSlice) -> None:
+        """Send a stretch of a file. Returns when all of it is with the kernel, or the connection is closing."""
+        transport, position, end = self._transport, piece.position, piece.position + piece.length
+        assert transport is not None
+        fileno: Callable[[], int] | None = getattr(piece.file, "fileno", None)
+        if self._descriptor < 0 or fileno is None:
+            await self._copy_slice(piece)
+            return
+        while position < end and not transport.is_closing():
+            sent = 0
+            if not transport.get_write_buffer_size():
+                try:
+                    sent = os.sendfile(self._descriptor, fileno(), position, min(end - position, _TRANSFER_BYTES))
+                except BlockingIOError:
+                    pass
+                except ConnectionError:
+                    self.abort()
+                    return
+                except OSError as error:
+                    self._give_up(f"cannot send a slice of a log: {error}")
+                    return
+                else:
+                    if not sent:
+                        self._give_up(f"a log's file ends at {position}, {end - position} bytes early")
+                        return
+            position += sent
+            if position < end:
+                await (asyncio.sleep(0) if sent else self._until_writable())
+
+    async def _until_writable(self) -> None:
+        """Wait for the peer to read: on a descriptor of our own, for the loop gives away no transport's."""
+        loop = asyncio.get_running_loop()
+        writable = loop.create_future()
+        descriptor = os.dup(self._descriptor)
+        try:
+            loop.add_writer(descriptor, _resolve, writable)
+            await writable
+        finally:
+            loop.remove_writer(descriptor)
+            os.close(descriptor)
+
+    async def _copy_slice(self, piece: LogSlice) -> None:
+        for position in range(piece.position, piece.position + piece.length, _COPIED_BYTES):
+            wanted = min(_COPIED_BYTES, piece.position + piece.length - position)
+            data = piece.file.read(position, wanted)
+            if len(data) < wanted:
+                self._give_up(f"a log's file ends at {position + len(data)}, early")
+                return
+            self._write(data)
+            if self._writable is not None:
+                await self._writable
+
+    def _give_up(self, reason: str) -> None:
+        """Close in the middle of an answer: what was promised cannot be sent."""
+        logger.warning("connection %s: closed: %s", self.client_host, reason)
+        self.abort()
 
     def fail(self, error: ProtocolError) -> None:
         """Close because of what the peer sent; what was asked before that is answered."""
@@ -243,3 +362,8 @@ class Connection(asyncio.BufferedProtocol):
         """Close from our side, at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

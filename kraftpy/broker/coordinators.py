@@ -1,12 +1,16 @@
 """The group coordinators of this broker: one for each partition of `__consumer_offsets` that it leads.
 
 Each is the pure state machine of `groups`; this is the loop around it: requests become events, effects become replies,
-appends and timers. A coordinator is loaded by replaying its partition and answers COORDINATOR_LOAD_IN_PROGRESS until
-then; one whose partition cannot be read goes on doing so, and the log says why.
+appends and timers. A coordinator comes with the leadership of its partition and goes with it (who waits is told to look
+elsewhere). It is loaded by replaying the partition up to the log's end at its election, and answers
+COORDINATOR_LOAD_IN_PROGRESS until that is done and all of it is committed: what it says must not be undone by the next
+election. One whose partition cannot be read goes on doing so, and the log says why.
 
-An append is reported when it is durable as far as the topic asks for it: `flush.messages` holds here too.
+An append is reported when it is committed (acks=all), and durable as far as the topic asks for it: `flush.messages` and
+`kraftpy.flush.before.ack` hold here too. What did not commit within `offsets.commit.timeout.ms` is reported as failed,
+though it may be in the log; the coordinator is then loaded anew.
 
-Left out: waiting for replication of what was appended (there is one replica); transactional and share coordinators.
+Left out: transactional and share coordinators.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Sequence
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.metadata import MetadataLog
@@ -40,9 +44,9 @@ from kraftpy.groups.events import (
     Tick,
     TopicsDeleted,
 )
-from kraftpy.groups.routing import merge, partition_for_group, refuse, split
+from kraftpy.groups.routing import merge, refuse, split
 from kraftpy.log.partition_log import Origin
-from kraftpy.metadata.records import PartitionCreated, Record, TopicDeleted
+from kraftpy.metadata.records import PartitionChanged, PartitionCreated, Record, TopicDeleted
 from kraftpy.ports import Clock
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
@@ -53,6 +57,15 @@ from kraftpy.types import Millis, Offset
 logger = logging.getLogger(__name__)
 
 _LOAD_BYTES = 1 << 20
+_LOOK_AGAIN_S = 60.0
+
+
+class _Pending(NamedTuple):
+    """An append that is not committed yet."""
+
+    end_offset: int
+    token: int
+    deadline: float
 
 
 class _Shard:
@@ -60,7 +73,10 @@ class _Shard:
 
     def __init__(self, replica: Replica, coordinator: GroupCoordinator) -> None:
         self.replica = replica
+        self.leadership = replica.leadership
         self.coordinator = coordinator
+        self.pending: deque[_Pending] = deque()
+        self.committing: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.tick_at = Millis(0)
         self.loading: asyncio.Task[None] | None = None
@@ -86,46 +102,58 @@ class Coordinators:
         self._shards: dict[int, _Shard] = {}
         self._request_ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[GroupResponse]] = {}
+        self._is_stopped = False
 
     # --- coming and going --------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Load a coordinator for each partition there is."""
+    def reconcile(self) -> None:
+        """Have a coordinator for each partition that is led here, and no other."""
         topic = self._metadata.image.topic(CONSUMER_OFFSETS)
-        for partition in range(len(topic.partitions) if topic is not None else 0):
-            self.add(partition)
+        count = 0 if topic is None else len(topic.partitions)
+        for partition in sorted({*range(count), *self._shards}):
+            self.follow_leadership(partition)
 
     def apply(self, records: Sequence[Record]) -> None:
-        """Metadata has changed: new partitions get a coordinator, deleted topics are forgotten by the groups."""
+        """Metadata has changed: leaderships come and go, deleted topics are forgotten by the groups."""
+        touched: dict[int, None] = {}
         for record in records:
             match record:
-                case PartitionCreated(topic=topic) if topic == CONSUMER_OFFSETS:
-                    self.add(record.partition)
+                case PartitionCreated(topic=topic) | PartitionChanged(topic=topic) if topic == CONSUMER_OFFSETS:
+                    touched[record.partition] = None
                 case TopicDeleted(name=name) if name == CONSUMER_OFFSETS:
-                    self.stop()
+                    touched.update(dict.fromkeys(self._shards))
                 case TopicDeleted():
                     for shard in self._shards.values():
                         self._step(shard, TopicsDeleted(topics=(record.name,)))
                 case _:
                     pass
+        for partition in touched:
+            self.follow_leadership(partition)
 
     def stop(self) -> None:
-        """Let go of every group; who waits is told to look elsewhere."""
-        for shard in self._shards.values():
-            if shard.loading is not None:
-                shard.loading.cancel()
-            self._run(shard, shard.coordinator.unload())
-            if shard.timer is not None:
-                shard.timer.cancel()
-        self._shards.clear()
+        """Let go of every group, for good; who waits is told to look elsewhere."""
+        self._is_stopped = True
+        for partition in list(self._shards):
+            self._unload(partition)
 
-    def add(self, partition: int) -> None:
-        """A partition of `__consumer_offsets` is there: load its coordinator. Does nothing while it is offline."""
+    def follow_leadership(self, partition: int) -> None:
+        """Have a coordinator for a partition of `__consumer_offsets` exactly while this broker leads it."""
+        if self._is_stopped:
+            return
         try:
             replica = self._replicas.leader(CONSUMER_OFFSETS, partition)
         except KafkaError as error:
-            logger.error("%s-%d has no coordinator: %s", CONSUMER_OFFSETS, partition, error)
+            if error.code == ErrorCode.KAFKA_STORAGE_ERROR:  # what is wrong with it was logged where that was found
+                logger.info("%s-%d has no coordinator: %s", CONSUMER_OFFSETS, partition, error)
+            self._unload(partition)
             return
+        shard = self._shards.get(partition)
+        if shard is not None and shard.replica is replica and shard.leadership == replica.leadership:
+            return
+        self._unload(partition)
+        self._begin(partition, replica)
+
+    def _begin(self, partition: int, replica: Replica) -> None:
         coordinator = GroupCoordinator(self._group_config, lambda: str(uuid.uuid4()))
         shard = self._shards[partition] = _Shard(replica, coordinator)
         if replica.log.log_end_offset == replica.log.log_start_offset:
@@ -134,21 +162,43 @@ class Coordinators:
             name = f"load {CONSUMER_OFFSETS}-{partition}"
             shard.loading = self._tasks.create_task(self._load(shard), name=name)
 
-    async def _load(self, shard: _Shard) -> None:
-        try:
-            await self._replay(shard)
-        except KafkaError as error:
-            logger.critical("%s cannot be read, its groups wait: %s", shard.replica.topic_partition, error)
+    def _unload(self, partition: int) -> None:
+        shard = self._shards.pop(partition, None)
+        if shard is None:
             return
-        self._loaded(shard)
+        for task in (shard.loading, shard.committing):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+        self._run(shard, shard.coordinator.unload())
+        if shard.timer is not None:
+            shard.timer.cancel()
 
-    async def _replay(self, shard: _Shard) -> None:
+    async def _load(self, shard: _Shard) -> None:
+        replica = shard.replica
+        end_offset = replica.log_end_offset
+        try:
+            await self._replay(shard, end_offset)
+        except (KafkaError, ProtocolError) as error:
+            logger.critical("%s cannot be read, its groups wait: %s", replica.topic_partition, error)
+            return
+        outcome = ErrorCode.REQUEST_TIMED_OUT
+        while outcome == ErrorCode.REQUEST_TIMED_OUT:
+            deadline = asyncio.get_running_loop().time() + _LOOK_AGAIN_S
+            outcome = await replica.committed(end_offset, shard.leadership, deadline)
+        if outcome != ErrorCode.NOT_LEADER_OR_FOLLOWER and self._is_current(shard):
+            self._loaded(shard)
+
+    def _is_current(self, shard: _Shard) -> bool:
+        return self._shards.get(shard.replica.topic_partition.partition) is shard
+
+    async def _replay(self, shard: _Shard, end_offset: int) -> None:
         replica = shard.replica
         offset = Offset(replica.log.log_start_offset)
-        end_offset = replica.high_watermark
         while offset < end_offset:
-            read = replica.read(offset, _LOAD_BYTES, read_committed=False, min_one_batch=True)
-            for header, batch in split_batches(read.records):
+            records = replica.read_to_end(offset, _LOAD_BYTES, min_one_batch=True)
+            if not records:  # compaction left nothing behind it
+                return
+            for header, batch in split_batches(records):
                 if not header.is_control:
                     for record in iter_records(batch):
                         try:
@@ -162,11 +212,6 @@ class Coordinators:
         self._run(shard, shard.coordinator.loaded(self._monotonic(), self._clock.now()))
 
     # --- requests ----------------------------------------------------------------------------
-
-    def coordinator_partition(self, group_id: str) -> int | None:
-        """The partition of `__consumer_offsets` that the group belongs to; None while the topic does not exist."""
-        topic = self._metadata.image.topic(CONSUMER_OFFSETS)
-        return None if topic is None else partition_for_group(group_id, len(topic.partitions))
 
     async def ask(self, message: GroupRequest, context: RequestContext) -> GroupResponse:
         """The answer of the coordinator, or of several for a request that names several groups."""
@@ -233,32 +278,56 @@ class Coordinators:
         self._set_timer(shard)
 
     def _append(self, shard: _Shard, effect: Append) -> ErrorCode | None:
-        """Append the records; None where that is reported later, once they are synced."""
+        """Append the records; None where that is reported later, once they are committed and synced."""
         now = self._clock.now()
         batch = encode_batch(
             [(now, key, value, ()) for key, value in effect.records],
             compression=Compression(self._config.offsets_topic_compression_codec),
         )
+        replica = shard.replica
         try:
-            appended = shard.replica.append(batch, Origin.COORDINATOR, now)
+            if replica.leadership != shard.leadership:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership was lost meanwhile")
+            replica.check_in_sync()
+            appended = replica.append(batch, Origin.COORDINATOR, now)
         except KafkaError as error:
-            logger.warning("%s: %s", shard.replica.topic_partition, error)
+            logger.warning("%s: %s", replica.topic_partition, error)
             return error.code
-        if not appended.flush_due:
+        end_offset = appended.last_offset + 1
+        if not appended.flush_due and not shard.pending and replica.high_watermark >= end_offset:
             return ErrorCode.NONE
-        flushing = self._flush(shard, effect.token, appended.last_offset + 1)
-        self._tasks.create_task(flushing, name=f"flush {shard.replica.topic_partition}")
+        deadline = asyncio.get_running_loop().time() + self._config.offsets_commit_timeout_ms / 1000
+        shard.pending.append(_Pending(end_offset, effect.token, deadline))
+        if shard.committing is None:
+            name = f"commit {replica.topic_partition}"
+            shard.committing = self._tasks.create_task(self._commit(shard), name=name)
         return None
 
-    async def _flush(self, shard: _Shard, token: int, end_offset: int) -> None:
-        error_code = ErrorCode.NONE
-        try:
-            await shard.replica.flush(end_offset, self._clock.now())
-        except KafkaError as error:
-            logger.warning("%s: %s", shard.replica.topic_partition, error)
-            error_code = error.code
-        if self._shards.get(shard.replica.topic_partition.partition) is shard:
-            self._step(shard, Appended(token=token, error_code=error_code))
+    async def _commit(self, shard: _Shard) -> None:
+        """Report what was appended, in order, as it is committed."""
+        replica = shard.replica
+        outcome = ErrorCode.NONE
+        while shard.pending and self._is_current(shard):
+            end_offset, token, deadline = shard.pending[0]
+            try:
+                if replica.syncs.is_due(end_offset):
+                    await replica.flush(shard.pending[-1].end_offset)
+                outcome = await replica.committed(end_offset, shard.leadership, deadline)
+            except KafkaError as error:
+                outcome = error.code
+            if not self._is_current(shard):
+                return
+            if outcome != ErrorCode.NONE:
+                logger.warning("%s: not committed: %s", replica.topic_partition, outcome.name)
+            shard.pending.popleft()
+            self._step(shard, Appended(token=token, error_code=outcome))
+            if outcome not in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+                break  # it may be in the log all the same
+        shard.committing = None
+        if outcome != ErrorCode.NONE and self._is_current(shard):
+            partition = replica.topic_partition.partition
+            self._unload(partition)
+            self.follow_leadership(partition)
 
     def _set_timer(self, shard: _Shard) -> None:
         """Have a Tick when the next deadline comes. A timer that is early stays: every heartbeat moves deadlines back,

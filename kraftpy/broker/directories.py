@@ -1,13 +1,23 @@
-"""The log directories of one broker: locked, identified, and marked when the broker stops cleanly.
+"""The log directories of one broker: locked, identified, looked after, and marked when the broker stops cleanly.
 
 Each holds `.lock` (held while the broker runs), `meta.properties` (cluster, node and directory) and Kafka's
 checkpoints; the first also holds the metadata journal. Everything here blocks: call it from a thread.
+
+A directory that cannot be used at start costs what is in it, unless it is the first or the only one. Whether a
+partition that has no directory never had one, or is on a disk that was taken away, nobody can tell by looking at the
+disks that are left. So the first directory keeps the ids of all of them: where one is missing, or one is new, what is
+not found may be lost (`may_lack`). What Kafka keeps for that in the metadata, directory by directory, are the ids of
+KIP-858.
+
+Left out: a disk that neither answers nor fails.
 """
 
 from __future__ import annotations
 
 import base64
+import errno
 import fcntl
+import logging
 import os
 import uuid
 from pathlib import Path
@@ -15,14 +25,23 @@ from pathlib import Path
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.config import BrokerConfig
 from kraftpy.log import layout
-from kraftpy.ports import Clock
+from kraftpy.ports import Clock, Directory
+
+logger = logging.getLogger(__name__)
 
 METADATA_DIRECTORY = "metadata"
 _LOCK = ".lock"
+_CHECKS_PER_WRITE = 10
+_ALL_IDS = "kraftpy.directory.ids"
+"""In the first directory's `meta.properties`: the ids of all of them, as of the last start that accounted for all."""
 
 
 class DirectoryError(Exception):
     """A log directory that cannot be used; the message is one line for the person who can mend it."""
+
+
+class DirectoryFailed(Exception):
+    """A log directory failed that this node cannot do without; the message is one line."""
 
 
 class LogDirectories:
@@ -31,86 +50,194 @@ class LogDirectories:
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._locks: list[int] = []
-        self.paths: list[str] = []
+        self._locks: dict[str, int] = {}
+        self._handles: dict[str, int] = {}
+        self._checks: dict[str, int] = {}
+        self.paths: list[str] = [str(Path(name)) for name in config.log_dirs]
+        """Every directory, in order, usable or not."""
+        self.failures: dict[str, str] = {}
+        """Those that cannot be used, and why."""
         self.opened: list[OsDirectory] = []
+        """Those that could be used at start."""
         self.clean: list[bool] = []
-        self.cluster_id = ""
+        self.may_lack = False
+        """Partitions that are not found may be on a directory that is not here, or was replaced."""
+        self.previous_broker_epoch = -1
+        """This broker's epoch when it last stopped, if that was a clean stop of every directory."""
+        self.cluster_id: str | None = None
+        """The cluster that the directories belong to; None where they are new."""
+        self._ids: dict[str, str] = {}
+        self._first: dict[str, str] = {}
+        """The first directory's properties."""
+        self._new: list[OsDirectory] = []
 
     @property
     def metadata_directory(self) -> OsDirectory:
         """Where the metadata journal is."""
         return self.opened[0].child(METADATA_DIRECTORY)
 
-    def open(self) -> None:
-        """Lock and identify every directory. Raises DirectoryError."""
-        for name in self._config.log_dirs:
-            path = Path(name)
-            try:
-                directory = OsDirectory(path)
-                self._lock(path)
-            except OSError as error:
-                raise DirectoryError(f"log.dirs: cannot use {path}: {error.strerror}") from error
-            self.paths.append(str(path))
-            self.opened.append(directory)
-        try:
-            self._identify()
-            self.clean = [layout.take_clean_shutdown(directory) is not None for directory in self.opened]
-        except OSError as error:
-            raise DirectoryError(f"log.dirs: cannot use {error.filename}: {error.strerror}") from error
+    def is_needed(self, path: str) -> bool:
+        """Whether the node cannot go on without this directory: it has the metadata, or there is no other."""
+        return path == self.paths[0] or all(other == path or other in self.failures for other in self.paths)
 
-    def _lock(self, path: Path) -> None:
-        descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    # --- start -------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Lock and identify the directories. Raises DirectoryError; one that fails alone is in `failures`."""
+        found: dict[str, tuple[OsDirectory, dict[str, str] | None]] = {}
+        for path in self.paths:
+            try:
+                directory = self._take(path)
+                found[path] = (directory, layout.read_meta_properties(directory))
+            except layout.CorruptFile as error:
+                raise DirectoryError(f"log.dirs: {error}") from error
+            except OSError as error:
+                self._cannot_use(path, error)
+        self._identify(list(found.values()))
+        epochs = []
+        for path, (directory, _) in found.items():
+            try:
+                epochs.append(layout.take_clean_shutdown(directory))
+            except OSError as error:
+                self._cannot_use(path, error)
+                continue
+            self.opened.append(directory)
+        if not self.opened[0].exists(METADATA_DIRECTORY):
+            self.opened[0].child(METADATA_DIRECTORY)
+            self.opened[0].sync()
+        self.clean = [epoch is not None for epoch in epochs]
+        self._new = [directory for directory in self._new if directory in self.opened]
+        if not self.failures and len({*epochs}) == 1 and epochs[0] is not None:
+            self.previous_broker_epoch = epochs[0]
+        self.may_lack = self.cluster_id is not None and self._lacks_any()
+
+    def _cannot_use(self, path: str, error: OSError) -> None:
+        """Go on without it, where that can be."""
+        reason = error.strerror or str(error)
+        self.failures[path] = reason
+        if self.is_needed(path):
+            raise DirectoryError(f"log.dirs: cannot use {path}: {reason}") from error
+        logger.critical("log directory %s is offline: %s; the node starts without it", path, reason)
+
+    def _take(self, path: str) -> OsDirectory:
+        """Have a directory for this broker alone, and its name durably. Raises OSError, DirectoryError."""
+        missing = [parent for parent in (Path(path), *Path(path).parents) if not parent.exists()]
+        directory = OsDirectory(path)
+        self._lock(path)
+        for created in missing:
+            OsDirectory(created.parent).sync()
+        return directory
+
+    def _lock(self, path: str) -> None:
+        descriptor = os.open(Path(path) / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(descriptor)
             raise DirectoryError(f"log.dirs: {path} is in use by another broker") from error
-        self._locks.append(descriptor)
+        self._locks[path] = descriptor
+        self._handles[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def _identify(self) -> None:
+    def _identify(self, found: list[tuple[OsDirectory, dict[str, str] | None]]) -> None:
         node_id = str(self._config.node_id)
-        known = []
-        for directory in self.opened:
-            try:
-                properties = layout.read_meta_properties(directory)
-            except layout.CorruptFile as error:
-                raise DirectoryError(f"log.dirs: {error}") from error
-            if properties is not None and properties.get("node.id", node_id) != node_id:
+        for directory, properties in found:
+            if properties is None:
+                continue
+            if properties.get("node.id", node_id) != node_id:
                 raise DirectoryError(
                     f"log.dirs: {directory.path} belongs to node {properties['node.id']}, this is node {node_id}"
                 )
-            known.append(properties)
-        for directory, properties in zip(self.opened, known, strict=True):
-            if properties is not None and not properties.get("cluster.id"):
+            if not properties.get("cluster.id"):
                 raise DirectoryError(f"log.dirs: {directory.path}/{layout.META_PROPERTIES} names no cluster.id")
-        cluster_ids = sorted({properties["cluster.id"] for properties in known if properties is not None})
+            self._ids[directory.path] = properties.get("directory.id", "")
+        known = [properties for _, properties in found if properties is not None]
+        cluster_ids = sorted({properties["cluster.id"] for properties in known})
         if len(cluster_ids) > 1:
             raise DirectoryError(f"log.dirs: the directories belong to different clusters: {', '.join(cluster_ids)}")
-        self.cluster_id = cluster_ids[0] if cluster_ids else _random_id()
-        for directory, properties in zip(self.opened, known, strict=True):
-            if properties is None:
-                layout.write_meta_properties(
-                    directory,
-                    {
-                        "version": "1",
-                        "cluster.id": self.cluster_id,
-                        "node.id": node_id,
-                        "directory.id": _random_id(),
-                    },
-                )
+        self.cluster_id = cluster_ids[0] if cluster_ids else None
+        self._new = [directory for directory, properties in found if properties is None]
+        first = found[0][1]
+        if first is not None:
+            self._first = first
+        elif known and self._config.is_alone:
+            other = next(directory.path for directory, properties in found if properties is not None)
+            raise DirectoryError(
+                f"log.dirs: {self.paths[0]} is empty, {other} belongs to cluster {self.cluster_id}: "
+                "the first directory holds the metadata, without which the others mean nothing"
+            )
+
+    def _lacks_any(self) -> bool:
+        """Whether another directory than the present ones may hold a partition that is not found."""
+        ids = self._first.get(_ALL_IDS)
+        is_gone = ids is not None and not {*ids.split(",")} <= {*self._ids.values()}
+        return bool(self.failures or self._new) or is_gone
+
+    def adopt(self, cluster_id: str) -> None:
+        """Belong to this cluster from now on, where that was not known yet. Raises DirectoryError, OSError."""
+        if self.cluster_id not in (None, cluster_id):
+            raise DirectoryError(
+                f"log.dirs: {self.paths[0]} belongs to cluster {self.cluster_id}, its metadata to cluster {cluster_id}"
+            )
+        self.cluster_id = cluster_id
+        for directory in self._new:
+            self._ids[directory.path] = random_id()
+        for directory in self._new:
+            properties = {
+                "version": "1",
+                "cluster.id": cluster_id,
+                "node.id": str(self._config.node_id),
+                "directory.id": self._ids[directory.path],
+            }
+            if directory is self.opened[0]:
+                properties[_ALL_IDS] = ",".join(sorted(self._ids.values()))
+                self._first = properties
+            layout.write_meta_properties(directory, properties)
+        self._new.clear()
+
+    def account(self) -> None:
+        """What was not found is known to the cluster: from the next start on, these are all directories there are.
+
+        Nothing is written while one of them has failed, or where that is so already. Raises OSError.
+        """
+        ids = ",".join(sorted(self._ids.values()))
+        if self.failures or self._first.get(_ALL_IDS) == ids:
+            return
+        self._first = {**self._first, _ALL_IDS: ids}
+        layout.write_meta_properties(self.opened[0], self._first)
+
+    # --- while it runs -----------------------------------------------------------------------
+
+    def check(self, directory: Directory) -> None:
+        """That a directory is the one that was opened, and can be written to. Raises OSError.
+
+        To ask is cheap and tells of a mount; a file system that gave up by itself often says so only to who writes, so
+        that each tenth time the lock's time of change is set, for which there is room on a full disk too.
+        """
+        path = directory.path
+        before, now = os.fstat(self._handles[path]), os.stat(path)
+        if (before.st_dev, before.st_ino) != (now.st_dev, now.st_ino):
+            raise OSError(errno.ENOENT, "it is not the directory that was opened: unmounted, moved or replaced", path)
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        self._checks[path] = self._checks.get(path, 0) + 1
+        if self._checks[path] % _CHECKS_PER_WRITE == 0:
+            os.utime(self._locks[path])
+
+    # --- stop --------------------------------------------------------------------------------
 
     def close(self, broker_epoch: int, *, is_clean: bool) -> None:
         """Mark a clean stop, if it is one, and let go of the locks. The last thing a broker does."""
         if is_clean:
             for directory in self.opened:
-                layout.mark_clean_shutdown(directory, broker_epoch)
-        for descriptor in self._locks:
+                if directory.path not in self.failures:
+                    layout.mark_clean_shutdown(directory, broker_epoch)
+        for descriptor in (*self._locks.values(), *self._handles.values()):
             os.close(descriptor)
         self._locks.clear()
+        self._handles.clear()
 
 
-def _random_id() -> str:
+def random_id() -> str:
     """A random id in Kafka's form: 16 bytes, base64 for URLs, without padding, not starting with '-'."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -8,7 +8,9 @@ Invariants: at most `max.incremental.fetch.session.cache.slots` sessions; one ev
 `EVICTION_MS` or, failing that, a smaller one that has existed for so long. A partition is left out of an incremental
 answer only if it has no records, no error, and the same high watermark and log start offset as were last sent.
 
-Left out: privileged sessions for followers (there are none yet).
+A follower's session keeps `News` of its partitions, so that a request touches those that changed and no others. It is
+privileged: it may take the slot of a client's, and gives up its own to none but that follower's next one that has a
+partition in common with it. (A follower has a session for what it syncs before it acknowledges, and one for the rest.)
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kraftpy.broker.waiting import News
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.fetch import FetchRequest, PartitionData
 from kraftpy.types import Millis, TopicId
@@ -23,6 +26,7 @@ from kraftpy.types import Millis, TopicId
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 NO_SESSION = 0
+NO_FOLLOWER = -1
 EVICTION_MS = 120_000
 _MAX_EPOCH = 2**31 - 1
 
@@ -41,8 +45,12 @@ class FetchedPartition:
     max_bytes: int
     current_leader_epoch: int
     last_fetched_epoch: int
+    log_start_offset: int = -1
+    """Of the follower that asks."""
     sent_high_watermark: int = -1
     sent_log_start_offset: int = -1
+    is_accepted: bool = False
+    """The leader took a follower's fetch offset as proof of what it has; until it fetches from another."""
 
     @property
     def key(self) -> PartitionKey:
@@ -54,8 +62,7 @@ class FetchedPartition:
         changed = (
             bool(answer.records)
             or answer.error_code != ErrorCode.NONE
-            or answer.high_watermark != self.sent_high_watermark
-            or answer.log_start_offset != self.sent_log_start_offset
+            or self.is_news(answer)
             or answer.preferred_read_replica >= 0
             or answer.diverging_epoch.epoch >= 0
         )
@@ -64,6 +71,12 @@ class FetchedPartition:
         self.sent_high_watermark = -1 if failed else answer.high_watermark
         self.sent_log_start_offset = -1 if failed else answer.log_start_offset
         return changed
+
+    def is_news(self, answer: PartitionData) -> bool:
+        """Whether its high watermark or log start is another than was last sent."""
+        return (
+            answer.high_watermark != self.sent_high_watermark or answer.log_start_offset != self.sent_log_start_offset
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,6 +89,12 @@ class Session:
     partitions: dict[PartitionKey, FetchedPartition]
     created_at: Millis
     used_at: Millis
+    follower_id: int = NO_FOLLOWER
+    """The broker that fetches with it, if it is one."""
+    news: News[PartitionKey] | None = None
+    """What changed since the last answer; a follower's session has it."""
+    swept_at: float = 0.0
+    """When it was last noted that the follower still has what it fetched from: the event loop's time."""
 
     def served(self, key: PartitionKey) -> None:
         """Move a partition that returned records to the end of the order."""
@@ -91,6 +110,8 @@ class FetchContext:
     partitions: list[FetchedPartition]
     session: Session | None
     incremental: bool
+    asked: list[FetchedPartition]
+    """Those that came with it, at their new offsets."""
     epoch: int = INITIAL_EPOCH
     """The session's epoch once this request is answered."""
 
@@ -126,7 +147,9 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, request: FetchRequest, api_version: int, now: Millis) -> FetchContext:
+    def open(
+        self, request: FetchRequest, api_version: int, now: Millis, *, follower_id: int = NO_FOLLOWER
+    ) -> FetchContext:
         """The partitions this request is about.
 
         Raises KafkaError (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR).
@@ -134,17 +157,24 @@ class FetchSessions:
         asked = _asked_for(request)
         uses_topic_ids = api_version >= 13
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            self._drop(request.session_id)
             partitions = list({partition.key: partition for partition in asked}.values())
             session = None
             if request.session_epoch == INITIAL_EPOCH and api_version >= 7:
-                session = self._create(partitions, uses_topic_ids, now)
+                session = self._create(partitions, uses_topic_ids, now, follower_id=follower_id)
             epoch = INITIAL_EPOCH if session is None else session.epoch
-            return FetchContext(partitions=partitions, session=session, incremental=False, epoch=epoch)
-        return self._continue(request, asked, uses_topic_ids, now)
+            return FetchContext(
+                partitions=partitions, session=session, incremental=False, asked=partitions, epoch=epoch
+            )
+        return self._continue(request, asked, uses_topic_ids, now, follower_id)
 
     def _continue(
-        self, request: FetchRequest, asked: list[FetchedPartition], uses_topic_ids: bool, now: Millis
+        self,
+        request: FetchRequest,
+        asked: list[FetchedPartition],
+        uses_topic_ids: bool,
+        now: Millis,
+        follower_id: int,
     ) -> FetchContext:
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -154,16 +184,23 @@ class FetchSessions:
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH,
                 f"fetch session {session.id} is at epoch {session.epoch}, not {request.session_epoch}",
             )
+        if session.follower_id != follower_id:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"fetch session {session.id} is somebody else's")
         if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "topic ids and names mixed in one fetch session")
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
                 session.partitions.pop((forgotten.topic, forgotten.topic_id, index), None)
+        updated = []
         for partition in asked:
             known = session.partitions.get(partition.key)
             if known is None:
                 session.partitions[partition.key] = partition
+                updated.append(partition)
             else:
+                updated.append(known)
+                known.log_start_offset = partition.log_start_offset
+                known.is_accepted = False
                 known.fetch_offset = partition.fetch_offset
                 known.max_bytes = partition.max_bytes
                 known.current_leader_epoch = partition.current_leader_epoch
@@ -171,13 +208,30 @@ class FetchSessions:
         session.used_at = now
         partitions = list(session.partitions.values())
         if not partitions:
-            del self._sessions[session.id]
-            return FetchContext(partitions=[], session=None, incremental=False)
+            self._drop(session.id)
+            return FetchContext(partitions=[], session=None, incremental=False, asked=[])
         session.epoch = 1 if session.epoch == _MAX_EPOCH else session.epoch + 1
-        return FetchContext(partitions=partitions, session=session, incremental=True, epoch=session.epoch)
+        return FetchContext(
+            partitions=partitions, session=session, incremental=True, asked=updated, epoch=session.epoch
+        )
 
-    def _create(self, partitions: list[FetchedPartition], uses_topic_ids: bool, now: Millis) -> Session | None:
-        if not partitions or not self._make_room(len(partitions), now):
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None and session.news is not None:
+            session.news.is_over = True
+
+    def _create(
+        self, partitions: list[FetchedPartition], uses_topic_ids: bool, now: Millis, *, follower_id: int
+    ) -> Session | None:
+        is_follower = follower_id != NO_FOLLOWER
+        if (
+            is_follower
+        ):  # it fetches a partition in one session at a time: others are of before it, or we, started again
+            for former in [each for each in self._sessions.values() if each.follower_id == follower_id]:
+                is_idle = now - former.used_at > EVICTION_MS
+                if is_idle or any(partition.key in former.partitions for partition in partitions):
+                    self._drop(former.id)
+        if not partitions or not self._make_room(len(partitions), now, is_follower=is_follower):
             return None
         session_id = self._new_id()
         while session_id == NO_SESSION or session_id in self._sessions:
@@ -189,21 +243,24 @@ class FetchSessions:
             partitions={partition.key: partition for partition in partitions},
             created_at=now,
             used_at=now,
+            follower_id=follower_id,
+            news=News() if is_follower else None,
         )
         self._sessions[session_id] = session
         return session
 
-    def _make_room(self, size: int, now: Millis) -> bool:
+    def _make_room(self, size: int, now: Millis, *, is_follower: bool) -> bool:
         if len(self._sessions) < self._slots:
             return True
         oldest = min(self._sessions.values(), key=lambda session: session.used_at, default=None)
         if oldest is not None and now - oldest.used_at > EVICTION_MS:
-            del self._sessions[oldest.id]
+            self._drop(oldest.id)
             return True
-        old = [session for session in self._sessions.values() if now - session.created_at > EVICTION_MS]
+        clients = [session for session in self._sessions.values() if session.news is None]
+        old = [session for session in clients if is_follower or now - session.created_at > EVICTION_MS]
         smallest = min(old, key=lambda session: len(session.partitions), default=None)
-        if smallest is not None and len(smallest.partitions) < size:
-            del self._sessions[smallest.id]
+        if smallest is not None and (is_follower or len(smallest.partitions) < size):
+            self._drop(smallest.id)
             return True
         return False
 
@@ -218,6 +275,7 @@ def _asked_for(request: FetchRequest) -> list[FetchedPartition]:
             max_bytes=partition.partition_max_bytes,
             current_leader_epoch=partition.current_leader_epoch,
             last_fetched_epoch=partition.last_fetched_epoch,
+            log_start_offset=partition.log_start_offset,
         )
         for topic in request.topics
         for partition in topic.partitions

@@ -1,7 +1,6 @@
-"""What a broker does on its own from time to time: retention, compaction, flushes, checkpoints, expiry, idleness.
+"""What a broker does on its own from time to time: retention, compaction, flushes, checkpoints, expiry, lag, idleness.
 
-Each is a loop of its own. A failure of the disk is logged and costs what it hit: a partition whose log cannot be synced
-refuses writes, checkpoints that cannot be written are written later.
+Each is a loop of its own. A failure of the disk costs what it hit: the log directory, or on a full disk the try.
 """
 
 from __future__ import annotations
@@ -24,6 +23,8 @@ from kraftpy.types import Millis
 logger = logging.getLogger(__name__)
 
 _FLUSH_CHECK_MS = 1000
+_CHECKPOINT_AT_MOST_EVERY_MS = 3000
+_DIRECTORY_CHECK_MS = 1000
 _IDLE_CHECK_MS = 30_000
 
 
@@ -47,57 +48,67 @@ class Maintenance:
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """The loops, each to be run as a task until it is cancelled."""
         loops = [self.retention(), self.flushes(), self.checkpoints(), self.expiry(), self.idle_connections()]
-        return [*loops, self.compaction()] if self._config.log_cleaner_enable else loops
+        loops += [self.followers(), self.high_watermarks(), self.directories()]
+        if self._config.log_cleaner_enable:
+            loops.append(Cleaner(self._replicas, self._clock, self._config).run())
+        return loops
 
     async def retention(self) -> None:
         """Delete what `retention.ms` and `retention.bytes` let go."""
         config = self._config
         await _pause(config.log_initial_task_delay_ms)
         while True:
-            for replica in self._replicas:
-                try:
-                    self._replicas.delete_old_segments(replica)
-                except OSError as error:
-                    logger.error("%s: retention: %s", replica.topic_partition, error)
+            try:
+                await self._replicas.delete_old_segments()
+            except OSError as error:
+                logger.error("nothing goes out of retention: the checkpoints cannot be written: %s", error)
             await _pause(config.log_retention_check_interval_ms)
-
-    async def compaction(self) -> None:
-        """Compact what is due."""
-        cleaner = Cleaner(self._replicas, self._clock)
-        while True:
-            await _pause(self._config.log_cleaner_backoff_ms)
-            await cleaner.clean()
 
     async def flushes(self) -> None:
         """Sync logs whose `flush.ms` has passed, and those with sealed segments that are not synced yet.
 
-        What could not be opened is tried again here too.
+        That sealed segments are synced is written down within seconds, so that a start after a crash does not read them
+        again. What could not be opened is tried again here too.
         """
         interval_ms = min(self._config.log_flush_scheduler_interval_ms, _FLUSH_CHECK_MS)
+        is_news, written_at = False, self._clock.monotonic_ms()
         while True:
             await _pause(interval_ms)
             await self._bring_online()
             now = self._clock.now()
             for replica in self._replicas:
                 log = replica.log
-                if log.is_failed or log.is_closed:
+                if log.is_failed or log.is_closed or replica.is_being_cut:
                     continue
                 if log.recovery_point >= log.log_end_offset:
                     replica.flushed_at_ms = now
                 elif (
                     log.segments[-1].base_offset > log.recovery_point
                     or now - replica.flushed_at_ms >= log.config.flush_ms
+                    or replica.syncs.comes_before_ack  # what found no room is tried again
                 ):
+                    is_news |= log.recovery_point < log.segments[-1].base_offset
                     try:
-                        await replica.flush(log.log_end_offset, now)
+                        await replica.flush(log.log_end_offset)
                     except KafkaError as error:
-                        what = "refuses writes until a restart" if replica.log.is_failed else "is not synced yet"
-                        logger.critical("%s %s: %s", replica.topic_partition, what, error)
+                        if not (replica.is_offline or replica.log.is_closed):
+                            logger.critical("%s is not synced yet: %s", replica.topic_partition, error)
+            if is_news and self._clock.monotonic_ms() - written_at >= _CHECKPOINT_AT_MOST_EVERY_MS:
+                is_news = not await self._checkpoint()
+                written_at = self._clock.monotonic_ms()
+
+    async def _checkpoint(self) -> bool:
+        try:
+            await self._replicas.checkpoint()
+        except OSError as error:
+            logger.error("the checkpoints cannot be written: %s", error)
+            return False
+        return True
 
     async def _bring_online(self) -> None:
         for topic, partition in await self._replicas.retry_offline():
             if topic == CONSUMER_OFFSETS:
-                self._coordinators.add(partition)
+                self._coordinators.follow_leadership(partition)
 
     async def checkpoints(self) -> None:
         """Write down how far each log is durable, so that a start after a crash scans no more than it must."""
@@ -109,17 +120,36 @@ class Maintenance:
                     config.log_flush_start_offset_checkpoint_interval_ms,
                 )
             )
-            try:
-                await self._replicas.checkpoint()
-            except OSError as error:
-                logger.error("the checkpoints cannot be written: %s", error)
+            await self._checkpoint()
 
     async def expiry(self) -> None:
         """Forget idempotent producers that have been silent for `producer.id.expiration.ms`."""
         while True:
             await _pause(self._config.producer_id_expiration_check_interval_ms)
             for replica in self._replicas:
-                replica.log.expire_producers(self._clock.now())
+                if not replica.is_being_cut:
+                    replica.log.expire_producers(self._clock.now())
+
+    async def followers(self) -> None:
+        """Propose to drop from the in-sync replicas whoever lags for `replica.lag.time.max.ms` (rule 12)."""
+        while True:
+            await _pause(max(1, self._config.replica_lag_time_max_ms // 2))
+            self._replicas.look_after_followers()
+
+    async def high_watermarks(self) -> None:
+        """Write down what is committed, every `replica.high.watermark.checkpoint.interval.ms`."""
+        while True:
+            await _pause(max(1, self._config.replica_high_watermark_checkpoint_interval_ms))
+            try:
+                await self._replicas.checkpoint_high_watermarks()
+            except OSError as error:
+                logger.error("the high watermarks cannot be written: %s", error)
+
+    async def directories(self) -> None:
+        """Look whether the log directories are still there."""
+        while True:
+            await _pause(_DIRECTORY_CHECK_MS)
+            await self._replicas.look_after_directories()
 
     async def idle_connections(self) -> None:
         """Close connections that have said nothing for `connections.max.idle.ms`."""

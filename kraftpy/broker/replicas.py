@@ -1,7 +1,11 @@
-"""The partitions this broker holds, on the disks it has.
+"""The partitions this broker holds, on the disks it has, and the role it has in each.
+
+Only partitions that name this broker among their replicas are open. Roles follow the metadata, many at once: whatever a
+change touches is looked at once, in the image as it is then, so that a thousand leaderships that move together cost a
+thousand small steps without a pause. A partition that was given to other brokers is closed, and its directory deleted.
 
 Appends and reads run on the event loop: they touch the page cache. What may block for long runs in threads: opening
-(recovery), syncing, deleting, checkpoints.
+(recovery), syncing, cutting, deleting, checkpoints.
 
 Invariants: a partition's directory carries its topic's id before any data, so that the log of a topic that was deleted
 and created again is never taken for the new one's; a directory that the metadata does not know is never deleted, only
@@ -9,8 +13,12 @@ set aside. One thing at a time opens and deletes partitions, for a log opened tw
 first. Checkpoints are written one at a time, and never say less than what was promised: where one could not be written
 after a deletion, no partition is created until it could, lest a new log inherit what was written of an old one.
 
-A partition that cannot be opened while the broker runs (a full disk) is offline, answers KAFKA_STORAGE_ERROR, and is
-tried again from time to time.
+A partition that cannot be opened (a full or failing disk, a damaged file) is offline, answers KAFKA_STORAGE_ERROR, and
+is tried again from time to time. A log directory that fails takes all of its partitions with it, until a restart
+(`disks` decides which failures do); the others go on. What of all that the cluster is to know is `offline`.
+
+Left out: deleting the directory of a partition that was reassigned while this broker was down (it is left alone, and
+said so).
 """
 
 from __future__ import annotations
@@ -19,75 +27,111 @@ import asyncio
 import functools
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Protocol
 
 from kraftpy.broker.directories import LogDirectories
-from kraftpy.broker.replica import Replica
+from kraftpy.broker.disks import Disk, costs_the_directory, read_disks
+from kraftpy.broker.offline import Number, Offline, Wanted
+from kraftpy.broker.opening import Opening
+from kraftpy.broker.replica import NO_LEADER, Replica
+from kraftpy.broker.runtime import open_files_limit
+from kraftpy.broker.syncing import Syncs
 from kraftpy.config import BrokerConfig, TopicConfig
+from kraftpy.config.broker import CLUSTER_SETTINGS
 from kraftpy.config.topic import topic_config
 from kraftpy.log import layout
 from kraftpy.log.files import FileCache
 from kraftpy.log.partition_log import PartitionLog, delete_files
-from kraftpy.metadata.commands import ConfigResourceType
-from kraftpy.metadata.image import Image, Partition, Topic
-from kraftpy.metadata.records import ConfigChanged, PartitionChanged, PartitionCreated, Record, TopicDeleted
+from kraftpy.metadata.commands import ConfigResourceType, ReplicaState
+from kraftpy.metadata.image import Image
+from kraftpy.metadata.records import (
+    BrokerChanged,
+    BrokerRegistered,
+    BrokerUnregistered,
+    ConfigChanged,
+    PartitionChanged,
+    PartitionCreated,
+    Record,
+    TopicDeleted,
+)
 from kraftpy.ports import Clock, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.types import Offset, TopicId, TopicPartition
+from kraftpy.replication.events import ProposeIsr
+from kraftpy.replication.leader import PartitionState
+from kraftpy.types import BrokerId, Offset, TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-_STRAY = "-stray"
 _FILES_WHILE_OPENING = 8
 """A thread that opens a log keeps no more files open; the cache that all logs share is the loop's alone."""
+_FILES_SHARE, _FILES_AT_MOST = 4, 2048
+"""The logs' files may take one in so many of the descriptors that the process may have; the rest are connections."""
+_PARTITIONS_BEFORE_A_PAUSE = 20
+"""What looks at each of thousands of partitions, on the loop, lets others have it in between."""
+_THREADS_THAT_SYNC = 16
+"""To make partitions and to close them is to wait for the disk, which syncs many files in the time of one."""
 
 
-@dataclass(slots=True)
-class _Disk:
-    """One log directory, and what its checkpoints said when the broker started."""
-
-    directory: Directory
-    clean: bool
-    recovery_points: dict[TopicPartition, int]
-    log_start_offsets: dict[TopicPartition, int]
-    cleaner_offsets: dict[TopicPartition, int]
-    partitions: set[TopicPartition] = field(default_factory=set)
+_Failure = tuple[Wanted, OSError | layout.CorruptFile]
 
 
-class _Wanted(NamedTuple):
-    """A partition that the metadata gives this broker."""
+class Followed(Protocol):
+    """What fetches the partitions that other brokers lead."""
 
-    topic: Topic
-    number: int
-    partition: Partition
-    config: TopicConfig
+    def assign(self, changes: Iterable[tuple[Replica, BrokerId]]) -> None:
+        """Fetch these partitions from these brokers from now on; from none where it is `NO_LEADER`."""
+        ...
 
-    @property
-    def key(self) -> TopicPartition:
-        return TopicPartition(self.topic.name, self.number)
-
-
-_Failure = tuple[TopicPartition, OSError | layout.CorruptFile]
+    def wake(self) -> None:
+        """Brokers have come or gone: try again now what failed before."""
+        ...
 
 
 class Replicas:
     """Every partition of this broker, by topic name and by topic id."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, directories: LogDirectories) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        directories: LogDirectories,
+        propose: Callable[[Replica, ProposeIsr], None],
+        fetchers: Followed,
+        directory_failed: Callable[[str, str, Sequence[TopicPartition]], None] = lambda path, reason, partitions: None,
+    ) -> None:
+        """`directory_failed` is told at once of a log directory that is out of use, why, and what was in it."""
+        self.broker_id = BrokerId(config.node_id)
+        self.lag_time_max_ms = config.replica_lag_time_max_ms
+        self.back_off_max_ms = config.replica_fetch_backoff_ms
+        self.now = clock.now
+        self.monotonic_ms = clock.monotonic_ms
+        self.propose = propose
+        self.syncs = Syncs()
         self._config = config
         self._clock = clock
         self._directories = directories
-        self._disks: list[_Disk] = []
-        self._files = FileCache()
-        self._by_name: dict[TopicPartition, Replica] = {}
-        self._by_id: dict[tuple[TopicId, int], Replica] = {}
-        self._offline: dict[TopicPartition, _Wanted] = {}
-        self._changing = asyncio.Lock()
+        self._fetchers = fetchers
+        self._directory_failed = directory_failed
+        self._image = Image()
+        self._brokers: Mapping[BrokerId, int] = {}
+        self.disks: list[Disk] = []
+        """The log directories that could be used at start."""
+        self._files = FileCache(max(_FILES_WHILE_OPENING, min(open_files_limit() // _FILES_SHARE, _FILES_AT_MOST)))
+        self._by_name: dict[tuple[str, int], Replica] = {}
+        self._by_id: dict[Number, Replica] = {}
+        self.offline = Offline(self.broker_id)
+        self._releasing: set[asyncio.Task[None]] = set()
+        self.wishes: dict[TopicPartition, str] = {}
+        """Where partitions that are not here yet shall be, by log directory."""
+        self.moving_in: dict[TopicPartition, tuple[Disk, PartitionLog]] = {}
+        """Copies about to take the place of logs in other directories: their checkpoints are written before."""
+        self.changing = asyncio.Lock()
+        """Held by what opens, closes, moves and deletes partitions."""
         self._checkpointing = asyncio.Lock()
         self._checkpoint_is_stale = False
+        self._is_stopped = False
         self._later: set[asyncio.TimerHandle] = set()
 
     def __iter__(self) -> Iterator[Replica]:
@@ -96,29 +140,73 @@ class Replicas:
     # --- lookups -----------------------------------------------------------------------------
 
     def leader(self, topic: str, partition: int) -> Replica:
-        """The partition's replica. Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR)."""
-        key = TopicPartition(topic, partition)
-        replica = self._by_name.get(key)
-        if replica is None:
-            if key in self._offline:
-                raise _offline_error(key)
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {topic}-{partition}")
-        return replica
+        """The partition's replica, where this broker leads it.
+
+        Raises KafkaError (NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR).
+        """
+        replica = self._by_name.get((topic, partition))
+        if replica is not None and replica.leading is not None:
+            return replica
+        raise self._not_here(topic, partition, replica)
 
     def leader_by_id(self, topic_id: TopicId, partition: int) -> Replica:
-        """The same by topic id. Raises KafkaError (UNKNOWN_TOPIC_ID, KAFKA_STORAGE_ERROR)."""
+        """The same by topic id. Raises KafkaError (NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_ID, KAFKA_STORAGE_ERROR)."""
         replica = self._by_id.get((topic_id, partition))
-        if replica is None:
-            for key, wanted in self._offline.items():
-                if wanted.topic.topic_id == topic_id and wanted.number == partition:
-                    raise _offline_error(key)
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no partition {partition} of topic {topic_id.hex()}")
-        return replica
+        if replica is not None and replica.leading is not None:
+            return replica
+        raise self._not_here_by_id(topic_id, partition, replica)
+
+    def readable(self, topic: str, partition: int) -> Replica:
+        """The partition's replica, where this broker leads or follows it. Raises KafkaError as `leader` does."""
+        replica = self._by_name.get((topic, partition))
+        if replica is not None and (replica.leading is not None or replica.following is not None):
+            return replica
+        raise self._not_here(topic, partition, replica)
+
+    def readable_by_id(self, topic_id: TopicId, partition: int) -> Replica:
+        """The same by topic id. Raises KafkaError as `leader_by_id` does."""
+        replica = self._by_id.get((topic_id, partition))
+        if replica is not None and (replica.leading is not None or replica.following is not None):
+            return replica
+        raise self._not_here_by_id(topic_id, partition, replica)
+
+    def held_by_id(self, topic_id: TopicId, partition: int) -> Replica | None:
+        """The partition's replica in whatever role."""
+        return self._by_id.get((topic_id, partition))
+
+    def _not_here(self, topic: str, partition: int, replica: Replica | None) -> KafkaError:
+        key = TopicPartition(topic, partition)
+        known = self._image.partition(topic, partition)
+        leads_elsewhere = known is not None and known.leader not in (NO_LEADER, self.broker_id)
+        if key in self.offline and not leads_elsewhere:  # or some clients would go on asking here (aiokafka's consumer)
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} is offline: {self.offline.why(key)}")
+        if replica is None and self._image.partition(topic, partition) is None:
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {key}")
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {key}")
+
+    def _not_here_by_id(self, topic_id: TopicId, partition: int, replica: Replica | None) -> KafkaError:
+        topic = self._image.topic_by_id(topic_id)
+        if topic is None and replica is None:
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no partition {partition} of topic {topic_id.hex()}")
+        name = topic.name if topic is not None else replica.topic_partition.topic if replica is not None else ""
+        error = self._not_here(name, partition, replica)
+        if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, error.message)
+        return error
+
+    def held(self, key: TopicPartition) -> Replica | None:
+        """The partition's replica in whatever role."""
+        return self._by_name.get(key)
 
     @property
     def directories(self) -> list[str]:
         """The log directories' paths."""
         return self._directories.paths
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """The log directories that are out of use, and why."""
+        return self._directories.failures
 
     def in_directory(self, path: str) -> list[Replica]:
         """The partitions in a log directory, sorted."""
@@ -127,17 +215,19 @@ class Replicas:
     # --- start and stop ----------------------------------------------------------------------
 
     async def start(self, image: Image) -> None:
-        """Open every partition the metadata gives this broker; several at once. Raises OSError, CorruptFile."""
-        await asyncio.to_thread(self._read_disks)
-        configs = {topic.name: self._topic_config(topic.name, image) for topic in image.topics()}
-        for _, failure in await self._open_all(
-            [_Wanted(topic, number, partition, configs[topic.name]) for topic, number, partition in image.partitions()]
-        ):
-            raise failure
-        known = set(self._by_name)
-        for disk in self._disks:
+        """Open every partition the metadata gives this broker; several at once. Raises OSError."""
+        self.disks = await asyncio.to_thread(read_disks, self._directories)
+        async with self.changing:
+            self._image = image
+            self._brokers = _eligible(image)
+            ours = {TopicPartition(topic.name, number) for topic, number, _ in image.partitions_of(self.broker_id)}
+            if self._directories.may_lack:
+                self.offline.doubt(ours.difference(*(disk.partitions for disk in self.disks)))
+            await self._settle([(topic.topic_id, number) for topic, number, _ in image.partitions()])
+        known = set(self._by_name) | {each.key for each in self.offline}
+        for disk in self.disks:
             for stray in sorted(disk.partitions - known):
-                logger.warning("%s/%s belongs to no topic; it is left alone", disk.directory.path, stray)
+                logger.warning("%s/%s is no partition of this broker; left alone", disk.directory.path, stray)
 
     async def stop(self) -> bool:
         """Make every log durable, close it, and write the checkpoints that let the next start skip the scan.
@@ -146,135 +236,283 @@ class Replicas:
         """
         for handle in self._later:
             handle.cancel()
+        async with self.changing:
+            self._is_stopped = True
+        if self._releasing:
+            await asyncio.wait(self._releasing)
         is_clean = True
         for replica in self:
+            await replica.truncated()
             await replica.settle()  # from here on the loop leaves the files to the thread that closes them
-        # As many at once as there are threads: closing is waiting for the disk, which syncs several as fast as one.
-        for replica, failure in await asyncio.gather(*(_close(replica) for replica in self)):
+        with ThreadPoolExecutor(_THREADS_THAT_SYNC, thread_name_prefix="close-log") as pool:
+            closed = await asyncio.gather(*(_close(replica, pool) for replica in self))
+        for replica, failure in closed:
             if failure is not None:
                 logger.critical("%s: cannot be closed cleanly: %s", replica.topic_partition, failure)
                 is_clean = False
         try:
             await self.checkpoint()
+            await self.checkpoint_high_watermarks()
         except OSError as error:
             logger.critical("the checkpoints cannot be written: %s", error)
             is_clean = False
+        self.syncs.stop()
         return is_clean
 
     async def apply(self, records: Sequence[Record], image: Image) -> None:
         """Act on changed metadata; returns when new partitions can be used and deleted ones are gone."""
-        async with self._changing:
-            await self._apply(records, image)
+        async with self.changing:
+            if not self._is_stopped:
+                await self._apply(records, image)
 
     async def _apply(self, records: Sequence[Record], image: Image) -> None:
-        created = []
+        self._image = image
+        touched: dict[Number, None] = {}
+        left: dict[Number, None] = {}
+        deleted: set[TopicId] = set()
+        reconfigured: set[str] = set()
+        brokers_changed = False
         for record in records:
             match record:
-                case PartitionCreated():
-                    topic = image.topic_by_id(record.topic_id)
-                    if topic is not None:
-                        partition = topic.partitions[record.partition]
-                        config = self._topic_config(topic.name, image)
-                        created.append(_Wanted(topic, record.partition, partition, config))
-                case PartitionChanged():
-                    replica = self._by_id.get((record.topic_id, record.partition))
-                    if replica is not None and record.leader_epoch != replica.leader_epoch:
-                        replica.lead(record.leader_epoch)
+                case PartitionCreated() | PartitionChanged():
+                    touched[record.topic_id, record.partition] = None
+                    if self.broker_id not in record.replicas:
+                        left[record.topic_id, record.partition] = None
                 case ConfigChanged(resource_type=ConfigResourceType.TOPIC):
-                    self._reconfigure(record.resource_name, image)
+                    reconfigured.add(record.resource_name)
+                case ConfigChanged(resource_type=ConfigResourceType.BROKER, resource_name=""):
+                    reconfigured.update(replica.topic_partition.topic for replica in self)
                 case TopicDeleted():
-                    await self._delete(record)
+                    deleted.add(record.topic_id)
+                case BrokerRegistered() | BrokerChanged() | BrokerUnregistered():
+                    brokers_changed = True
                 case _:
                     pass
-        await self._create(created)
+        if brokers_changed:
+            self._brokers_changed()
+        if reconfigured:
+            self._reconfigure(reconfigured)
+        await self._delete(deleted)
+        await self._leave(left)
+        await self._settle(touched)
 
-    async def _create(self, wanted: Sequence[_Wanted]) -> None:
-        """Open new partitions; those that cannot be are offline."""
+    async def reconcile(self, image: Image) -> None:
+        """Act on an image of which no records are known: it came as a snapshot."""
+        async with self.changing:
+            if self._is_stopped:
+                return
+            self._image = image
+            self._brokers_changed()
+            self._reconfigure({topic.name for topic in image.topics()})
+            held = [replica.topic_id for replica in self] + [each.topic.topic_id for each in self.offline]
+            await self._delete({topic_id for topic_id in held if image.topic_by_id(topic_id) is None})
+            await self._settle([(topic.topic_id, number) for topic, number, _ in image.partitions()])
+
+    def _brokers_changed(self) -> None:
+        self._brokers = _eligible(self._image)
+        for replica in self._by_name.values():
+            if replica.leading is not None:
+                replica.brokers_changed(self._brokers)
+        self._fetchers.wake()
+
+    async def _settle(self, touched: Iterable[Number]) -> None:
+        """Open what is this broker's now, let go of what no longer is, and take the roles there are."""
+        image = self._image
+        wanted: list[Wanted] = []
+        gone: list[Replica] = []
+        known: list[Replica] = []
+        configs: dict[str, TopicConfig] = {}
+        for number in touched:
+            topic = image.topic_by_id(number[0])
+            if topic is None:  # deleted by a later record
+                continue
+            partition = topic.partitions[number[1]]
+            is_ours = self.broker_id in partition.replicas
+            self.offline.noted(number, partition)
+            replica = self._by_id.get(number)
+            if replica is not None:
+                (known if is_ours else gone).append(replica)
+            elif is_ours:
+                if topic.name not in configs:
+                    configs[topic.name] = self._topic_config(topic.name)
+                wanted.append(Wanted(topic, number[1], configs[topic.name]))
+            else:
+                self.offline.gone(TopicPartition(topic.name, number[1]))
+        await self._take_roles(known)
+        await self._let_go(gone)
+        await self._create(wanted)
+
+    async def _take_roles(self, replicas: Sequence[Replica]) -> None:
+        """What the image says each of them is to be: leader, follower, neither."""
+        for replica in replicas:
+            if replica.is_being_cut:
+                replica.stand_by(replica.leader_epoch, replica.partition_epoch)
+                await replica.truncated()
+        assigned: list[tuple[Replica, BrokerId]] = []
+        for replica in replicas:
+            topic = self._image.topic_by_id(replica.topic_id)
+            if topic is None or self._by_name.get(replica.topic_partition) is not replica:  # its disk failed meanwhile
+                continue
+            partition = topic.partitions[replica.topic_partition.partition]
+            if partition.leader == self.broker_id:
+                state = PartitionState(
+                    leader_epoch=partition.leader_epoch,
+                    partition_epoch=partition.partition_epoch,
+                    replicas=partition.replicas,
+                    isr=partition.isr,
+                    is_recovering=partition.is_recovering,
+                )
+                replica.lead(state, self._brokers, replica.log.config.min_insync_replicas)
+                assigned.append((replica, NO_LEADER))
+            elif partition.leader == NO_LEADER:
+                replica.stand_by(partition.leader_epoch, partition.partition_epoch)
+                assigned.append((replica, NO_LEADER))
+            elif replica.follow(partition.leader, partition.leader_epoch, partition.partition_epoch):
+                assigned.append((replica, partition.leader))
+        self._fetchers.assign(assigned)
+
+    async def _create(self, touched: Sequence[Wanted]) -> None:
+        """Open partitions; those that cannot be are offline."""
+        wanted = [each for each in touched if self._may_open(each)]
         if wanted and self._checkpoint_is_stale:
             try:
                 await self.checkpoint()
             except OSError as error:
                 logger.error("no partitions are created: the checkpoints cannot be written: %s", error)
-                self._offline.update((each.key, each) for each in wanted)
+                self.offline.opening(wanted)
                 return
-        self._offline.update((each.key, each) for each in wanted)
-        for key, failure in await self._open_all(wanted):
-            logger.error("%s is offline: %s", key, failure)
+        self.offline.opening(wanted)
+        opened, failures = await self._open_all(wanted)
+        for each, failure in failures:
+            # A replica that is alone and never was there: nobody else could lead it, and the metadata has better to do.
+            is_told = len(each.partition.replicas) > 1 or not any(each.key in disk.new for disk in self.disks)
+            state = ReplicaState.OFFLINE if is_told else None
+            if self.offline.failed(each, str(failure), state, may_retry=True):
+                logger.error("%s is offline: %s", each.key, failure)
+        if any(replica.log.report.missing_offsets for replica in opened):
+            try:
+                await self.checkpoint()  # or what is written next could be taken for synced, after the next crash
+            except OSError as error:
+                logger.error("the checkpoints cannot be written: %s", error)
+        await self._take_roles(opened)
+
+    def _may_open(self, wanted: Wanted) -> bool:
+        """Whether a partition may be opened, and made where it is nowhere; where not, it is offline."""
+        disk = next((disk for disk in self.disks if wanted.key in disk.partitions), None)
+        if disk is not None:
+            others = [
+                other.directory.path for other in self.disks if other is not disk and wanted.key in other.partitions
+            ]
+            if others:
+                text = f"it is in {disk.directory.path} and in {others[0]}: one of them has to go"
+                if self.offline.failed(wanted, text, may_retry=False):
+                    logger.error("%s is offline: %s", wanted.key, text)
+                return False
+            if disk.failure is not None:
+                self.offline.failed(wanted, f"its log directory is: {disk.failure}", may_retry=False)
+            return disk.failure is None
+        if self.offline.may_begin(wanted):
+            return True
+        text, state = "what it held is gone with its log directory", ReplicaState.LOST
+        if failed := next(iter(self._directories.failures), None):
+            text, state = f"it may be in {failed}, which is offline", ReplicaState.OFFLINE
+        if self.offline.failed(wanted, text, state, may_retry=False):
+            logger.error("%s is offline: %s", wanted.key, text)
+        return False
 
     async def retry_offline(self) -> list[TopicPartition]:
         """Try to open what could not be opened; the partitions that are there now."""
-        async with self._changing:  # what is being opened is offline until it is open: never a second time
-            wanted = list(self._offline.values())
-            if wanted:
+        async with self.changing:  # what is being opened is offline until it is open: never a second time
+            wanted = self.offline.to_retry()
+            if wanted and not self._is_stopped:
                 await self._create(wanted)
             return [each.key for each in wanted if each.key in self._by_name]
 
-    def _topic_config(self, topic: str, image: Image) -> TopicConfig:
-        return topic_config(image.topic_configs(topic), self._config)
+    def look_after_followers(self) -> None:
+        """Propose to drop followers that lag for too long; to be called every half of `replica.lag.time.max.ms`."""
+        for replica in self._by_name.values():
+            replica.look_after_followers()
 
-    def _reconfigure(self, topic: str, image: Image) -> None:
-        config = self._topic_config(topic, image)
+    def _topic_config(self, topic: str) -> TopicConfig:
+        cluster = self._image.cluster_configs()
+        inherited = {name: value for name, value in cluster.items() if name in CLUSTER_SETTINGS}
+        return topic_config({**inherited, **self._image.topic_configs(topic)}, self._config)
+
+    def _reconfigure(self, topics: set[str]) -> None:
+        configs = {topic: self._topic_config(topic) for topic in topics}
         for replica in self:
-            if replica.topic_partition.topic == topic:
+            config = configs.get(replica.topic_partition.topic)
+            if config is not None:
+                is_synced_otherwise = config.kraftpy_flush_before_ack != replica.syncs.comes_before_ack
                 replica.log.config = config
+                replica.min_isr_changed(config.min_insync_replicas)
+                if is_synced_otherwise:
+                    replica.flush_before_ack_changed()
+                    if replica.following is not None:
+                        self._fetchers.assign([(replica, replica.leader_id)])
 
     # --- opening -----------------------------------------------------------------------------
 
-    def _read_disks(self) -> None:
-        for directory, clean in zip(self._directories.opened, self._directories.clean, strict=True):
-            try:
-                points = layout.read_offsets(directory, layout.RECOVERY_POINTS)
-            except layout.CorruptFile as error:
-                logger.warning("%s; every log in it is scanned", error)
-                clean, points = False, {}
-            try:
-                starts = layout.read_offsets(directory, layout.LOG_START_OFFSETS)
-            except layout.CorruptFile as error:
-                logger.warning("%s; deleted records that still have a segment show again", error)
-                starts = {}
-            try:
-                cleaned = layout.read_offsets(directory, layout.CLEANER_OFFSETS)
-            except layout.CorruptFile as error:
-                logger.warning("%s; its logs are compacted from their start", error)
-                cleaned = {}
-            self._disks.append(_Disk(directory, clean, points, starts, cleaned, set(layout.partitions(directory))))
-            for name in layout.deleted_partitions(directory):
-                directory.delete(name)
-
-    async def _open_all(self, wanted: Sequence[_Wanted]) -> list[_Failure]:
-        """Open logs, in several threads; what stood in the way of those that could not be."""
+    async def _open_all(self, wanted: Sequence[Wanted]) -> tuple[list[Replica], list[_Failure]]:
+        """Open logs, in several threads; and what stood in the way of those that could not be."""
         if not wanted:
-            return []
+            return [], []
         loop = asyncio.get_running_loop()
-        threads = self._config.num_recovery_threads_per_data_dir * len(self._disks)
-        with ThreadPoolExecutor(min(threads, len(wanted)), thread_name_prefix="open-log") as pool:
-            opening = [loop.run_in_executor(pool, self._open, self._disk_for(each.key), each) for each in wanted]
-            failures: list[_Failure] = []
-            for each, opened in zip(wanted, await asyncio.gather(*opening, return_exceptions=True), strict=True):
+        makes_new = not all(any(each.key in disk.partitions for disk in self.disks) for each in wanted)
+        recovery_threads = self._config.num_recovery_threads_per_data_dir * len(self.disks)
+        threads = max(recovery_threads, _THREADS_THAT_SYNC) if makes_new else recovery_threads
+        replicas: list[Replica] = []
+        failures: list[_Failure] = []
+        with Opening(len(wanted), threads, recovery_threads) as opening:
+            jobs = [
+                loop.run_in_executor(opening.pool, self._open, self._disk_for(each.key), each, opening)
+                for each in wanted
+            ]
+            telling = asyncio.create_task(opening.tell())
+            try:
+                results = await asyncio.gather(*jobs, return_exceptions=True)
+            finally:
+                telling.cancel()
+            for each, opened in zip(wanted, results, strict=True):
                 if isinstance(opened, (OSError, layout.CorruptFile)):
-                    failures.append((each.key, opened))
+                    failures.append((each, opened))
                 elif isinstance(opened, BaseException):
                     raise opened
+                elif (failure := self._failure_of(opened.log_directory)) is not None:
+                    failures.append((each, OSError(failure)))
+                    self._release_later(opened)
                 else:
-                    opened.log.move_to(self._files)
                     self._by_name[opened.topic_partition] = opened
                     self._by_id[(opened.topic_id, opened.topic_partition.partition)] = opened
-                    self._offline.pop(opened.topic_partition, None)
-            return failures
+                    self.offline.gone(opened.topic_partition)
+                    for disk in self.disks:
+                        disk.new.discard(opened.topic_partition)
+                    replicas.append(opened)
+            if makes_new:
+                for disk in [disk for disk in self.disks if disk.failure is None]:
+                    try:
+                        await loop.run_in_executor(opening.pool, disk.directory.sync)
+                    except OSError as error:
+                        self.storage_failed(disk.directory, "sync", error, is_lasting=True)
+        return replicas, failures
 
-    def _disk_for(self, key: TopicPartition) -> _Disk:
+    def _disk_for(self, key: TopicPartition) -> Disk:
         """Where the partition is, or the log directory with the fewest partitions."""
-        for disk in self._disks:
+        for disk in self.disks:
             if key in disk.partitions:
                 return disk
-        disk = min(self._disks, key=lambda disk: len(disk.partitions))
+        usable = [disk for disk in self.disks if disk.failure is None]
+        wish = self.wishes.pop(key, None)
+        wished = [disk for disk in usable if disk.directory.path == wish]
+        disk = min(wished or usable, key=lambda disk: len(disk.partitions))
         disk.partitions.add(key)
+        disk.new.add(key)
         return disk
 
-    def _open(self, disk: _Disk, wanted: _Wanted) -> Replica:
-        key, topic, partition, config = wanted.key, wanted.topic, wanted.partition, wanted.config
+    def _open(self, disk: Disk, wanted: Wanted, opening: Opening) -> Replica:
+        key, topic, config = wanted.key, wanted.topic, wanted.config
         if disk.directory.exists(str(key)):
-            self._set_aside_if_foreign(disk, key, topic.topic_id)
+            disk.set_aside_if_foreign(key, topic.topic_id)
         log = PartitionLog.open(
             disk.directory.child(str(key)),
             config,
@@ -285,42 +523,54 @@ class Replicas:
             log_start_offset=disk.log_start_offsets.get(key, 0),
             files=FileCache(_FILES_WHILE_OPENING),
             expiration_ms=self._config.producer_id_expiration_ms,
+            progress=opening.progress(),
+            side_by_side=opening.side_by_side,
         )
+        opening.opened += 1
         if not log.report.clean:
             logger.info("%s: recovered: %s", key, log.report)
-        replica = Replica(key, topic.topic_id, disk.directory, log, partition.leader_epoch)
-        replica.lead(partition.leader_epoch)
+        log.checks_reads = self._config.kraftpy_fetch_check_crcs
+        log.move_to(self._files)  # closes its files, here: thousands of logs are opened at once
+        replica = Replica(key, topic.topic_id, disk.directory, log, self)
+        known = disk.high_watermarks.get(key, 0)
+        replica.high_watermark = Offset(min(max(known, log.log_start_offset), log.log_end_offset))
         replica.clean_until = Offset(disk.cleaner_offsets.get(key, 0))
         return replica
 
-    def _set_aside_if_foreign(self, disk: _Disk, key: TopicPartition, topic_id: TopicId) -> None:
-        found = layout.read_topic_id(disk.directory.child(str(key)))
-        if found is None or found == topic_id:
-            return
-        aside = f"{key}.{uuid.uuid4().hex}{_STRAY}"
-        logger.warning("%s/%s is of another topic of that name; set aside as %s", disk.directory.path, key, aside)
-        disk.directory.rename(str(key), aside)
-        disk.recovery_points.pop(key, None)
-        disk.log_start_offsets.pop(key, None)
-        disk.cleaner_offsets.pop(key, None)
-
     # --- deleting ----------------------------------------------------------------------------
 
-    async def _delete(self, record: TopicDeleted) -> None:
-        for key in [key for key in self._offline if key.topic == record.name]:
-            del self._offline[key]
-        for key in [key for key in self._by_name if key.topic == record.name]:
-            replica = self._by_name.pop(key)
+    async def _delete(self, topics: set[TopicId]) -> None:
+        """Topics are gone: their partitions too."""
+        if not topics:
+            return
+        for wanted in self.offline:
+            if wanted.topic.topic_id in topics:
+                self.offline.gone(wanted.key)
+        await self._let_go([replica for replica in self if replica.topic_id in topics])
+
+    async def _let_go(self, replicas: Sequence[Replica]) -> None:
+        """Close partitions that are no longer this broker's; their files are deleted a little later."""
+        if not replicas:
+            return
+        self._fetchers.assign([(replica, NO_LEADER) for replica in replicas])
+        for replica in replicas:
+            key = replica.topic_partition
+            if self._by_name.pop(key, None) is None:  # its disk failed meanwhile
+                self.offline.gone(key)
+                continue
             del self._by_id[(replica.topic_id, key.partition)]
             await replica.release()
             aside = layout.deleted_partition_name(key, uuid.uuid4().hex)
             directory = replica.log_directory
-            directory.rename(str(key), aside)
-            for disk in self._disks:
+            try:
+                directory.rename(str(key), aside)
+            except OSError as error:
+                if not self.storage_failed(directory, "rename in", error):
+                    logger.error("%s: its files stay: %s", key, error)
+                continue
+            for disk in self.disks:
                 disk.partitions.discard(key)
-                disk.recovery_points.pop(key, None)
-                disk.log_start_offsets.pop(key, None)
-                disk.cleaner_offsets.pop(key, None)
+                disk.forget(key)
             self._delete_later(replica, functools.partial(directory.delete, aside))
         self._checkpoint_is_stale = True
         try:
@@ -328,27 +578,88 @@ class Replicas:
         except OSError as error:
             logger.error("the checkpoints cannot be written: %s", error)
 
+    async def _leave(self, numbers: Mapping[Number, None]) -> None:
+        """These were given to other brokers, be it for a moment: what is here is not what may come back."""
+        await self._let_go([replica for number in numbers if (replica := self._by_id.get(number)) is not None])
+        for wanted in [each for each in self.offline if (each.topic.topic_id, each.number) in numbers]:
+            await self._discard(wanted)
+
+    async def _discard(self, wanted: Wanted) -> None:
+        """Delete what there is of a partition that could not be opened, where its disk is there."""
+        key = wanted.key
+        self.offline.gone(key)
+        disk = next((disk for disk in self.disks if key in disk.partitions and disk.failure is None), None)
+        if disk is None or not disk.directory.exists(str(key)):
+            return
+        aside = layout.deleted_partition_name(key, uuid.uuid4().hex)
+        try:
+            disk.directory.rename(str(key), aside)
+        except OSError as error:
+            if not self.storage_failed(disk.directory, "rename in", error):
+                logger.error("%s: its files stay: %s", key, error)
+            return
+        disk.partitions.discard(key)
+        disk.forget(key)
+        logger.info("%s: what could not be opened is deleted", key)
+        await asyncio.to_thread(_delete_quietly, functools.partial(disk.directory.delete, aside))
+        self._checkpoint_is_stale = True
+
     async def delete_records(self, replica: Replica, before: Offset) -> None:
         """Hide the records before an offset, durably (DeleteRecords).
 
-        Raises KafkaError (OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR).
+        Who asks for what another has asked for already waits for the same checkpoint. Raises KafkaError
+        (OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR).
         """
-        if replica.log.advance_log_start(before):
+        replica.advance_log_start(before)
+        if replica.log.written_log_start < before:
             try:
                 await self.checkpoint()
             except OSError as error:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log start cannot be written: {error}") from error
 
-    def delete_old_segments(self, replica: Replica) -> None:
-        """Take out of the log what retention lets go, and delete it when nobody can be reading it any more."""
-        gone = replica.log.delete_old_segments(self._clock.now(), replica.high_watermark)
-        if gone:
-            logger.info("%s: %d files out of retention", replica.topic_partition, len(gone))
-            self.delete_files_later(replica, gone)
+    async def delete_old_segments(self) -> None:
+        """Take out of the logs what retention lets go, and delete it when nobody can be reading it any more.
+
+        Where the logs start then is written down first: else a power loss could leave holes. Raises OSError.
+        """
+        now = self._clock.now()
+        async for replica in self._at_leisure():
+            try:
+                if replica.log.advance_log_start_by_retention(now, replica.high_watermark):
+                    replica.log_start_advanced()
+            except KafkaError as error:  # a segment that does not hold what it should
+                logger.error("%s: retention: %s", replica.topic_partition, error)
+            except OSError as error:
+                if not self.storage_failed(replica.log_directory, "read", error):
+                    logger.error("%s: retention: %s", replica.topic_partition, error)
+        if any(replica.log.is_start_unwritten for replica in self):
+            await self.checkpoint()
+        async for replica in self._at_leisure():
+            try:
+                gone = replica.log.remove_before_log_start(now)
+            except OSError as error:
+                if not self.storage_failed(replica.log_directory, "delete segments in", error):
+                    logger.error("%s: retention: %s", replica.topic_partition, error)
+                continue
+            if gone:
+                logger.info("%s: %d files out of retention", replica.topic_partition, len(gone))
+                self.delete_files_later(replica, gone)
+
+    async def _at_leisure(self) -> AsyncIterator[Replica]:
+        """The partitions whose log may be changed now, with a pause for others after each few of them."""
+        for number, replica in enumerate(self):
+            if number % _PARTITIONS_BEFORE_A_PAUSE == 0:
+                await asyncio.sleep(0)
+            if not (replica.is_being_cut or replica.log.is_closed):
+                yield replica
 
     def delete_files_later(self, replica: Replica, names: list[str]) -> None:
         """Delete files that were taken out of a log when nobody can be reading them any more."""
         self._delete_later(replica, functools.partial(delete_files, replica.log.directory, names))
+
+    def delete_later(self, replica: Replica, disk: Disk, name: str) -> None:
+        """Delete what was taken out of a log directory when nobody can be reading it any more."""
+        self._delete_later(replica, functools.partial(disk.directory.delete, name))
 
     def _delete_later(self, replica: Replica, delete: Callable[[], None]) -> None:
         """After `file.delete.delay.ms`, in a thread. What a stop forgets, the next start finds by its name."""
@@ -372,27 +683,120 @@ class Replicas:
 
     async def _checkpoint(self) -> None:
         async with self._checkpointing:
-            for disk in self._disks:
+            failure: OSError | None = None
+            for disk in [disk for disk in self.disks if disk.failure is None]:
                 points, starts = {}, {}
-                for key, replica in self._by_name.items():
-                    if replica.log_directory is disk.directory:
-                        points[key] = replica.log.recovery_point
-                        starts[key] = replica.log.log_start_offset
-                await asyncio.to_thread(_write_checkpoints, disk.directory, points, starts)
+                logs = {key: log for key, (into, log) in self.moving_in.items() if into is disk}
+                logs |= {
+                    replica.topic_partition: replica.log
+                    for replica in self._by_name.values()
+                    if replica.log_directory is disk.directory
+                }
+                for key, log in logs.items():
+                    points[key] = log.recovery_point
+                    starts[key] = log.log_start_offset
+                try:
+                    await asyncio.to_thread(disk.write_checkpoints, points, starts)
+                except OSError as error:
+                    if not self.storage_failed(disk.directory, "write the checkpoints in", error):
+                        failure = error
+                    continue
+                for key, log in logs.items():
+                    log.written_log_start = starts[key]
+            if failure is not None:
+                raise failure
             self._checkpoint_is_stale = False
 
+    async def checkpoint_high_watermarks(self) -> None:
+        """Write down, per log directory, what is committed: a hint for the next start (rule 10). Raises OSError."""
+        await asyncio.shield(self._checkpoint_high_watermarks())
 
-async def _close(replica: Replica) -> tuple[Replica, OSError | None]:
+    async def _checkpoint_high_watermarks(self) -> None:
+        async with self._checkpointing:
+            for disk in [disk for disk in self.disks if disk.failure is None]:
+                marks = {
+                    replica.topic_partition: int(replica.high_watermark)
+                    for replica in self._by_name.values()
+                    if replica.log_directory is disk.directory
+                }
+                if marks != disk.high_watermarks:
+                    try:
+                        await asyncio.to_thread(layout.write_offsets, disk.directory, layout.HIGH_WATERMARKS, marks)
+                    except OSError as error:
+                        if not self.storage_failed(disk.directory, "write the high watermarks in", error):
+                            raise
+                        continue
+                    disk.high_watermarks = marks
+
+    # --- log directories that fail -----------------------------------------------------------
+
+    def storage_failed(self, directory: Directory, what: str, error: OSError, *, is_lasting: bool = False) -> bool:
+        """Something could not be done in a log directory; whether that costs the directory, not only what was asked.
+
+        `is_lasting`: it does, whatever the error says: nobody knows what is on the disk after a failed sync.
+        """
+        if not is_lasting and not costs_the_directory(error):
+            return False
+        disk = next((disk for disk in self.disks if disk.directory.path == directory.path), None)
+        if disk is None or disk.failure is not None or self._is_stopped:
+            return True
+        disk.failure = self._directories.failures[directory.path] = f"cannot {what} it: {error.strerror or error}"
+        lost = self.in_directory(directory.path)
+        for replica in lost:
+            key = replica.topic_partition
+            topic = self._image.topic_by_id(replica.topic_id)
+            del self._by_name[key]
+            del self._by_id[(replica.topic_id, key.partition)]
+            if topic is not None:
+                wanted = Wanted(topic, key.partition, replica.log.config)
+                self.offline.failed(wanted, f"its log directory is: {disk.failure}", may_retry=False)
+            replica.go_offline()
+            self._release_later(replica)
+        self._fetchers.assign([(replica, NO_LEADER) for replica in lost])
+        self._directory_failed(directory.path, disk.failure, [replica.topic_partition for replica in lost])
+        return True
+
+    def _failure_of(self, directory: Directory) -> str | None:
+        return next((disk.failure for disk in self.disks if disk.directory is directory), None)
+
+    def _release_later(self, replica: Replica) -> None:
+        """Close its files when nothing uses them any more."""
+        task = asyncio.get_running_loop().create_task(_release_quietly(replica))
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
+
+    async def look_after_directories(self) -> None:
+        """Notice a log directory that vanished or became read-only, though nobody asks for anything in it."""
+        for disk in [disk for disk in self.disks if disk.failure is None]:
+            try:
+                await asyncio.to_thread(self._directories.check, disk.directory)
+            except OSError as error:
+                self.storage_failed(disk.directory, "use", error)
+
+    def reports(self) -> dict[Number, ReplicaState]:
+        """What the metadata is to be told of this broker's replicas (`offline`)."""
+        return self.offline.reports(self._image, lambda number: number in self._by_id)
+
+
+def _eligible(image: Image) -> dict[BrokerId, int]:
+    """The brokers that may be in sync, with the epochs of their registrations (rule 13)."""
+    return {broker.broker_id: broker.broker_epoch for broker in image.brokers() if broker.is_active}
+
+
+async def _close(replica: Replica, pool: ThreadPoolExecutor) -> tuple[Replica, OSError | None]:
     replica.log.move_to(FileCache(_FILES_WHILE_OPENING))  # a cache belongs to one thread
     try:
-        await replica.close()
+        await replica.close(pool)
     except OSError as error:
         return replica, error
     return replica, None
 
 
-def _offline_error(key: TopicPartition) -> KafkaError:
-    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} is offline: its log could not be opened")
+async def _release_quietly(replica: Replica) -> None:
+    try:
+        await replica.release()
+    except OSError as error:
+        logger.debug("%s: its files cannot be closed: %s", replica.topic_partition, error)
 
 
 def _delete_quietly(delete: Callable[[], None]) -> None:
@@ -400,10 +804,3 @@ def _delete_quietly(delete: Callable[[], None]) -> None:
         delete()
     except OSError as error:
         logger.error("files that are no longer needed stay: %s", error)
-
-
-def _write_checkpoints(
-    directory: Directory, recovery_points: dict[TopicPartition, int], log_start_offsets: dict[TopicPartition, int]
-) -> None:
-    layout.write_offsets(directory, layout.RECOVERY_POINTS, recovery_points)
-    layout.write_offsets(directory, layout.LOG_START_OFFSETS, log_start_offsets)

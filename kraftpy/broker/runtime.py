@@ -7,12 +7,34 @@ recovery) from a thread and the rest (page-cache reads and writes) from its even
 from __future__ import annotations
 
 import os
+import resource
 import shutil
+import sys
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from kraftpy.ports import Buffer
 from kraftpy.types import Millis
+
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
+
+
+@cache
+def _fallocate() -> Callable[[int, int, int, int], int] | None:
+    """Linux's fallocate, which the os module has only in its portable form: that one changes the file's size."""
+    if sys.platform != "linux":
+        return None
+    import ctypes  # here, for a broker whose logs stay small
+
+    function = getattr(ctypes.CDLL(None), "fallocate64", None)
+    if function is None:
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    function.restype = ctypes.c_int
+    allocate: Callable[[int, int, int, int], int] = function
+    return allocate
 
 
 class OsFile:
@@ -20,7 +42,7 @@ class OsFile:
 
     __slots__ = ("_descriptor",)
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def read(self, position: int, length: int) -> bytes:
@@ -52,6 +74,12 @@ class OsFile:
         """Cut or extend the file to `size` bytes."""
         os.ftruncate(self._descriptor, size)
 
+    def reserve(self, position: int, length: int) -> None:
+        """`fallocate` without a change of size. Where that cannot be done, a write will tell."""
+        allocate = _fallocate()
+        if allocate is not None:
+            allocate(self._descriptor, _KEEP_SIZE, position, length)
+
     def sync(self) -> None:
         """`fdatasync`: the bytes and the size, not the access times."""
         os.fdatasync(self._descriptor)
@@ -70,14 +98,22 @@ class OsFile:
 class OsDirectory:
     """A directory of the operating system, created where missing."""
 
+    __slots__ = ("_path",)
+
     def __init__(self, path: Path | str) -> None:
-        self._path = Path(path)
-        self._path.mkdir(parents=True, exist_ok=True)
+        self._path = str(path)  # thousands of these are held: a Path is many times as large
+        try:
+            os.mkdir(self._path)
+        except FileExistsError:
+            if not os.path.isdir(self._path):
+                raise
+        except FileNotFoundError:
+            os.makedirs(self._path, exist_ok=True)
 
     @property
     def path(self) -> str:
         """Where it is."""
-        return str(self._path)
+        return self._path
 
     def names(self) -> list[str]:
         """Every name in it, sorted."""
@@ -85,19 +121,20 @@ class OsDirectory:
 
     def exists(self, name: str) -> bool:
         """Whether `name` is there."""
-        return (self._path / name).exists()
+        return os.path.exists(f"{self._path}/{name}")
 
     def open(self, name: str) -> OsFile:
         """Open for reading and writing; created empty where missing."""
-        return OsFile(self._path / name)
+        return OsFile(f"{self._path}/{name}")
 
     def read(self, name: str) -> bytes:
         """The whole file. Raises FileNotFoundError."""
-        return (self._path / name).read_bytes()
+        with open(f"{self._path}/{name}", "rb", buffering=0) as file:
+            return file.read()
 
     def replace(self, name: str, data: Buffer) -> None:
         """Write aside, sync, rename over, sync the directory."""
-        temporary = self._path / f"{name}.tmp"
+        temporary = f"{self._path}/{name}.tmp"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             rest = memoryview(data)
@@ -106,24 +143,32 @@ class OsDirectory:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        os.rename(temporary, self._path / name)
+        os.rename(temporary, f"{self._path}/{name}")
         self.sync()
 
     def rename(self, old: str, new: str) -> None:
         """Rename within the directory."""
-        os.rename(self._path / old, self._path / new)
+        os.rename(f"{self._path}/{old}", f"{self._path}/{new}")
 
     def delete(self, name: str) -> None:
         """Delete a file or a whole directory; missing is fine."""
-        target = self._path / name
-        if target.is_dir() and not target.is_symlink():
+        target = f"{self._path}/{name}"
+        try:
+            os.unlink(target)
+        except FileNotFoundError:
+            return
+        except (IsADirectoryError, PermissionError):  # which of the two, POSIX leaves open
+            if not os.path.isdir(target) or os.path.islink(target):
+                raise
             shutil.rmtree(target)
-        else:
-            target.unlink(missing_ok=True)
+
+    def renamed(self, name: str) -> None:
+        """It was renamed within its parent: it is there from now on, for everybody who has it."""
+        self._path = str(Path(self._path).with_name(name))
 
     def child(self, name: str) -> OsDirectory:
         """The directory `name` within, created where missing."""
-        return OsDirectory(self._path / name)
+        return OsDirectory(f"{self._path}/{name}")
 
     def sync(self) -> None:
         """`fsync` of the directory itself."""
@@ -132,6 +177,11 @@ class OsDirectory:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def open_files_limit() -> int:
+    """How many descriptors this process may have."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 class SystemClock:

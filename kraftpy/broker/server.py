@@ -2,9 +2,10 @@
 
 Prints one line when clients can connect, and nothing else on standard output. What keeps it from starting is one line
 on standard error: exit status 2 for what a person can change (a taken port, a directory in use), 1 for a disk that
-cannot be read or does not hold what was written. A failure of ours or of the disk later on ends the process loudly with
-status 1, because the log and the journal make that safe; so does a stop that could not make everything durable, with a
-line for each thing that it could not.
+cannot be read or does not hold what was written. A failure of ours later on ends the process loudly with status 1,
+because the log and the journal make that safe; a log directory that failed, and that the node cannot do without, ends
+it with a line and the same status; so does a stop that could not make everything durable, with a line for each thing
+that it could not.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from kraftpy import __version__
 from kraftpy.broker.broker import Broker, StartupError
+from kraftpy.broker.directories import DirectoryFailed
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.config import BrokerConfig
 
@@ -42,6 +44,9 @@ def run(config: BrokerConfig) -> int:
         error = _first(errors)
         print(f"kraftpy: {error}", file=sys.stderr)
         status = EXIT_FAILURE if isinstance(error, StartupError) and error.is_damage else EXIT_USAGE
+    except* DirectoryFailed as errors:
+        print(f"kraftpy: {_first(errors)}", file=sys.stderr)
+        status = EXIT_FAILURE
     return status
 
 
@@ -53,12 +58,32 @@ async def _serve(config: BrokerConfig) -> bool:
         loop.add_signal_handler(number, stop.set)
     async with asyncio.TaskGroup() as tasks:
         broker = Broker(config, SystemClock(), tasks)
-        await broker.start()
-        listeners = ", ".join(f"{listener}" for listener in broker.advertised)
+        if not await _start(broker, stop):
+            await broker.stop(is_ready=False)
+            return True
+        listeners = ", ".join(f"{listener}" for listener in broker.advertised or broker.controller_address)
         seconds = _seconds_since_process_start()
         print(f"kraftpy {__version__} ready: node {config.node_id}, {listeners}, {seconds:.2f} s", flush=True)
         await stop.wait()
-        return await broker.stop()
+        is_clean = await broker.stop()
+        for number in (signal.SIGTERM, signal.SIGINT):  # told once more, it still says how it ended
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+        return is_clean
+
+
+async def _start(broker: Broker, stop: asyncio.Event) -> bool:
+    """Whether the broker is ready; False where it was told to stop before. A quorum may be long in coming."""
+    starting = asyncio.ensure_future(broker.start())
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if starting.done():
+        await starting
+        return True
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    return False
 
 
 def _allow_many_files() -> None:
@@ -79,7 +104,7 @@ def _seconds_since_process_start() -> float:
         return time.process_time()
 
 
-def _first(errors: BaseExceptionGroup[StartupError]) -> BaseException:
+def _first(errors: BaseExceptionGroup[StartupError | DirectoryFailed]) -> BaseException:
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

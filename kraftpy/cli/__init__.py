@@ -1,4 +1,4 @@
-"""The command line: `kraftpy server | topic | produce | consume | group | log | demo`.
+"""The command line: `kraftpy server | topic | produce | consume | group | cluster | ping | log | demo`.
 
 Each command lives in a module of its own that is imported when it is asked for: `kraftpy server` must not pay for the
 others. Output is for people at a terminal (tables, drawn by rich) and for programs in a pipe (JSON or plain lines).
@@ -25,6 +25,8 @@ COMMANDS = {
     "produce": "kraftpy.cli.produce:produce",
     "consume": "kraftpy.cli.consume:consume",
     "group": "kraftpy.cli.group:group",
+    "cluster": "kraftpy.cli.cluster:cluster",
+    "ping": "kraftpy.cli.ping:ping",
     "log": "kraftpy.cli.log:log",
     "demo": "kraftpy.cli.demo:demo",
 }

@@ -8,6 +8,7 @@ import click
 
 from kraftpy.cli.connect import bootstrap_option, run
 from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, say
+from kraftpy.cli.partitions import PartitionSet, chosen_partitions, parse_partitions
 from kraftpy.cli.places import time_option
 from kraftpy.types import TopicPartition
 
@@ -89,7 +90,10 @@ def reset_offsets(
       kraftpy group reset-offsets billing --topic orders:0,2 --shift-by -100 --execute
     """
     reset = _reset(targets)
-    wanted = [_topic_option(text) for text in topics]
+    try:
+        wanted = [parse_partitions(text) for text in topics]
+    except ValueError as error:
+        raise click.UsageError(f"--topic {error}") from None
     if bool(wanted) == all_topics:
         raise click.UsageError("give either --topic or --all-topics")
 
@@ -187,7 +191,7 @@ async def _member_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
     ]
 
 
-async def _plan(admin: Admin, name: str, wanted: list[tuple[str, frozenset[int] | None]], reset: Reset) -> list[Move]:
+async def _plan(admin: Admin, name: str, wanted: list[PartitionSet], reset: Reset) -> list[Move]:
     """Where each partition meant goes. Raises Failure where the group has members, or the request makes no sense."""
     from kraftpy.cli.resets import Target, plan
 
@@ -197,7 +201,7 @@ async def _plan(admin: Admin, name: str, wanted: list[tuple[str, frozenset[int] 
     committed = await admin.list_group_offsets(name)
     partitions = set(committed)
     if wanted:
-        partitions = await _partitions(admin, wanted)
+        partitions = {info.topic_partition for info in await chosen_partitions(admin, wanted)}
     ends = await _ends(admin, partitions)
     at_time = {}
     if reset.target is Target.TIME and ends:
@@ -207,17 +211,6 @@ async def _plan(admin: Admin, name: str, wanted: list[tuple[str, frozenset[int] 
         return plan(reset, ends, {partition: place.offset for partition, place in committed.items()}, at_time)
     except ValueError as error:
         raise Failure(str(error)) from None
-
-
-async def _partitions(admin: Admin, wanted: list[tuple[str, frozenset[int] | None]]) -> set[TopicPartition]:
-    partitions = set()
-    infos = {info.name: info for info in await admin.describe_topics([topic for topic, _ in wanted])}
-    for topic, chosen in wanted:
-        existing = {part.partition for part in infos[topic].partitions}
-        if chosen is not None and not chosen <= existing:
-            raise Failure(f"topic {topic} has no partition {min(chosen - existing)}")
-        partitions |= {TopicPartition(topic, number) for number in (existing if chosen is None else chosen)}
-    return partitions
 
 
 async def _ends(admin: Admin, partitions: set[TopicPartition]) -> dict[TopicPartition, Ends]:
@@ -256,17 +249,6 @@ def _reset(targets: dict[str, Any]) -> Reset:
     if len(given) != 1:
         raise click.UsageError(f"give one of {', '.join(target.value for target in Target)}")
     return given[0]
-
-
-def _topic_option(text: str) -> tuple[str, frozenset[int] | None]:
-    """`name` or `name:0,1` as the topic and the partitions meant; None is all."""
-    name, colon, listed = text.partition(":")
-    if not colon:
-        return name, None
-    numbers = listed.split(",")
-    if not name or not all(number.isascii() and number.isdecimal() for number in numbers):
-        raise click.UsageError(f"--topic '{text}' is not TOPIC or TOPIC:0,1")
-    return name, frozenset(map(int, numbers))
 
 
 def _admin(bootstrap: str) -> Admin:

@@ -11,30 +11,30 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 BLOCK_BYTES = 1 << 18
 STANDARD_INPUT = "-"
 
 
-async def read_lines(names: Sequence[str]) -> AsyncIterator[list[bytes]]:
+async def read_lines(names: Sequence[str]) -> AsyncGenerator[list[bytes]]:
     """The lines of the files in turn, many at a time, without their line ends; `-` is standard input.
 
     Line ends are `\\n` or `\\r\\n`; a last line without one counts. Raises OSError.
     """
     for name in names:
         rest = b""
-        blocks = _standard_input() if name == STANDARD_INPUT else _file(name)
-        async for block in blocks:
-            lines = (rest + block).split(b"\n")
-            rest = lines.pop()
-            if lines:
-                yield [line.removesuffix(b"\r") for line in lines]
+        async with contextlib.aclosing(_standard_input() if name == STANDARD_INPUT else _file(name)) as blocks:
+            async for block in blocks:
+                lines = (rest + block).split(b"\n")
+                rest = lines.pop()
+                if lines:
+                    yield [line.removesuffix(b"\r") for line in lines]
         if rest:
             yield [rest.removesuffix(b"\r")]
 
 
-async def _file(name: str) -> AsyncIterator[bytes]:
+async def _file(name: str) -> AsyncGenerator[bytes]:
     import aiofiles
 
     async with aiofiles.open(name, "rb") as file:
@@ -42,7 +42,7 @@ async def _file(name: str) -> AsyncIterator[bytes]:
             yield block
 
 
-async def _standard_input() -> AsyncIterator[bytes]:
+async def _standard_input() -> AsyncGenerator[bytes]:
     loop = asyncio.get_running_loop()
     blocks: asyncio.Queue[bytes | OSError] = asyncio.Queue(maxsize=4)
     descriptor = sys.stdin.fileno()

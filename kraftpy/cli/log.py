@@ -1,189 +1,173 @@
-"""`kraftpy log dump|verify`: look into segment files, offline."""
+"""`kraftpy log dump|verify|truncate|recover`: the files of a stopped node."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
-from kraftpy.cli.output import Failure, at_terminal, json_line, local_time, write_lines
+from kraftpy.cli.output import Failure, at_terminal, json_line, progress_bar, say, write_lines
 
-segment_file = click.Path(exists=True, dir_okay=False, path_type=Path)
+directory = click.Path(exists=True, file_okay=False, path_type=Path)
+existing = click.Path(exists=True, path_type=Path)
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON lines, as in a pipe.")
 
 
 @click.group()
 def log() -> None:
-    """Look into the files of a log. No broker is needed; nothing is changed."""
+    """Look into the files of a stopped node, and mend them. Refused where a node is running: a copy will do."""
 
 
 @log.command()
-@click.argument("file", type=segment_file)
+@click.argument("paths", type=existing, nargs=-1, required=True, metavar="PATH...")
 @click.option("--records", "-r", "with_records", is_flag=True, help="Show the records of each batch, too.")
 @click.option("--from-offset", type=click.IntRange(min=0), default=0, help="Leave out batches below this offset.")
-@click.option("--max-batches", type=click.IntRange(min=1), help="Stop after so many batches.")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines, as in a pipe.")
-def dump(file: Path, with_records: bool, from_offset: int, max_batches: int | None, as_json: bool) -> None:
-    """Print the batches of a segment FILE (.log), or the entries of an index (.index, .timeindex).
+@click.option("--max-batches", type=click.IntRange(min=1), help="Stop after so many batches of each file.")
+@json_option
+def dump(paths: tuple[Path, ...], with_records: bool, from_offset: int, max_batches: int | None, as_json: bool) -> None:
+    """Print what files of a log hold.
 
-    The CRC of every batch is checked; the first that is damaged ends the output with exit status 1.
+    A PATH is a segment (.log: its batches), an index, a time index, a producer snapshot, leader epochs, a checkpoint,
+    the metadata journal; or a partition's directory or a log directory, which are all their segments. Records of
+    __consumer_offsets are shown as the groups and offsets they are.
+
+    The CRC of every batch is checked; the first that is damaged ends its file's output, with exit status 1.
 
     \b
       kraftpy log dump kraftpy-data/flights-0/00000000000000000000.log --records
     """
-    as_json = as_json or not at_terminal()
-    if file.suffix in (".index", ".timeindex"):
-        write_lines(json_line(row) if as_json else _spaced(row) for row in _index_entries(file))
-        return
-    lines = _json_lines if as_json else _text_lines
-    write_lines(lines(file, with_records, from_offset, max_batches))
+    from kraftpy.cli.log_dump import Chosen, dump_files
+    from kraftpy.cli.log_places import places, segment_files, stopped
+
+    chosen = Chosen(with_records=with_records, from_offset=from_offset, max_batches=max_batches)
+    with stopped(paths, exclusive=False):
+        files: list[Path] = []
+        for path in paths:
+            if path.is_dir():
+                files += [file for place in places([path])[0] for file in segment_files(place.path)]
+            else:
+                files.append(path)
+        is_headed = len(files) > 1 or any(path.is_dir() for path in paths)
+        damage = dump_files(files, chosen, as_json=as_json or not at_terminal(), is_headed=is_headed)
+    if damage:
+        raise Failure("\nkraftpy: ".join(damage))
 
 
 @log.command()
-@click.argument("files", type=segment_file, nargs=-1, required=True, metavar="FILE...")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines, as in a pipe.")
-def verify(files: tuple[Path, ...], as_json: bool) -> None:
-    """Check every batch and record of segment FILEs (.log).
+@click.argument("paths", type=existing, nargs=-1, required=True, metavar="PATH...")
+@click.option("--jobs", "-j", type=click.IntRange(min=1), help="Processes that read; as many as there are processors.")
+@json_option
+def verify(paths: tuple[Path, ...], jobs: int | None, as_json: bool) -> None:
+    """Check segment files, a partition's directory, or whole log directories.
 
-    Prints what each holds. Exit status 1 where one is damaged, with the file, the position and the offsets before it.
+    Of segments every batch (form, CRC, offsets that go on, leader epochs that never fall) and every record; indexes and
+    time indexes against them; epochs, producer snapshots, checkpoints and the metadata journal by their checksums and
+    against each other. Reading goes on behind damage, so that all of it is found.
+
+    Exit status 1 where something is damaged: a line for each, with file, position and offsets.
+
+    \b
+      kraftpy log verify kraftpy-data
+      kraftpy log verify kraftpy-data/flights-0
     """
-    from kraftpy.cli.segments import Corruption
-    from kraftpy.cli.segments import verify as verify_file
+    from kraftpy.cli.log_places import places, segment_files, stopped
+    from kraftpy.cli.log_verify import Report, default_jobs, total_bytes, verify_files, verify_partitions
 
     as_json = as_json or not at_terminal()
-    damaged = []
-    for file in files:
-        try:
-            held = verify_file(file)
-        except Corruption as corruption:
-            damaged.append(str(corruption))
-            if as_json:
-                row = {"position": corruption.position, "next_offset": corruption.next_offset}
-                write_lines([json_line({"file": str(file), "ok": False, **row, "reason": corruption.reason})])
-            continue
-        row = {"batches": held.batches, "records": held.records, "size_bytes": held.size_bytes}
-        offsets = {"first_offset": held.first_offset, "last_offset": held.last_offset}
-        if as_json:
-            write_lines([json_line({"file": str(file), "ok": True, **row, **offsets})])
-        else:
-            span = "" if held.first_offset is None else f", offsets {held.first_offset}-{held.last_offset}"
-            sizes = f"{held.batches} batches, {held.records} records, {held.size_bytes} bytes"
-            write_lines([f"{file}: ok, {sizes}{span}"])
-    if damaged:
-        raise Failure("\nkraftpy: ".join(damaged))
+    files = [path for path in paths if not path.is_dir()]
+    with stopped(paths, exclusive=False):
+        partitions, log_directories = places(path for path in paths if path.is_dir())
+        report = Report(as_json=as_json, is_brief=bool(log_directories))
+        total = total_bytes(files) + total_bytes(each for place in partitions for each in segment_files(place.path))
+        with progress_bar("verifying", total) as advance:
+            verify_files(files, report, jobs=jobs or default_jobs(), advance=advance)
+            verify_partitions(partitions, log_directories, report, jobs=jobs or default_jobs(), advance=advance)
+    if partitions or log_directories:
+        report.sum()
+    if report.totals.damage:
+        raise Failure("\nkraftpy: ".join(map(str, report.totals.damage)))
 
 
-def _chosen(file: Path, from_offset: int, max_batches: int | None) -> Iterator[Any]:
-    """The batches to show. A damaged one raises Failure, after those before it were shown."""
-    from kraftpy.cli.segments import Corruption, read_batches
+@log.command()
+@click.argument("path", type=directory, metavar="PARTITION_DIR")
+@click.option("--to-offset", type=click.IntRange(min=0), required=True, help="What the log shall end at.")
+@click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@json_option
+def truncate(path: Path, to_offset: int, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Cut the log of a partition off: the record at --to-offset and all after it are deleted.
 
-    shown = 0
-    try:
-        for batch in read_batches(file):
-            if batch.header.last_offset < from_offset:
-                continue
-            yield batch
-            shown += 1
-            if shown == max_batches:
-                return
-    except Corruption as corruption:
-        raise Failure(str(corruption)) from None
+    A batch that holds the offset goes as a whole, so the log may end before it. The checkpoints are made to agree, and
+    the node's next start counts as one after a crash: where others have the partition, the cut copy leads only when it
+    has caught up with them. If it shall have nothing that they do not have, `kraftpy topic refetch` is the better way.
 
+    \b
+      kraftpy log truncate kraftpy-data/flights-0 --to-offset 1000 --dry-run
+    """
+    from kraftpy.cli.log_places import is_partition, partition_place, stopped
+    from kraftpy.cli.log_repair import cut, plan_cut
 
-def _records(file: Path, batch: Any) -> list[Any]:
-    """The records of a batch. A batch whose CRC matches and whose records still make no sense raises Failure."""
-    from kraftpy.protocol.errors import KafkaError
-    from kraftpy.protocol.record_batch import iter_records
-
-    try:
-        return list(iter_records(batch.data))
-    except KafkaError as error:
-        header = batch.header
-        offsets = f"offsets {header.base_offset}-{header.last_offset}"
-        raise Failure(f"{file}: corrupt at position {batch.position}, {offsets}: {error.message}") from None
-
-
-def _json_lines(file: Path, with_records: bool, from_offset: int, max_batches: int | None) -> Iterator[str]:
-    from kraftpy.cli.records import encode_bytes, record_row
-
-    for batch in _chosen(file, from_offset, max_batches):
-        header = batch.header
-        fields = {
-            "position": batch.position,
-            "base_offset": header.base_offset,
-            "last_offset": header.last_offset,
-            "records_count": header.records_count,
-            "size_bytes": header.size_bytes,
-            "crc": header.crc,
-            "crc_ok": True,
-            "compression": header.compression.name.lower(),
-            "timestamp_type": header.timestamp_type.name.lower(),
-            "base_timestamp": header.base_timestamp,
-            "max_timestamp": header.max_timestamp,
-            "partition_leader_epoch": header.partition_leader_epoch,
-            "producer_id": header.producer_id,
-            "producer_epoch": header.producer_epoch,
-            "base_sequence": header.base_sequence,
-            "is_transactional": header.is_transactional,
-            "is_control": header.is_control,
-        }
-        yield json_line({"kind": "batch", **fields})
-        for record in _records(file, batch) if with_records else ():
-            if header.is_control:
-                row = {"offset": record.offset, "timestamp": record.timestamp, "control": _control(record)}
-                yield json_line({"kind": "control", **row, **encode_bytes("value", record.value)})
-            else:
-                yield json_line({"kind": "record", **record_row(record)})
+    if not is_partition(path):
+        raise click.UsageError(f"{path} is no partition's directory")
+    as_json = as_json or not at_terminal()
+    with stopped([path], exclusive=True):
+        place = partition_place(path)
+        plan = plan_cut(place, to_offset)
+        if not dry_run:
+            if not yes and not at_terminal():
+                raise click.UsageError("this deletes records: say --yes, or --dry-run to see which")
+            if not yes:
+                what = f"{plan.records} records, offsets {plan.new_end_offset} to {plan.log_end_offset - 1}"
+                click.confirm(f"Delete {what}, of {path}?", abort=True)
+            end_offset, report = cut(place, to_offset)
+            plan.new_end_offset = end_offset
+    row = {"directory": str(path), "changed": not dry_run, **plan.row()}
+    if as_json:
+        write_lines([json_line(row if dry_run else {**row, "opened": report})])
+    else:
+        verb = "would go" if dry_run else "are gone"
+        write_lines(
+            [
+                f"{path}: {plan.records} records in {plan.batches} batches ({plan.size_bytes} bytes) {verb}; "
+                f"the log, which ended at {plan.log_end_offset}, {'would end' if dry_run else 'ends'} "
+                f"at {plan.new_end_offset}"
+            ]
+        )
 
 
-def _text_lines(file: Path, with_records: bool, from_offset: int, max_batches: int | None) -> Iterator[str]:
-    from kraftpy.cli.records import shown
+@log.command()
+@click.argument("paths", type=directory, nargs=-1, required=True, metavar="PARTITION_DIR|LOG_DIR...")
+@click.option("--from-start", is_flag=True, help="Read all of it; the log ends at the FIRST damage, wherever that is.")
+@click.option("--yes", "-y", is_flag=True, help="With --from-start: do not ask.")
+@click.option("--jobs", "-j", type=click.IntRange(min=1), help="Partitions at once; as many as there are processors.")
+@json_option
+def recover(paths: tuple[Path, ...], from_start: bool, yes: bool, jobs: int | None, as_json: bool) -> None:
+    """Do now what a start after a crash does: read logs from their recovery points on, and cut what is not true.
 
-    for batch in _chosen(file, from_offset, max_batches):
-        header = batch.header
-        parts = [
-            f"@{batch.position}",
-            f"offsets {header.base_offset}-{header.last_offset}",
-            f"{header.records_count} records",
-            f"{header.size_bytes} bytes",
-            header.compression.name.lower(),
-            local_time(header.max_timestamp),
-            f"epoch {header.partition_leader_epoch}",
-            f"crc {header.crc:08x} ok",
-        ]
-        if header.producer_id >= 0:
-            parts.append(f"producer {header.producer_id}/{header.producer_epoch} sequence {header.base_sequence}")
-        parts += ["transactional"] * header.is_transactional + ["control"] * header.is_control
-        yield "  ".join(parts)
-        for record in _records(file, batch) if with_records else ():
-            if header.is_control:
-                yield f"  {record.offset}  {local_time(record.timestamp)}  {_control(record)}"
-                continue
-            headers = "".join(f"  {name}={shown(value)}" for name, value in record.headers)
-            when = local_time(record.timestamp)
-            yield f"  {record.offset}  {when}  {shown(record.key)} -> {shown(record.value)}{headers}"
+    Every index is made anew, and the checkpoints are written. Damage before the recovery point (of a copy without
+    checkpoints: before the last segment) is left alone, unless --from-start; `kraftpy log verify` tells what there is.
 
+    \b
+      kraftpy log recover kraftpy-data
+    """
+    from kraftpy.cli.log_places import places, stopped
+    from kraftpy.cli.log_repair import bytes_to_scan
+    from kraftpy.cli.log_repair import recover as recover_all
+    from kraftpy.cli.log_verify import default_jobs
 
-def _control(record: Any) -> str:
-    """A control record in a word: abort, commit, or its number."""
-    kind = int.from_bytes((record.key or b"")[2:4], "big")
-    return {0: "abort", 1: "commit"}.get(kind, f"type {kind}")
-
-
-def _index_entries(file: Path) -> Iterator[dict[str, int]]:
-    """The entries of an index file, up to the zeros of its unused end."""
-    base = int(file.stem) if file.stem.isdecimal() else 0
-    data = file.read_bytes()
-    first, width, name = (4, 8, "position") if file.suffix == ".index" else (8, 12, "timestamp")
-    for start in range(0, len(data) - width + 1, width):
-        entry = data[start : start + width]
-        if start and not any(entry):
-            return
-        one, two = int.from_bytes(entry[:first], "big"), int.from_bytes(entry[first:], "big")
-        offset, other = (one, two) if name == "position" else (two, one)
-        yield {"offset": base + offset, name: other}
-
-
-def _spaced(row: dict[str, int]) -> str:
-    return "  ".join(f"{name} {value}" for name, value in row.items())
+    as_json = as_json or not at_terminal()
+    with stopped(paths, exclusive=True):
+        partitions, _ = places(paths)
+        if from_start and not yes:
+            if not at_terminal():
+                raise click.UsageError("--from-start may delete all behind the first damage: say --yes")
+            click.confirm("Delete all that lies behind the first damage of each log?", abort=True)
+        with progress_bar("recovering", bytes_to_scan(partitions, from_start=from_start)) as advance:
+            found, stays_clean = recover_all(
+                partitions, from_start=from_start, jobs=jobs or default_jobs(), advance=advance
+            )
+    write_lines(json_line(each.row()) if as_json else str(each) for each in found)
+    if not stays_clean:
+        say("records are gone: the next start counts as one after a crash")
+    if failed := [str(each) for each in found if each.log is None]:
+        raise Failure("\nkraftpy: ".join(failed))

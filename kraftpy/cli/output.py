@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -85,6 +86,21 @@ def local_time(timestamp_ms: int) -> str:
     except (ValueError, OverflowError, OSError):
         return str(timestamp_ms)
     return moment.isoformat(timespec="milliseconds")
+
+
+@contextmanager
+def progress_bar(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error while the block lasts, for a person there; it is told of bytes as they are done."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total_bytes)
+        yield lambda done: progress.advance(task, done)
 
 
 def _print_table(rows: Sequence[Row], title: str | None) -> None:

@@ -138,28 +138,29 @@ async def _send(
     under_way: deque[Delivery] = deque()  # the last of each block: enough to notice early that nothing arrives
     async with Producer(bootstrap_servers=bootstrap, client_id="kraftpy-produce", **client) as producer:
         await _known(producer, topic)
-        async for lines in read_lines(names):
-            for line in lines:
-                if shape.is_json and not line.strip():
-                    continue
-                sent += 1
-                try:
-                    record = shape.record(line)
-                except ValueError as error:
-                    raise Failure(f"record {sent}: {error}") from None
-                delivery = await producer.send(
-                    topic,
-                    record.value,
-                    record.key,
-                    partition=record.partition,
-                    timestamp_ms=record.timestamp_ms,
-                    headers=record.headers,
-                )
-            if delivery is not None:
-                under_way.append(delivery)
-            while under_way and under_way[0].done():
-                under_way.popleft().result()
-            advance(sum(map(len, lines)) + len(lines), len(lines))
+        async with contextlib.aclosing(read_lines(names)) as blocks:
+            async for lines in blocks:
+                for line in lines:
+                    if shape.is_json and not line.strip():
+                        continue
+                    sent += 1
+                    try:
+                        record = shape.record(line)
+                    except ValueError as error:
+                        raise Failure(f"record {sent}: {error}") from None
+                    delivery = await producer.send(
+                        topic,
+                        record.value,
+                        record.key,
+                        partition=record.partition,
+                        timestamp_ms=record.timestamp_ms,
+                        headers=record.headers,
+                    )
+                if delivery is not None:
+                    under_way.append(delivery)
+                while under_way and under_way[0].done():
+                    under_way.popleft().result()
+                advance(sum(map(len, lines)) + len(lines), len(lines))
     return sent
 
 

@@ -1,17 +1,21 @@
 """Reading a segment's `.log` file from the disk, batch by batch, without a broker and without trust.
 
 Every batch's length, magic and CRC is checked before a record of it is shown; verifying also decodes the records and
-checks that offsets only rise. Nothing larger than one batch is held in memory.
+checks that offsets only rise and leader epochs never fall. Behind damage reading goes on at the next batch that is
+whole: where the damaged one says that it ends, or else wherever one is found, byte by byte. Nothing larger than one
+batch is held in memory.
 
-Left out: repairing a file. The broker does that when it opens a log.
+Left out: repairing a file (`cli/log_repair.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Final
 
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import KafkaError
@@ -19,18 +23,45 @@ from kraftpy.protocol.record_batch import HEADER_BYTES, BatchHeader, check_crc, 
 
 MAGIC = 2
 CODEC_MASK = 7
+_SEARCH_BYTES: Final = 1 << 22
+_MAX_GAP: Final = 2**31  # offsets in a segment are relative to its first, in 32 bits
+_A_HEADER: Final = re.compile(rb"(?=\x00\x00.{14}\x02)", re.DOTALL)  # an offset below 2**48, and the magic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """Something that is wrong with a file: one line with the file, and position and offsets where they are known.
+
+    `next_offset` is the first offset concerned; `resumes_at` is position and base offset of the next whole batch.
+    """
+
+    path: Path
+    reason: str
+    position: int | None = None
+    next_offset: int | None = None
+    resumes_at: tuple[int, int] | None = None
+    around: str = ""
+
+    def __str__(self) -> str:
+        at = "" if self.position is None else f" at position {self.position}"
+        around = f", {self.around}" if self.around else ""
+        on = "" if self.resumes_at is None else "; it goes on at position {} with offset {}".format(*self.resumes_at)
+        return f"{self.path}: corrupt{at}{around}: {self.reason}{on}"
+
+    def row(self) -> dict[str, Any]:
+        """As a program reads it."""
+        row = {"file": str(self.path), "ok": False, "position": self.position, "next_offset": self.next_offset}
+        if self.resumes_at is not None:
+            row |= {"resumes_at_position": self.resumes_at[0], "resumes_at_offset": self.resumes_at[1]}
+        return row | {"reason": self.reason}
 
 
 class Corruption(Exception):
-    """The file is damaged from `position` on. The message is one line with file, position and offsets."""
+    """A batch that cannot be trusted. The message is the damage in one line."""
 
-    def __init__(self, path: Path, position: int, next_offset: int | None, reason: str) -> None:
-        around = "the first batch" if next_offset is None else f"after offset {next_offset - 1}"
-        super().__init__(f"{path}: corrupt at position {position}, {around}: {reason}")
-        self.path = path
-        self.position = position
-        self.next_offset = next_offset
-        self.reason = reason
+    def __init__(self, damage: Damage) -> None:
+        super().__init__(str(damage))
+        self.damage = damage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,61 +74,159 @@ class FileBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """What a sound file holds. `first_offset` and `last_offset` are None where it is empty."""
+class EpochRun:
+    """Neighbouring batches of one leader epoch: the last offsets of the first and the last of them."""
 
-    batches: int
-    records: int
-    size_bytes: int
-    first_offset: int | None
-    last_offset: int | None
+    leader_epoch: int
+    first_offset: int
+    last_offset: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """No batch holds the offsets from `next_offset` up to `base_offset`."""
+
+    position: int
+    next_offset: int
+    base_offset: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Summary:
+    """What a file holds. `first_offset` and `last_offset` are None where it has no whole batch."""
+
+    path: Path
+    size_bytes: int = 0
+    batches: int = 0
+    records: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
+    damage: list[Damage] = field(default_factory=list)
+    epochs: list[EpochRun] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    has_holes: bool = False
+    """Some batch has fewer records than offsets: compaction was here."""
 
 
 def read_batches(path: Path) -> Iterator[FileBatch]:
     """The batches of a segment file in order. Raises Corruption at the first that cannot be trusted, and OSError."""
+    for found in survey(path):
+        if isinstance(found, Damage):
+            raise Corruption(found)
+        yield found
+
+
+def survey(path: Path) -> Iterator[FileBatch | Damage]:
+    """The whole batches of a segment file in order, and between them what is damaged. Raises OSError."""
     size = path.stat().st_size
     position = 0
     next_offset: int | None = None
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
         while position < size:
-            batch = _read_batch(path, file, position, size, next_offset)
-            yield batch
-            position += batch.header.size_bytes
-            next_offset = batch.header.next_offset
+            try:
+                batch = _read_batch(path, file, position, size, next_offset)
+            except Corruption as corruption:
+                resumed = _resume(path, file, position, size, next_offset)
+                yield replace(corruption.damage, resumes_at=resumed)
+                if resumed is None:
+                    return
+                position = resumed[0]
+                continue
+            end = position + batch.header.size_bytes
+            astray = _is_astray(path, file, batch.header, end, size, next_offset)
+            if astray is not None:
+                yield astray
+            else:
+                yield batch
+                next_offset = batch.header.next_offset
+            position = end
 
 
-def verify(path: Path) -> Summary:
-    """Read every batch and every record. Raises Corruption, and OSError."""
-    batches = records = position = 0
-    first_offset: int | None = None
-    last_offset: int | None = None
-    for batch in read_batches(path):
-        next_offset = None if last_offset is None else last_offset + 1
-        try:
-            offsets = [record.offset for record in iter_records(batch.data)]
-        except KafkaError as error:
-            raise Corruption(path, batch.position, next_offset, error.message) from None
-        if offsets and not batch.header.base_offset <= offsets[0] <= offsets[-1] <= batch.header.last_offset:
-            reason = f"records {offsets[0]} to {offsets[-1]} in a batch of {_span(batch.header)}"
-            raise Corruption(path, batch.position, next_offset, reason)
-        batches += 1
-        records += len(offsets)
-        if first_offset is None:
-            first_offset = batch.header.base_offset
-        last_offset = batch.header.last_offset
-        position = batch.position + batch.header.size_bytes
-    return Summary(
-        batches=batches, records=records, size_bytes=position, first_offset=first_offset, last_offset=last_offset
-    )
+def summarise(
+    path: Path, seen: Callable[[FileBatch], None] | None = None, progress: Callable[[int], None] | None = None
+) -> Summary:
+    """Read every batch and every record: what the file holds, and all that is wrong with it. Raises OSError.
+
+    `seen` is called with each whole batch, `progress` with the bytes read since it was last called.
+    """
+    found = Summary(path=path, size_bytes=path.stat().st_size)
+    told = 0
+    for batch in survey(path):
+        if isinstance(batch, Damage):
+            found.damage.append(batch)
+            continue
+        _add(found, batch)
+        if seen is not None:
+            seen(batch)
+        if progress is not None:
+            end = batch.position + batch.header.size_bytes
+            progress(end - told)
+            told = end
+    if progress is not None:
+        progress(found.size_bytes - told)
+    return found
+
+
+def _add(found: Summary, batch: FileBatch) -> None:
+    """Take a batch into the summary, with what its records and its neighbours say against it."""
+    header = batch.header
+    next_offset = None if found.last_offset is None else found.last_offset + 1
+    reason, records = _check_records(batch)
+    epoch = header.partition_leader_epoch
+    if epoch < -1:
+        reason = reason or f"{_span(header)} are of leader epoch {epoch}"
+    if epoch >= 0:
+        last = found.epochs[-1] if found.epochs else None
+        if last is not None and last.leader_epoch == epoch:
+            found.epochs[-1] = EpochRun(
+                leader_epoch=epoch,
+                first_offset=last.first_offset,
+                last_offset=header.last_offset,
+                position=last.position,
+            )
+        else:
+            if last is not None and epoch < last.leader_epoch:
+                reason = reason or f"{_span(header)} are of leader epoch {epoch}, after {last.leader_epoch}"
+            run = EpochRun(
+                leader_epoch=epoch,
+                first_offset=header.last_offset,
+                last_offset=header.last_offset,
+                position=batch.position,
+            )
+            found.epochs.append(run)
+    is_behind_damage = bool(found.damage) and found.damage[-1].resumes_at == (batch.position, header.base_offset)
+    if next_offset is not None and header.base_offset > next_offset and not is_behind_damage:
+        found.gaps.append(Gap(position=batch.position, next_offset=next_offset, base_offset=header.base_offset))
+    if reason is not None:
+        found.damage.append(_damage(found.path, batch.position, next_offset, reason))
+    found.has_holes = found.has_holes or header.records_count <= header.last_offset_delta
+    found.batches += 1
+    found.records += records
+    if found.first_offset is None:
+        found.first_offset = header.base_offset
+    found.last_offset = header.last_offset
+
+
+def _check_records(batch: FileBatch) -> tuple[str | None, int]:
+    """What is wrong with a batch whose CRC is right, if anything, and how many records it has."""
+    header = batch.header
+    try:
+        offsets = [record.offset for record in iter_records(batch.data)]
+    except KafkaError as error:
+        return error.message, 0
+    if offsets and not header.base_offset <= offsets[0] <= offsets[-1] <= header.last_offset:
+        return f"records {offsets[0]} to {offsets[-1]} in a batch of {_span(header)}", len(offsets)
+    return None, len(offsets)
 
 
 def _read_batch(path: Path, file: BinaryIO, position: int, size: int, next_offset: int | None) -> FileBatch:
     def corrupt(reason: str) -> Corruption:
-        return Corruption(path, position, next_offset, reason)
+        return Corruption(_damage(path, position, next_offset, reason))
 
     left = size - position
     file.seek(position)
-    head = file.read(HEADER_BYTES)
+    head = _read(file, HEADER_BYTES)
     if not any(head) and _only_zeros(file):
         raise corrupt(f"the last {left} bytes are zeros")
     if len(head) < HEADER_BYTES:
@@ -109,7 +238,7 @@ def _read_batch(path: Path, file: BinaryIO, position: int, size: int, next_offse
         raise corrupt(f"batch length {header.batch_length} is too small")
     if header.size_bytes > left:
         raise corrupt(f"{_span(header)} need {header.size_bytes} bytes, {left} are left: a torn write?")
-    data = head + file.read(header.size_bytes - HEADER_BYTES)
+    data = head + _read(file, header.size_bytes - HEADER_BYTES)
     if not check_crc(data):
         raise corrupt(f"the CRC of {_span(header)} does not match")
     if header.attributes & CODEC_MASK not in list(Compression):
@@ -117,6 +246,72 @@ def _read_batch(path: Path, file: BinaryIO, position: int, size: int, next_offse
     if header.last_offset_delta < 0 or header.base_offset < (next_offset or 0):
         raise corrupt(f"{_span(header)} are out of order")
     return FileBatch(position=position, header=header, data=memoryview(data))
+
+
+def _damage(path: Path, position: int, next_offset: int | None, reason: str) -> Damage:
+    around = "the first batch" if next_offset is None else f"after offset {next_offset - 1}"
+    return Damage(path=path, position=position, next_offset=next_offset, reason=reason, around=around)
+
+
+def _resume(path: Path, file: BinaryIO, position: int, size: int, next_offset: int | None) -> tuple[int, int] | None:
+    """Position and base offset of the first whole batch behind a damaged one."""
+    file.seek(position)
+    head = _read(file, 12)
+    if len(head) == 12:
+        end = position + 12 + struct.unpack_from(">i", head, 8)[0]
+        if end >= position + HEADER_BYTES and (found := _whole_at(path, file, end, size, next_offset)) is not None:
+            return found
+    start = position + 1
+    while start < size:
+        file.seek(start)
+        window = _read(file, min(_SEARCH_BYTES, size - start))
+        for match in _A_HEADER.finditer(window):
+            if (found := _whole_at(path, file, start + match.start(), size, next_offset)) is not None:
+                return found
+        if len(window) < _SEARCH_BYTES:
+            return None
+        start += len(window) - 16
+    return None
+
+
+def _is_astray(
+    path: Path, file: BinaryIO, header: BatchHeader, end: int, size: int, next_offset: int | None
+) -> Damage | None:
+    """What is wrong with a batch that leaves offsets out which the next one has: no CRC covers its base offset."""
+    expected = first_offset(path) if next_offset is None else next_offset
+    if expected is None or header.base_offset <= expected:
+        return None
+    following = _whole_at(path, file, end, size, expected)
+    if following is not None and following[1] >= header.next_offset:
+        return None
+    if following is None and header.base_offset - expected < _MAX_GAP:
+        return None
+    reason = f"{_span(header)} are out of order"
+    return replace(_damage(path, end - header.size_bytes, next_offset, reason), resumes_at=following)
+
+
+def _whole_at(path: Path, file: BinaryIO, position: int, size: int, next_offset: int | None) -> tuple[int, int] | None:
+    if position + HEADER_BYTES > size:
+        return None
+    try:
+        header = _read_batch(path, file, position, size, next_offset).header
+    except Corruption:
+        return None
+    floor = first_offset(path) if next_offset is None else next_offset
+    return (position, header.base_offset) if floor is None or header.base_offset - floor < _MAX_GAP else None
+
+
+def first_offset(path: Path) -> int | None:
+    """The offset a segment's file is named for."""
+    return int(path.stem) if path.stem.isascii() and path.stem.isdecimal() else None
+
+
+def _read(file: BinaryIO, length: int) -> bytes:
+    """So many bytes, fewer only at the end of the file."""
+    data = file.read(length)
+    while len(data) < length and (more := file.read(length - len(data))):
+        data += more
+    return data
 
 
 def _only_zeros(file: BinaryIO) -> bool:

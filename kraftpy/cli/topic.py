@@ -1,4 +1,4 @@
-"""`kraftpy topic create|list|describe|alter|delete`."""
+"""`kraftpy topic create|list|describe|alter|reassign|move-replica|refetch|delete`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kraftpy.cli.connect import bootstrap_option, run
+from kraftpy.cli.move_replica import move_replica
 from kraftpy.cli.output import at_terminal, format_option, print_rows
+from kraftpy.cli.reassign import reassign
+from kraftpy.cli.refetch import refetch
 
 if TYPE_CHECKING:
     from kraftpy.client import Admin, TopicInfo
+    from kraftpy.client.model import PartitionInfo
 
 Settings = dict[str, str]
 
@@ -27,6 +31,17 @@ def _settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...
     return settings
 
 
+def _assignment(ctx: click.Context, param: click.Parameter, value: str | None) -> dict[int, list[int]]:
+    """`1:2,2:3` as partition -> brokers, in the form of Kafka's own tool."""
+    assignment: dict[int, list[int]] = {}
+    for number, part in enumerate(value.split(",") if value is not None else ()):
+        brokers = [broker.strip() for broker in part.split(":")]
+        if not all(broker.isascii() and broker.isdecimal() for broker in brokers):
+            raise click.BadParameter(f"'{part}' is not a list of broker ids, as in 1:2:3", ctx, param)
+        assignment[number] = list(map(int, brokers))
+    return assignment
+
+
 config_option = click.option(
     "--config",
     "-c",
@@ -40,7 +55,12 @@ config_option = click.option(
 
 @click.group()
 def topic() -> None:
-    """Create, look at, change and delete topics."""
+    """Create, look at, change, move and delete topics."""
+
+
+topic.add_command(reassign)
+topic.add_command(move_replica)
+topic.add_command(refetch)
 
 
 @topic.command()
@@ -48,6 +68,13 @@ def topic() -> None:
 @bootstrap_option
 @click.option("--partitions", "-p", type=click.IntRange(min=1), help="Else what the broker has as num.partitions.")
 @click.option("--replication-factor", "-r", type=click.IntRange(min=1), help="Else the broker's default.")
+@click.option(
+    "--replica-assignment",
+    "assignment",
+    callback=_assignment,
+    metavar="1:2,2:3",
+    help="The brokers of each partition, the preferred leader first; in place of both counts.",
+)
 @config_option
 @click.option("--if-not-exists", is_flag=True, help="An existing topic is no failure.")
 def create(
@@ -55,6 +82,7 @@ def create(
     bootstrap: str,
     partitions: int | None,
     replication_factor: int | None,
+    assignment: dict[int, list[int]],
     settings: Settings,
     if_not_exists: bool,
 ) -> None:
@@ -62,7 +90,10 @@ def create(
 
     \b
       kraftpy topic create flights --partitions 6 --config retention.ms=-1
+      kraftpy topic create flights --replica-assignment 1:2:3,2:3:1
     """
+    if assignment and (partitions or replication_factor):
+        raise click.UsageError("--replica-assignment takes the place of --partitions and --replication-factor")
 
     async def work() -> list[str]:
         from kraftpy.client import NewTopic
@@ -75,6 +106,7 @@ def create(
                     name=name,
                     num_partitions=partitions or -1,
                     replication_factor=replication_factor or -1,
+                    replica_assignment=assignment,
                     config=settings,
                 )
                 try:
@@ -118,17 +150,35 @@ def list_topics(bootstrap: str, internal: bool, form: str) -> None:
 @click.argument("names", nargs=-1, metavar="[TOPIC]...")
 @bootstrap_option
 @click.option("--configs", is_flag=True, help="Show every setting and where it comes from, in place of the partitions.")
+@click.option("--unavailable", "only", flag_value="unavailable", help="Only partitions that have no leader.")
+@click.option(
+    "--under-replicated", "only", flag_value="under-replicated", help="Only those with a replica that is not in sync."
+)
+@click.option(
+    "--under-min-isr", "only", flag_value="under-min-isr", help="Only those with fewer in sync than acks=all needs."
+)
+@click.option(
+    "--at-min-isr", "only", flag_value="at-min-isr", help="Only those with just as many in sync as acks=all needs."
+)
 @format_option
-def describe(names: tuple[str, ...], bootstrap: str, configs: bool, form: str) -> None:
-    """Show the partitions of TOPICs (of all without a name), with their leaders, replicas and offsets."""
+def describe(names: tuple[str, ...], bootstrap: str, configs: bool, only: str | None, form: str) -> None:
+    """Show the partitions of TOPICs (of all without a name), with their leaders, replicas and offsets.
+
+    Eligible replicas are not in sync, and yet known to hold all that was committed: one of them may lead.
+    """
+    if configs and only:
+        raise click.UsageError(f"--configs does not go with --{only}")
 
     async def work() -> list[dict[str, Any]]:
         async with _admin(bootstrap) as admin:
-            infos = await admin.describe_topics(list(names) or None)
-            chosen = [info for info in infos if names or not info.is_internal]
-            return await (_config_rows if configs else _partition_rows)(admin, chosen)
+            infos = await admin.describe_topic_partitions(list(names) or None)
+            chosen = [info for info in infos if names or only or not info.is_internal]
+            if configs:
+                return await _config_rows(admin, chosen)
+            return await _partition_rows(admin, await _filtered(admin, chosen, only))
 
-    print_rows(run(bootstrap, work()), form, empty="no topics")
+    empty = "no topics" if only is None else "no such partitions"
+    print_rows(run(bootstrap, work()), form, empty=empty)
 
 
 @topic.command()
@@ -190,29 +240,53 @@ def delete(names: tuple[str, ...], bootstrap: str, if_exists: bool, yes: bool) -
         _tell(f"there is no topic {name}" if name in missing else f"deleted topic {name}")
 
 
-async def _partition_rows(admin: Admin, topics: Sequence[TopicInfo]) -> list[dict[str, Any]]:
+async def _filtered(admin: Admin, topics: Sequence[TopicInfo], only: str | None) -> list[PartitionInfo]:
+    """The partitions to show, sorted."""
+    partitions = [part for info in topics for part in sorted(info.partitions, key=lambda part: part.partition)]
+    if only is None:
+        return partitions
+    from kraftpy.cli.cluster import if_served, minimums
+    from kraftpy.cli.health import partition_health
+
+    least = await minimums(admin, topics) if only.endswith("min-isr") else {}
+    moves = await if_served(admin.list_partition_reassignments()) or {}
+    found = []
+    for part in partitions:
+        health = partition_health(part, minimum=least.get(part.topic, 1), move=moves.get(part.topic_partition))
+        is_shown = {
+            "unavailable": health.is_offline,
+            "under-replicated": health.is_under_replicated,
+            "under-min-isr": health.is_below_minimum,
+            "at-min-isr": health.is_at_minimum,
+        }
+        if is_shown[only]:
+            found.append(part)
+    return found
+
+
+async def _partition_rows(admin: Admin, partitions: Sequence[PartitionInfo]) -> list[dict[str, Any]]:
     """A row per partition. Offsets are None where no leader can be asked."""
     from kraftpy.client import OffsetSpec
 
-    led = [part.topic_partition for info in topics for part in info.partitions if part.leader >= 0]
+    led = [part.topic_partition for part in partitions if part.leader >= 0]
     starts = await admin.list_offsets(dict.fromkeys(led, OffsetSpec.EARLIEST)) if led else {}
     ends = await admin.list_offsets(dict.fromkeys(led, OffsetSpec.LATEST)) if led else {}
     rows = []
-    for info in topics:
-        for part in sorted(info.partitions, key=lambda part: part.partition):
-            start, end = starts.get(part.topic_partition), ends.get(part.topic_partition)
-            rows.append(
-                {
-                    "topic": info.name,
-                    "partition": part.partition,
-                    "leader": part.leader,
-                    "leader_epoch": part.leader_epoch,
-                    "replicas": list(part.replicas),
-                    "in_sync_replicas": list(part.in_sync_replicas),
-                    "start_offset": None if start is None else start.offset,
-                    "end_offset": None if end is None else end.offset,
-                }
-            )
+    for part in partitions:
+        start, end = starts.get(part.topic_partition), ends.get(part.topic_partition)
+        rows.append(
+            {
+                "topic": part.topic,
+                "partition": part.partition,
+                "leader": part.leader,
+                "leader_epoch": part.leader_epoch,
+                "replicas": list(part.replicas),
+                "in_sync_replicas": list(part.in_sync_replicas),
+                "eligible_replicas": list(part.eligible_leader_replicas or ()),
+                "start_offset": None if start is None else start.offset,
+                "end_offset": None if end is None else end.offset,
+            }
+        )
     return rows
 
 

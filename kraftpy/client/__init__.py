@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kraftpy.client.admin import Admin as Admin
+    from kraftpy.client.admin_model import FeatureUpgrade as FeatureUpgrade
+    from kraftpy.client.admin_model import QuorumEndpoint as QuorumEndpoint
     from kraftpy.client.connection import BrokerUnreachable as BrokerUnreachable
     from kraftpy.client.connection import UnsupportedVersion as UnsupportedVersion
     from kraftpy.client.consumer import Consumer as Consumer
@@ -59,6 +61,7 @@ _HOMES = {
     "ConsumerRecord": _MODEL,
     "Delivery": "kraftpy.client.delivery",
     "ErrorCode": "kraftpy.protocol.errors",
+    "FeatureUpgrade": "kraftpy.client.admin_model",
     "IsolationLevel": _MODEL,
     "KafkaError": "kraftpy.protocol.errors",
     "NewTopic": _MODEL,
@@ -67,6 +70,7 @@ _HOMES = {
     "OffsetOutOfRange": "kraftpy.client.ranges",
     "OffsetSpec": _MODEL,
     "Producer": "kraftpy.client.producer",
+    "QuorumEndpoint": "kraftpy.client.admin_model",
     "RangeReader": "kraftpy.client.ranges",
     "RebalanceListener": "kraftpy.client.consumer",
     "RecordMetadata": _MODEL,

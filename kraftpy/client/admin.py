@@ -1,17 +1,15 @@
 """The admin client: topics, settings, records, groups, offsets, and what brokers tell of themselves.
 
-Each call retries what fails for a passing reason and raises the first `KafkaError` of any of its parts. A change of
-topics goes to the controller where the broker names one; a broker that is not it says NOT_CONTROLLER, and the next
-attempt asks anew.
+Each call retries what fails for a passing reason and raises the first `KafkaError` of any of its parts. What concerns
+the cluster as a whole is in `cluster_admin`.
 
-Left out: ACLs, quotas, SCRAM, reassignment and leader election, transactions.
+Left out: ACLs, quotas, SCRAM, transactions, moves between log directories.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from kraftpy.client.admin_messages import (
     Resource,
@@ -28,37 +26,32 @@ from kraftpy.client.admin_messages import (
 )
 from kraftpy.client.admin_model import (
     ActiveProducer,
-    ClusterDescription,
     ConfigEntry,
     ConfigSource,
     GroupDescription,
     GroupListing,
     LogDir,
 )
-from kraftpy.client.cluster import Cluster, ClusterMetadata, metadata_request, read_metadata
-from kraftpy.client.connection import Connection, UnsupportedVersion
+from kraftpy.client.cluster_admin import ClusterAdmin
 from kraftpy.client.model import (
     AlterOperation,
     IsolationLevel,
     NewTopic,
-    Node,
     OffsetAndMetadata,
     ResourceType,
     TopicInfo,
 )
 from kraftpy.client.offsets import Found, by_topic, commit_offsets, fetch_committed, list_offsets
-from kraftpy.client.options import ClientOptions
-from kraftpy.client.runtime import Runtime
 from kraftpy.protocol.apis import ApiKey
-from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages import (
     alter_configs,
+    alter_replica_log_dirs,
     create_partitions,
     create_topics,
     delete_groups,
     delete_records,
     delete_topics,
-    describe_cluster,
     describe_configs,
     describe_groups,
     describe_log_dirs,
@@ -69,62 +62,9 @@ from kraftpy.protocol.messages import (
 )
 from kraftpy.types import TopicPartition
 
-_MISSING = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""Not waited for: nobody is about to create what is described."""
 
-
-class Admin:
+class Admin(ClusterAdmin):
     """`async with Admin(bootstrap_servers=...) as admin:`; options are those of `ClientOptions`."""
-
-    def __init__(self, *, runtime: Runtime | None = None, **options: Any) -> None:
-        self.options = ClientOptions(**{"allow_auto_create_topics": False, **options})
-        self._cluster = Cluster(self.options, runtime)
-
-    async def start(self) -> Self:
-        """Begin. `async with` does it."""
-        await self._cluster.start()
-        return self
-
-    async def close(self) -> None:
-        """Hang up."""
-        await self._cluster.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    # --- the cluster ----------------------------------------------------------------------------------------------
-
-    async def describe_cluster(self) -> ClusterDescription:
-        """Its id, brokers and controller."""
-
-        async def attempt() -> ClusterDescription:
-            connection = await self._cluster.any_connection()
-            try:
-                answer = await connection.request(ApiKey.DESCRIBE_CLUSTER, describe_cluster.DescribeClusterRequest())
-            except UnsupportedVersion:  # before KIP-700 metadata says the same
-                known = await self._metadata([])
-                return ClusterDescription(
-                    cluster_id=known.cluster_id,
-                    controller_id=known.controller_id,
-                    nodes=tuple(known.nodes[node_id] for node_id in sorted(known.nodes)),
-                )
-            check(answer.error_code, "describe cluster", answer.error_message)
-            nodes = [
-                Node(node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack)
-                for broker in answer.brokers
-            ]
-            return ClusterDescription(
-                cluster_id=answer.cluster_id,
-                controller_id=answer.controller_id,
-                nodes=tuple(sorted(nodes, key=lambda node: node.node_id)),
-            )
-
-        return await self._cluster.retry(attempt)
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
@@ -134,17 +74,7 @@ class Admin:
 
     async def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicInfo]:
         """Topics with their partitions, sorted by name; all of them by default. Raises where a named one is missing."""
-        wanted = None if names is None else sorted(set(names))
-
-        async def attempt() -> list[TopicInfo]:
-            known = await self._metadata(wanted)
-            for name in wanted or ():
-                if name not in known.topics:
-                    error = known.errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                    raise KafkaError(error, f"topic {name!r}: {error.meaning}")
-            return [known.topics[name] for name in sorted(known.topics)]
-
-        return await self._cluster.retry(attempt, final=_MISSING)
+        return await self._topics(None if names is None else sorted(set(names)))
 
     async def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> None:
         """Create topics, or only see whether that would work. Other brokers learn of them a little later."""
@@ -413,6 +343,36 @@ class Admin:
             found += [read_log_dir(node_id, result) for result in answer.results]
         return found
 
+    async def alter_replica_log_dirs(
+        self, broker_id: int, paths: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Have a broker's replicas in these of its log directories: NONE where that was begun, or is so already.
+
+        Where it has no such replica yet (REPLICA_NOT_AVAILABLE) it will be made there. `describe_log_dirs` shows what
+        is on the move.
+        """
+        by_path: dict[str, list[TopicPartition]] = {}
+        for name, path in sorted(paths.items()):
+            by_path.setdefault(path, []).append(name)
+        request = alter_replica_log_dirs.AlterReplicaLogDirsRequest(
+            dirs=[
+                alter_replica_log_dirs.AlterReplicaLogDir(
+                    path=path,
+                    topics=[
+                        alter_replica_log_dirs.AlterReplicaLogDirTopic(name=topic, partitions=indexes)
+                        for topic, indexes in by_topic(names).items()
+                    ],
+                )
+                for path, names in by_path.items()
+            ]
+        )
+        answer = await self._ask(broker_id, ApiKey.ALTER_REPLICA_LOG_DIRS, request, lambda answer: None)
+        return {
+            TopicPartition(topic.topic_name, part.partition_index): ErrorCode.of(part.error_code)
+            for topic in answer.results
+            for part in topic.partitions
+        }
+
     async def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, list[ActiveProducer]]:
@@ -437,72 +397,3 @@ class Admin:
 
         await self._cluster.retry(attempt)
         return found
-
-    # --- asking ---------------------------------------------------------------------------------------------------
-
-    async def _metadata(self, names: list[str] | None) -> ClusterMetadata:
-        """Metadata of these topics, asked once. It also serves the connections."""
-        connection = await self._cluster.any_connection()
-        version = connection.version(ApiKey.METADATA)
-        answer = await connection.send(ApiKey.METADATA, metadata_request(names, create=version < 4), version)
-        check(answer.error_code, "metadata")
-        known = read_metadata(answer, ClusterMetadata())
-        self._cluster.learn_nodes(known)
-        return known
-
-    async def _metadata_retried(self, names: list[str] | None) -> ClusterMetadata:
-        return await self._cluster.retry(lambda: self._metadata(names))
-
-    async def _by_leader(self, partitions: set[TopicPartition]) -> dict[int, list[TopicPartition]]:
-        grouped: dict[int, list[TopicPartition]] = {}
-        for partition in sorted(partitions):
-            leader = (await self._cluster.leader(partition)).leader
-            grouped.setdefault(leader, []).append(partition)
-        return grouped
-
-    async def _ask(
-        self, node_id: int | None, key: ApiKey, request: Any, check: Callable[[Any], None], *, low: int = 0
-    ) -> Any:
-        """Ask one broker (None: any) until the answer passes `check`."""
-
-        async def attempt() -> Any:
-            if node_id is None:
-                connection = await self._cluster.any_connection()
-            else:
-                if node_id not in self._cluster.metadata.nodes:
-                    await self._metadata([])
-                connection = await self._cluster.connect(node_id)
-            answer = await connection.request(key, request, low=low)
-            check(answer)
-            return answer
-
-        return await self._cluster.retry(attempt, final=_MISSING)
-
-    async def _ask_controller(
-        self,
-        key: ApiKey,
-        request: Any,
-        *,
-        low: int = 0,
-        choose: Callable[[int], Any] | None = None,
-    ) -> Any:
-        """Ask the controller, anew where it has moved."""
-
-        async def attempt() -> Any:
-            connection = await self._controller()
-            version = connection.version(key, low=low)
-            answer = await connection.send(key, request if choose is None else choose(version), version)
-            for name in ("topics", "responses", "results"):
-                for result in getattr(answer, name, ()):
-                    code = ErrorCode.of(result.error_code)
-                    if code in (ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED):
-                        raise KafkaError(code)
-            return answer
-
-        return await self._cluster.retry(attempt)
-
-    async def _controller(self) -> Connection:
-        known = await self._metadata([])
-        if known.controller_id in known.nodes:
-            return await self._cluster.connect(known.controller_id)
-        return await self._cluster.any_connection()

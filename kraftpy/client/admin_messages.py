@@ -7,9 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kraftpy.client.admin_model import ActiveProducer, GroupMember, LogDir, LogDirPartition
+from kraftpy.client.admin_model import (
+    ActiveProducer,
+    GroupMember,
+    LogDir,
+    LogDirPartition,
+    QuorumDescription,
+    QuorumEndpoint,
+    QuorumReplica,
+)
 from kraftpy.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
-from kraftpy.client.model import AlterOperation, NewTopic, ResourceType
+from kraftpy.client.model import AlterOperation, NewTopic, PartitionInfo, ResourceType, TopicInfo
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.protocol.messages import (
     alter_configs,
@@ -18,6 +26,8 @@ from kraftpy.protocol.messages import (
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_quorum,
+    describe_topic_partitions,
     incremental_alter_configs,
 )
 from kraftpy.types import TopicPartition
@@ -88,10 +98,8 @@ def alter_errors(
 
 
 def log_dir_errors(answer: describe_log_dirs.DescribeLogDirsResponse) -> None:
-    """Raise the first error in the answer."""
+    """Raise the answer's own error; that of a directory is told with it."""
     check(answer.error_code, "log directories")
-    for result in answer.results:
-        check(result.error_code, f"log directory {result.log_dir}")
 
 
 def read_log_dir(broker_id: int, result: describe_log_dirs.DescribeLogDirsResult) -> LogDir:
@@ -101,6 +109,7 @@ def read_log_dir(broker_id: int, result: describe_log_dirs.DescribeLogDirsResult
         path=result.log_dir,
         total_bytes=result.total_bytes,
         usable_bytes=result.usable_bytes,
+        error=ErrorCode.of(result.error_code),
         partitions={
             TopicPartition(topic.name, part.partition_index): LogDirPartition(
                 size_bytes=part.partition_size, offset_lag=part.offset_lag, is_future=part.is_future_key
@@ -140,3 +149,63 @@ def read_producer(state: describe_producers.ProducerState) -> ActiveProducer:
         coordinator_epoch=state.coordinator_epoch,
         current_transaction_start_offset=state.current_txn_start_offset,
     )
+
+
+def read_quorum(answer: describe_quorum.DescribeQuorumResponse) -> QuorumDescription:
+    """The quorum, as the answer has it. Raises where it has none."""
+    for topic in answer.topics:
+        for part in topic.partitions:
+            check(part.error_code, "describe quorum", part.error_message)
+            return QuorumDescription(
+                leader_id=part.leader_id,
+                leader_epoch=part.leader_epoch,
+                high_watermark=part.high_watermark,
+                voters=tuple(map(_quorum_replica, part.current_voters)),
+                observers=tuple(map(_quorum_replica, part.observers)),
+                endpoints={
+                    node.node_id: tuple(
+                        QuorumEndpoint(listener=listener.name, host=listener.host, port=listener.port)
+                        for listener in node.listeners
+                    )
+                    for node in answer.nodes
+                },
+            )
+    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "describe quorum: the broker told of none")
+
+
+def _quorum_replica(state: describe_quorum.ReplicaState) -> QuorumReplica:
+    return QuorumReplica(
+        node_id=state.replica_id,
+        directory_id=state.replica_directory_id,
+        log_end_offset=state.log_end_offset,
+        last_fetch_ms=state.last_fetch_timestamp,
+        last_caught_up_ms=state.last_caught_up_timestamp,
+    )
+
+
+def read_described_topic(topic: describe_topic_partitions.DescribeTopicPartitionsResponseTopic) -> TopicInfo:
+    """A topic, or the page of it, as the answer has it."""
+    name = topic.name or ""
+    return TopicInfo(
+        name=name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=tuple(
+            PartitionInfo(
+                topic=name,
+                partition=part.partition_index,
+                leader=part.leader_id,
+                leader_epoch=part.leader_epoch,
+                replicas=tuple(part.replica_nodes),
+                in_sync_replicas=tuple(part.isr_nodes),
+                offline_replicas=tuple(part.offline_replicas),
+                eligible_leader_replicas=_tuple(part.eligible_leader_replicas),
+                last_known_eligible_replicas=_tuple(part.last_known_elr),
+            )
+            for part in topic.partitions
+        ),
+    )
+
+
+def _tuple(numbers: list[int] | None) -> tuple[int, ...] | None:
+    return None if numbers is None else tuple(numbers)

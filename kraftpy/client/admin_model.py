@@ -1,4 +1,4 @@
-"""What the admin client answers with: groups, settings, log directories, producers, the cluster."""
+"""What the admin client answers with: groups, settings, log directories, producers, the cluster and its quorum."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from kraftpy.client.model import Node
+from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import TopicPartition
 
 
@@ -86,6 +87,75 @@ class ClusterDescription:
     cluster_id: str | None
     controller_id: int
     nodes: tuple[Node, ...]
+    fenced: frozenset[int] = frozenset()
+    """Registered brokers that take no part, among `nodes` only where they were asked for (KIP-1073)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumReplica:
+    """A voter or an observer of the metadata, as its leader sees it. -1 is unknown."""
+
+    node_id: int
+    directory_id: bytes
+    log_end_offset: int
+    last_fetch_ms: int
+    last_caught_up_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumEndpoint:
+    """Where a voter is reached."""
+
+    listener: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumDescription:
+    """The quorum that keeps the metadata. `leader_id` is -1 while there is none."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+    endpoints: dict[int, tuple[QuorumEndpoint, ...]]
+    """Of the voters, where the broker tells (KIP-853)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureRange:
+    """The levels of a feature that a broker can run."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureDescription:
+    """What the cluster has agreed on, and what the broker that was asked could run. `epoch` is -1 where not told."""
+
+    finalized: dict[str, int]
+    supported: dict[str, FeatureRange]
+    epoch: int
+
+
+class FeatureUpgrade(IntEnum):
+    """What may happen to a feature's level, with the wire's numbers."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2  # nothing is lost
+    UNSAFE_DOWNGRADE = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reassignment:
+    """A partition on the move: all its replicas, those that come and those that go."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +176,8 @@ class LogDir:
     total_bytes: int
     usable_bytes: int
     partitions: dict[TopicPartition, LogDirPartition]
+    error: ErrorCode = ErrorCode.NONE
+    """KAFKA_STORAGE_ERROR where it is offline: then nothing else is known of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

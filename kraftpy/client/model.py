@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -132,6 +132,9 @@ class PartitionInfo:
     replicas: tuple[int, ...] = ()
     in_sync_replicas: tuple[int, ...] = ()
     offline_replicas: tuple[int, ...] = ()
+    eligible_leader_replicas: tuple[int, ...] | None = None
+    """Not in sync, and known to hold all that was committed (KIP-966); None where the broker did not tell."""
+    last_known_eligible_replicas: tuple[int, ...] | None = None
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -147,6 +150,10 @@ class TopicInfo:
     topic_id: bytes
     is_internal: bool
     partitions: tuple[PartitionInfo, ...]
+
+    def with_more(self, partitions: tuple[PartitionInfo, ...]) -> TopicInfo:
+        """The topic with partitions of a later page."""
+        return replace(self, partitions=self.partitions + partitions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

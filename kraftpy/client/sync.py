@@ -18,9 +18,14 @@ from kraftpy.client.admin_model import (
     ActiveProducer,
     ClusterDescription,
     ConfigEntry,
+    FeatureDescription,
+    FeatureUpgrade,
     GroupDescription,
     GroupListing,
     LogDir,
+    QuorumDescription,
+    QuorumEndpoint,
+    Reassignment,
 )
 from kraftpy.client.consumer import Consumer
 from kraftpy.client.model import (
@@ -35,6 +40,8 @@ from kraftpy.client.model import (
 )
 from kraftpy.client.offsets import Found
 from kraftpy.client.producer import Producer
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.schema import ZERO_UUID
 from kraftpy.types import TopicPartition
 
 T = TypeVar("T")
@@ -223,9 +230,57 @@ class BlockingAdmin:
         finally:
             self._loop.close()
 
-    def describe_cluster(self) -> ClusterDescription:
+    def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
         """Its id, brokers and controller."""
-        return self._loop.run(self._admin.describe_cluster())
+        return self._loop.run(self._admin.describe_cluster(include_fenced=include_fenced))
+
+    def unregister_broker(self, broker_id: int) -> None:
+        """Forget a broker that will not come back."""
+        self._loop.run(self._admin.unregister_broker(broker_id))
+
+    def describe_features(self) -> FeatureDescription:
+        """The features' levels in the cluster."""
+        return self._loop.run(self._admin.describe_features())
+
+    def update_features(
+        self,
+        levels: Mapping[str, int],
+        *,
+        upgrade: FeatureUpgrade = FeatureUpgrade.UPGRADE,
+        validate_only: bool = False,
+    ) -> None:
+        """Give features these levels."""
+        self._loop.run(self._admin.update_features(levels, upgrade=upgrade, validate_only=validate_only))
+
+    def describe_quorum(self) -> QuorumDescription:
+        """Who leads the metadata quorum, who votes, and how far each is."""
+        return self._loop.run(self._admin.describe_quorum())
+
+    def add_raft_voter(
+        self, voter_id: int, endpoints: Iterable[QuorumEndpoint], *, directory_id: bytes = ZERO_UUID
+    ) -> None:
+        """Let a node vote in the metadata quorum."""
+        self._loop.run(self._admin.add_raft_voter(voter_id, endpoints, directory_id=directory_id))
+
+    def remove_raft_voter(self, voter_id: int, *, directory_id: bytes = ZERO_UUID) -> None:
+        """Take a node's vote away."""
+        self._loop.run(self._admin.remove_raft_voter(voter_id, directory_id=directory_id))
+
+    def elect_leaders(
+        self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Let partitions be led by their preferred replica, or by any that lives."""
+        return self._loop.run(self._admin.elect_leaders(partitions, unclean=unclean))
+
+    def alter_partition_reassignments(self, moves: Mapping[TopicPartition, Sequence[int] | None]) -> None:
+        """Begin to move partitions; None gives up a move under way."""
+        self._loop.run(self._admin.alter_partition_reassignments(moves))
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The moves under way."""
+        return self._loop.run(self._admin.list_partition_reassignments(partitions))
 
     def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""
@@ -234,6 +289,10 @@ class BlockingAdmin:
     def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicInfo]:
         """Topics with their partitions."""
         return self._loop.run(self._admin.describe_topics(names))
+
+    def describe_topic_partitions(self, names: Iterable[str] | None = None) -> list[TopicInfo]:
+        """Topics with their partitions and eligible leader replicas."""
+        return self._loop.run(self._admin.describe_topic_partitions(names))
 
     def create_topics(self, topics: Iterable[NewTopic]) -> None:
         """Create topics."""
@@ -297,6 +356,12 @@ class BlockingAdmin:
     def describe_log_dirs(self, broker_ids: Iterable[int] | None = None) -> list[LogDir]:
         """The log directories of brokers."""
         return self._loop.run(self._admin.describe_log_dirs(broker_ids))
+
+    def alter_replica_log_dirs(
+        self, broker_id: int, paths: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Have a broker's replicas in these of its log directories."""
+        return self._loop.run(self._admin.alter_replica_log_dirs(broker_id, paths))
 
     def describe_producers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[ActiveProducer]]:
         """The producers each partition remembers."""

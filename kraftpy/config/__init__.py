@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Given, Origin
 from kraftpy.config.listeners import Listener
+from kraftpy.config.quorum import Address, Voter
 from kraftpy.config.settings import ConfigError, ConfigType, Setting
 from kraftpy.config.sources import Loaded, load
 from kraftpy.config.topic import (
@@ -26,6 +27,7 @@ from kraftpy.config.topic import (
 __all__ = [
     "BROKER_SETTINGS",
     "TOPIC_SETTINGS",
+    "Address",
     "AlterOperation",
     "BrokerConfig",
     "ConfigError",
@@ -36,6 +38,7 @@ __all__ = [
     "Origin",
     "Setting",
     "TopicConfig",
+    "Voter",
     "alter_topic_config",
     "load",
     "topic_config",

@@ -18,13 +18,37 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from kraftpy.config import listeners as listening
+from kraftpy.config import quorum
 from kraftpy.config.broker_settings import BROKER_TABLE
 from kraftpy.config.listeners import Listener
+from kraftpy.config.quorum import Address, Voter
 from kraftpy.config.settings import ConfigError, Setting, parse_table
 from kraftpy.config.topic import TopicConfig, topic_config
 
 BROKER_SETTINGS: dict[str, Setting] = parse_table(BROKER_TABLE)
+
+DYNAMIC_ONLY = frozenset(
+    {
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+"""What Kafka lets be set only while a broker runs; here also before."""
+
+CLUSTER_SETTINGS = frozenset({"min.insync.replicas", "unclean.leader.election.enable"})
+"""What can be set for every broker at once, and for none by itself, while they run: all must go by the same."""
+
+DYNAMIC_SETTINGS = DYNAMIC_ONLY | CLUSTER_SETTINGS
+"""What can be changed while a broker runs."""
+
+LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+REPLICA_SELECTORS = (LEADER_SELECTOR, RACK_AWARE_SELECTOR)
+"""Kafka's own names, for what a broker here does itself; classes of others cannot be loaded."""
+
 _NEVER_ZERO = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
+_CLEANER_BYTES = 1 << 20
 
 
 class Origin(IntEnum):
@@ -74,6 +98,22 @@ class BrokerConfig:
     log_dirs: tuple[str, ...] = _default("log.dir")
     num_recovery_threads_per_data_dir: int = _default("num.recovery.threads.per.data.dir")
 
+    # The metadata quorum
+    controller_quorum_voters: tuple[Voter, ...] = ()
+    controller_quorum_bootstrap_servers: tuple[Address, ...] = ()
+    controller_quorum_election_timeout_ms: int = _default("controller.quorum.election.timeout.ms")
+    controller_quorum_fetch_timeout_ms: int = _default("controller.quorum.fetch.timeout.ms")
+    broker_heartbeat_interval_ms: int = _default("broker.heartbeat.interval.ms")
+    broker_session_timeout_ms: int = _default("broker.session.timeout.ms")
+    initial_broker_registration_timeout_ms: int = _default("initial.broker.registration.timeout.ms")
+    request_timeout_ms: int = _default("request.timeout.ms")
+    controlled_shutdown_enable: bool = _default("controlled.shutdown.enable")
+    auto_leader_rebalance_enable: bool = _default("auto.leader.rebalance.enable")
+    leader_imbalance_check_interval_seconds: int = _default("leader.imbalance.check.interval.seconds")
+    kraftpy_quorum_secret: str | None = _default("kraftpy.quorum.secret")
+    kraftpy_broker_disconnect_grace_ms: int = _default("kraftpy.broker.disconnect.grace.ms")
+    kraftpy_flush_before_ack: bool = _default("kraftpy.flush.before.ack")
+
     # Topics
     auto_create_topics_enable: bool = _default("auto.create.topics.enable")
     delete_topic_enable: bool = _default("delete.topic.enable")
@@ -118,11 +158,32 @@ class BrokerConfig:
     log_cleaner_min_cleanable_ratio: float = _default("log.cleaner.min.cleanable.ratio")
     log_cleaner_min_compaction_lag_ms: int = _default("log.cleaner.min.compaction.lag.ms")
     log_cleaner_max_compaction_lag_ms: int = _default("log.cleaner.max.compaction.lag.ms")
+    log_cleaner_threads: int = _default("log.cleaner.threads")
+    log_cleaner_dedupe_buffer_size: int = _default("log.cleaner.dedupe.buffer.size")
+    log_cleaner_io_buffer_load_factor: float = _default("log.cleaner.io.buffer.load.factor")
+    log_cleaner_io_buffer_size: int = _default("log.cleaner.io.buffer.size")
+    log_cleaner_io_max_bytes_per_second: float = _default("log.cleaner.io.max.bytes.per.second")
 
     # Fetching
     fetch_max_bytes: int = _default("fetch.max.bytes")
+    kraftpy_fetch_check_crcs: bool = _default("kraftpy.fetch.check.crcs")
+    kraftpy_fetch_zero_copy_min_bytes: int = _default("kraftpy.fetch.zero.copy.min.bytes")
     max_incremental_fetch_session_cache_slots: int = _default("max.incremental.fetch.session.cache.slots")
     max_request_partition_size_limit: int = _default("max.request.partition.size.limit")
+
+    # Replication
+    replica_alter_log_dirs_io_max_bytes_per_second: int = _default("replica.alter.log.dirs.io.max.bytes.per.second")
+    replica_fetch_backoff_ms: int = _default("replica.fetch.backoff.ms")
+    replica_fetch_max_bytes: int = _default("replica.fetch.max.bytes")
+    replica_fetch_min_bytes: int = _default("replica.fetch.min.bytes")
+    replica_fetch_response_max_bytes: int = _default("replica.fetch.response.max.bytes")
+    replica_fetch_wait_max_ms: int = _default("replica.fetch.wait.max.ms")
+    replica_lag_time_max_ms: int = _default("replica.lag.time.max.ms")
+    replica_selector_class: str | None = _default("replica.selector.class")
+    replica_socket_timeout_ms: int = _default("replica.socket.timeout.ms")
+    leader_replication_throttled_rate: int = _default("leader.replication.throttled.rate")
+    follower_replication_throttled_rate: int = _default("follower.replication.throttled.rate")
+    replica_high_watermark_checkpoint_interval_ms: int = _default("replica.high.watermark.checkpoint.interval.ms")
 
     # Groups and their offsets
     group_initial_rebalance_delay_ms: int = _default("group.initial.rebalance.delay.ms")
@@ -130,6 +191,7 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = _default("group.max.session.timeout.ms")
     group_max_size: int = _default("group.max.size")
     offset_metadata_max_bytes: int = _default("offset.metadata.max.bytes")
+    offsets_commit_timeout_ms: int = _default("offsets.commit.timeout.ms")
     offsets_retention_minutes: int = _default("offsets.retention.minutes")
     offsets_retention_check_interval_ms: int = _default("offsets.retention.check.interval.ms")
     offsets_topic_num_partitions: int = _default("offsets.topic.num.partitions")
@@ -180,6 +242,37 @@ class BrokerConfig:
         """The listeners that are not the quorum's."""
         return tuple(listener for listener in self.listeners if listener.name not in self.controller_listener_names)
 
+    @property
+    def controller_listeners(self) -> tuple[Listener, ...]:
+        """The listeners that other nodes of the quorum connect to; none for a broker that is no controller."""
+        if not self.is_controller:
+            return ()
+        return tuple(listener for listener in self.listeners if listener.name in self.controller_listener_names)
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this node votes in the metadata quorum, or follows it as one that may come to."""
+        return self.is_controller
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node is a quorum of its own that no other node can connect to."""
+        return self.is_own_quorum and not self.controller_listeners
+
+    @property
+    def is_own_quorum(self) -> bool:
+        """Whether this node is the only voter by its settings; others may have been added since."""
+        return self.is_controller and all(voter.node_id == self.node_id for voter in self.controller_quorum_voters)
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The listener by which the other brokers reach this one (KIP-103)."""
+        if self.inter_broker_listener_name is not None:
+            return self.inter_broker_listener_name.upper()
+        names = [listener.name for listener in self.client_listeners]
+        protocol = self.security_inter_broker_protocol
+        return protocol if protocol in names or not names else names[0]
+
 
 def _resolve(values: dict[str, Any]) -> None:
     """Fill in what depends on several settings, in place, and check what belongs together."""
@@ -198,7 +291,19 @@ def _resolve(values: dict[str, Any]) -> None:
             raise ConfigError(f"{name}=0 is not allowed: expected an integer of at least 1, or -1 for no limit")
     if value("group.min.session.timeout.ms") > value("group.max.session.timeout.ms"):
         raise ConfigError("group.min.session.timeout.ms is above group.max.session.timeout.ms")
+    for longer in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
+        if value("replica.fetch.wait.max.ms") > value(longer):
+            raise ConfigError(f"replica.fetch.wait.max.ms is above {longer}")
+    if value("replica.selector.class") not in (None, *REPLICA_SELECTORS):
+        raise ConfigError(f"replica.selector.class is not allowed: expected one of {', '.join(REPLICA_SELECTORS)}")
+    if value("broker.session.timeout.ms") < 2 * value("broker.heartbeat.interval.ms"):
+        raise ConfigError("broker.session.timeout.ms is below twice broker.heartbeat.interval.ms")
+    if value("log.cleaner.dedupe.buffer.size") < _CLEANER_BYTES * value("log.cleaner.threads"):
+        raise ConfigError("log.cleaner.dedupe.buffer.size is below 1 MiB for each of log.cleaner.threads")
+    if not value("log.cleaner.io.max.bytes.per.second") > 0:
+        raise ConfigError("log.cleaner.io.max.bytes.per.second is not allowed: expected more than 0")
     _resolve_listeners(values, value)
+    _resolve_quorum(values, value)
 
 
 def _resolve_node_id(values: dict[str, Any]) -> None:
@@ -212,10 +317,36 @@ def _resolve_listeners(values: dict[str, Any], value: Callable[[str], Any]) -> N
     values["controller.listener.names"] = controllers
     bound = listening.parse_listeners("listeners", value("listeners"))
     listening.check_protocols(bound, listening.parse_protocol_map(value("listener.security.protocol.map")), controllers)
-    if "broker" in value("process.roles") and all(listener.name in controllers for listener in bound):
-        raise ConfigError("listeners: none is for clients; all are in controller.listener.names")
     values["listeners"] = bound
+    if "broker" not in value("process.roles"):
+        values["advertised.listeners"] = ()
+        return
+    if all(listener.name in controllers for listener in bound):
+        raise ConfigError("listeners: none is for clients; all are in controller.listener.names")
     values["advertised.listeners"] = listening.advertised(bound, value("advertised.listeners"), controllers)
     inter_broker = value("inter.broker.listener.name")
-    if inter_broker is not None and inter_broker.upper() not in {listener.name for listener in bound}:
+    if inter_broker is None:
+        return
+    if inter_broker.upper() not in {listener.name for listener in bound}:
         raise ConfigError(f"inter.broker.listener.name={inter_broker} is not among listeners")
+    if inter_broker.upper() in controllers:
+        raise ConfigError(f"inter.broker.listener.name={inter_broker} is in controller.listener.names")
+    if "security.inter.broker.protocol" in values:
+        raise ConfigError("inter.broker.listener.name and security.inter.broker.protocol are set: set the first only")
+
+
+def _resolve_quorum(values: dict[str, Any], value: Callable[[str], Any]) -> None:
+    voters = quorum.parse_voters(value(quorum.VOTERS))
+    bootstrap = tuple(quorum.parse_address(quorum.BOOTSTRAP, text) for text in value(quorum.BOOTSTRAP))
+    roles, controllers = value("process.roles"), values["controller.listener.names"]
+    quorum.check_roles(roles, value("node.id"), voters, bootstrap, values["listeners"], controllers)
+    values[quorum.VOTERS], values[quorum.BOOTSTRAP] = voters, bootstrap
+    if "controller" in roles and len(voters) <= 1:
+        return
+    if value("security.inter.broker.protocol") != "PLAINTEXT":
+        raise ConfigError("security.inter.broker.protocol: this broker speaks PLAINTEXT only")
+    if "broker" in roles and value("inter.broker.listener.name") is None:
+        names = [listener.name for listener in values["listeners"] if listener.name not in controllers]
+        if len(names) > 1 and "PLAINTEXT" not in names:
+            raise ConfigError(f"inter.broker.listener.name has to say which of {', '.join(names)} brokers use")
+    values.setdefault("offsets.topic.replication.factor", 3)  # Kafka's own default, which one node alone cannot have

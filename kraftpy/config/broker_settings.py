@@ -51,6 +51,38 @@ log.dirs                                         list     null
 num.recovery.threads.per.data.dir                int      2 1..
     Threads that reopen logs at start and flush them at stop.
 
+# The metadata quorum
+controller.quorum.voters                         list     "" non-empty
+    Voters of the quorum, id@host:port.
+controller.quorum.bootstrap.servers              list     "" non-empty
+    Addresses at which the quorum is found.
+controller.quorum.election.timeout.ms            int      1000 50..
+    Longest an election waits for votes.
+controller.quorum.fetch.timeout.ms               int      2000 100..
+    Silence of the leader after which an election starts.
+broker.heartbeat.interval.ms                     int      2000 10..
+    Pause between a broker's heartbeats to the controller.
+broker.session.timeout.ms                        int      9000 20..
+    Silence after which the controller takes a broker for dead.
+initial.broker.registration.timeout.ms           int      60000 1..
+    Longest the first registration of a broker may take.
+request.timeout.ms                               int      30000 1..
+    Longest wait for an answer to the broker's own requests.
+controlled.shutdown.enable                       boolean  true
+    Hand leadership over before stopping.
+auto.leader.rebalance.enable                     boolean  true
+    Give leadership back to preferred replicas.
+leader.imbalance.check.interval.seconds          long     300 1..
+    Pause between looks for leadership to give back.
+
+# Ours, which Kafka has not
+kraftpy.quorum.secret                            password null
+    Secret that the nodes of a cluster prove to each other; the same on all of them.
+kraftpy.broker.disconnect.grace.ms               int      none->100 0..
+    Time a broker has to reconnect to the controller before it is taken for dead.
+kraftpy.flush.before.ack                         boolean  none->false
+    Sync records to disk before they are acknowledged, replicated ones too.
+
 # Topics
 auto.create.topics.enable                        boolean  true
     Create a topic when a client first asks for it.
@@ -107,7 +139,7 @@ log.index.interval.bytes                         int      4096 0..
 log.index.size.max.bytes                         int      10485760 4..
     Largest index of a segment.
 log.preallocate                                  boolean  false
-    Give a new segment its full size at once.
+    Give a new segment the space for its full size at once.
 log.message.timestamp.type                       string   CreateTime {CreateTime,LogAppendTime}
     Whose clock stamps records: the producer's or the broker's.
 log.message.timestamp.before.max.ms              long     9223372036854775807 0..
@@ -136,14 +168,54 @@ log.cleaner.min.compaction.lag.ms                long     0 0..
     Age below which a record is not compacted.
 log.cleaner.max.compaction.lag.ms                long     9223372036854775807 1..
     Age above which a record must be compacted.
+log.cleaner.threads                              int      1 0..
+    Processes that clean, one log each at a time.
+log.cleaner.dedupe.buffer.size                   long     134217728
+    Memory of the cleaner's maps of keys, all together; at least 1 MiB for each process.
+log.cleaner.io.buffer.load.factor                double   0.9 0..1
+    How full those maps may get.
+log.cleaner.io.buffer.size                       int      524288 0..
+    Memory of the cleaner's buffers, all together.
+log.cleaner.io.max.bytes.per.second              double   1.7976931348623157e308
+    Bytes a second the cleaner may read and write, all together.
 
 # Fetching
 fetch.max.bytes                                  int      57671680 1024..
     Most bytes in one fetch response.
+kraftpy.fetch.check.crcs                         boolean  none->true
+    Check every batch that is read, so that damage on the disk is told and never delivered.
+kraftpy.fetch.zero.copy.min.bytes                int      none->4194304 0..
+    From how many bytes of a partition on they go from file to socket without being copied (sendfile).
 max.incremental.fetch.session.cache.slots        int      1000 0..
     Fetch sessions kept at once.
 max.request.partition.size.limit                 int      2000 1..
     Most partitions in one answer that describes topics.
+
+# Replication
+replica.alter.log.dirs.io.max.bytes.per.second   long     9223372036854775807 0..
+    Bytes a second that replicas are copied with between the log directories of a broker.
+replica.fetch.backoff.ms                         int      1000 0..
+    Pause of a follower after an error.
+replica.fetch.max.bytes                          int      1048576 0..
+    Bytes a follower asks for from one partition.
+replica.fetch.min.bytes                          int      1
+    Bytes a follower waits for.
+replica.fetch.response.max.bytes                 int      10485760 0..
+    Most bytes in one answer to a follower.
+replica.fetch.wait.max.ms                        int      500
+    Longest a follower's fetch waits.
+replica.lag.time.max.ms                          long     30000
+    Lag after which a follower leaves the in-sync set.
+replica.selector.class                           string   null
+    Class that chooses the replica a consumer reads.
+replica.socket.timeout.ms                        int      30000
+    Longest wait on a follower's connection.
+leader.replication.throttled.rate                long     9223372036854775807 0..
+    Bytes a second sent to followers that are throttled and not in sync.
+follower.replication.throttled.rate              long     9223372036854775807 0..
+    Bytes a second fetched for replicas that are throttled and not in sync.
+replica.high.watermark.checkpoint.interval.ms    long     5000
+    Pause between writes of the high watermarks.
 
 # Groups and their offsets
 group.initial.rebalance.delay.ms                 int      3000->0
@@ -156,6 +228,8 @@ group.max.size                                   int      2147483647 1..
     Most members of a group.
 offset.metadata.max.bytes                        int      4096
     Longest note beside a committed offset.
+offsets.commit.timeout.ms                        int      5000 1..
+    Longest a commit waits to be durable.
 offsets.retention.minutes                        int      10080 1..
     How long the offsets of an empty group are kept.
 offsets.retention.check.interval.ms              long     600000 1..

@@ -6,14 +6,17 @@ Codes are those of the wire: `ConfigSource` and `ConfigType` (KIP-226, KIP-569).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from types import MappingProxyType
 
-from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig
+from kraftpy.config.broker import BROKER_SETTINGS, CLUSTER_SETTINGS, DYNAMIC_SETTINGS, BrokerConfig
 from kraftpy.config.listeners import Listener
 from kraftpy.config.settings import ConfigType, Setting, render
 from kraftpy.config.topic import TOPIC_SETTINGS, topic_default_values
 from kraftpy.config.topic_settings import NO_EFFECT, SYNONYMS
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class ConfigSource(IntEnum):
@@ -55,31 +58,82 @@ class ConfigEntry:
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
-def describe_broker(config: BrokerConfig, names: Collection[str] | None = None) -> list[ConfigEntry]:
-    """The broker's settings, sorted by name: all that it acts on, or the ones named, if Kafka has them."""
+def describe_broker(
+    config: BrokerConfig,
+    names: Collection[str] | None = None,
+    *,
+    own: Mapping[str, str] = NOTHING,
+    cluster: Mapping[str, str] = NOTHING,
+) -> list[ConfigEntry]:
+    """The broker's settings, sorted by name: all that it acts on, or the ones named, if Kafka has them.
+
+    `own` and `cluster`: what was set for this broker, and for every broker, while they run.
+    """
     settings = dict(BROKER_SETTINGS)
     if names is not None:
         from kraftpy.config.other_settings import OTHER_SETTINGS
 
         settings = {name: setting for name, setting in (settings | OTHER_SETTINGS).items() if name in names}
-    return [_broker_entry(config, setting) for _, setting in sorted(settings.items())]
+    return [
+        _with_dynamic(_broker_entry(config, setting), {} if name not in own else {name: own[name]}, cluster)
+        for name, setting in sorted(settings.items())
+    ]
+
+
+def describe_every_broker(cluster: Mapping[str, str], names: Collection[str] | None = None) -> list[ConfigEntry]:
+    """What was set for every broker while they run, sorted by name."""
+    return [
+        _with_dynamic(_entry(BROKER_SETTINGS[name], None, ConfigSource.UNKNOWN, [], read_only=False), NOTHING, cluster)
+        for name in sorted(cluster)
+        if name in BROKER_SETTINGS and (names is None or name in names)
+    ]
+
+
+def _with_dynamic(entry: ConfigEntry, own: Mapping[str, str], cluster: Mapping[str, str]) -> ConfigEntry:
+    """The entry with what was set while the broker runs in front."""
+    found = []
+    if entry.name in own:
+        found.append(ConfigSynonym(name=entry.name, value=own[entry.name], source=ConfigSource.DYNAMIC_BROKER_CONFIG))
+    if entry.name in cluster:
+        source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        found.append(ConfigSynonym(name=entry.name, value=cluster[entry.name], source=source))
+    synonyms = (*found, *entry.synonyms)
+    return replace(
+        entry,
+        value=synonyms[0].value if found else entry.value,
+        source=synonyms[0].source if found else entry.source,
+        read_only=entry.name not in DYNAMIC_SETTINGS,
+        synonyms=synonyms,
+    )
 
 
 def describe_topic(
-    overrides: Mapping[str, str], config: BrokerConfig, names: Collection[str] | None = None
+    overrides: Mapping[str, str],
+    config: BrokerConfig,
+    names: Collection[str] | None = None,
+    *,
+    cluster: Mapping[str, str] = NOTHING,
 ) -> list[ConfigEntry]:
-    """A topic's settings, sorted by name: all of them, or the ones named. Kafka's internal ones only when set."""
+    """A topic's settings, sorted by name: all of them, or the ones named. Kafka's internal ones only when set.
+
+    `cluster`: what was set for every broker while they run.
+    """
     defaults = topic_default_values(config)
     entries = []
     for name, setting in sorted(TOPIC_SETTINGS.items()):
         if (names is not None and name not in names) or (name.startswith("internal.") and name not in overrides):
             continue
         synonyms = _topic_synonyms(name, config)
+        if name in cluster and name in CLUSTER_SETTINGS:
+            source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+            synonyms.insert(0, ConfigSynonym(name=name, value=cluster[name], source=source))
         if name in overrides:
             own = ConfigSynonym(name=name, value=overrides[name], source=ConfigSource.DYNAMIC_TOPIC_CONFIG)
             synonyms.insert(0, own)
         first_source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
-        value = overrides.get(name, render(defaults[name]))
+        value = render(defaults[name])
+        if first_source in (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG):
+            value = synonyms[0].value
         entries.append(_entry(setting, value, first_source, synonyms, read_only=False))
     return entries
 
@@ -89,7 +143,7 @@ def differing_defaults() -> list[tuple[str, str | None, str | None, str]]:
     return sorted(
         (setting.name, setting.kafka_default, setting.default, setting.meaning)
         for setting in BROKER_SETTINGS.values()
-        if setting.differs
+        if setting.differs and not setting.name.startswith("kraftpy.")
     )
 
 

@@ -225,8 +225,6 @@ socket.connection.setup.timeout.max.ms           long     30000
     Longest time to set up a connection, after failures.
 socket.connection.setup.timeout.ms               long     10000
     Time to set up a connection.
-request.timeout.ms                               int      30000
-    Longest wait for an answer to the broker's own requests.
 server.max.startup.time.ms                       long     9223372036854775807 0..
     Longest a start may take.
 socket.receive.buffer.bytes                      int      102400
@@ -235,12 +233,6 @@ socket.send.buffer.bytes                         int      102400
     Send buffer of a socket; -1 leaves it to the system.
 
 # The metadata quorum
-broker.heartbeat.interval.ms                     int      2000
-    Pause between a broker's heartbeats to the controller.
-broker.session.timeout.ms                        int      9000
-    Silence after which the controller takes a broker for dead.
-controlled.shutdown.enable                       boolean  true
-    Hand leadership over before stopping.
 controller.performance.always.log.threshold.ms   long     2000 0..
     Controller events slower than this are always logged.
 controller.performance.sample.period.ms          long     60000 100..
@@ -249,32 +241,22 @@ controller.quorum.append.linger.ms               int      25 0..
     Time the quorum's leader gathers writes.
 controller.quorum.auto.join.enable               boolean  false
     Join the quorum's voters by itself.
-controller.quorum.bootstrap.servers              list     "" non-empty
-    Addresses at which the quorum is found.
 controller.quorum.election.backoff.max.ms        int      1000 0..
     Longest pause between elections.
-controller.quorum.election.timeout.ms            int      1000 0..
-    Longest an election waits for votes.
 controller.quorum.fetch.max.bytes                int      1048576 1..
     Most bytes in one fetch of metadata.
 controller.quorum.fetch.snapshot.max.bytes       int      1048576 1..
     Most bytes in one fetch of a metadata snapshot.
-controller.quorum.fetch.timeout.ms               int      2000 0..
-    Silence of the leader after which an election starts.
 controller.quorum.request.timeout.ms             int      2000 0..
     Longest wait for an answer within the quorum.
 controller.quorum.retry.backoff.ms               int      20 0..
     Pause before a request within the quorum is tried again.
-controller.quorum.voters                         list     "" non-empty
-    Voters of the quorum, id@host:port.
 controller.quota.window.num                      int      11 1..
     Samples kept of the rate of metadata changes.
 controller.quota.window.size.seconds             int      1 1..
     Time one such sample covers.
 controller.socket.timeout.ms                     int      30000
     Longest wait on a connection to the controller.
-initial.broker.registration.timeout.ms           int      60000
-    Longest the first registration of a broker may take.
 internal.metadata.delete.delay.millis            long     60000
     Time before a replaced metadata file is deleted.
 internal.metadata.log.segment.bytes              int      null
@@ -307,12 +289,8 @@ alter.log.dirs.replication.quota.window.num      int      11 1..
     Samples kept of the rate of moves between disks.
 alter.log.dirs.replication.quota.window.size.seconds int      1 1..
     Time one such sample covers.
-auto.leader.rebalance.enable                     boolean  true
-    Give leadership back to preferred replicas.
 follower.fetch.last.tiered.offset.enable         boolean  false
     Let a new follower start where the remote tier ends.
-leader.imbalance.check.interval.seconds          long     300 1..
-    Pause between looks for leadership to give back.
 log.dir.failure.timeout.ms                       long     30000 1..
     Time a broker has to report a failed disk before it stops.
 cordoned.log.dirs                                list     ""
@@ -325,44 +303,16 @@ quota.window.num                                 int      11 1..
     Samples kept of clients' rates.
 quota.window.size.seconds                        int      1 1..
     Time one such sample covers.
-replica.fetch.backoff.ms                         int      1000 0..
-    Pause of a follower after an error.
-replica.fetch.max.bytes                          int      1048576 0..
-    Bytes a follower asks for from one partition.
-replica.fetch.min.bytes                          int      1
-    Bytes a follower waits for.
-replica.fetch.response.max.bytes                 int      10485760 0..
-    Most bytes in one answer to a follower.
-replica.fetch.wait.max.ms                        int      500
-    Longest a follower's fetch waits.
-replica.lag.time.max.ms                          long     30000
-    Lag after which a follower leaves the in-sync set.
-replica.selector.class                           string   null
-    Class that chooses the replica a consumer reads.
 replica.socket.receive.buffer.bytes              int      65536
     Receive buffer of a follower's connection.
-replica.socket.timeout.ms                        int      30000
-    Longest wait on a follower's connection.
 replication.quota.window.num                     int      11 1..
     Samples kept of the rate of replication.
 replication.quota.window.size.seconds            int      1 1..
     Time one such sample covers.
 unclean.leader.election.interval.ms              long     300000 1..
     Pause between looks for unclean elections to hold.
-replica.high.watermark.checkpoint.interval.ms    long     5000
-    Pause between writes of the high watermarks.
 
-# The cleaner and the remote tier
-log.cleaner.dedupe.buffer.size                   long     134217728
-    Memory of the cleaner's map of keys.
-log.cleaner.io.buffer.load.factor                double   0.9
-    How full that map may get.
-log.cleaner.io.buffer.size                       int      524288 0..
-    Memory of the cleaner's buffers.
-log.cleaner.io.max.bytes.per.second              double   1.7976931348623157e308
-    Bytes a second the cleaner may read and write.
-log.cleaner.threads                              int      1 0..
-    Threads that clean.
+# The remote tier
 log.local.retention.bytes                        long     -2 -2..
     Bytes kept here of a log that also has a remote tier.
 log.local.retention.ms                           long     -2 -2..
@@ -564,8 +514,6 @@ share.coordinator.threads                        int      1 1..
     Threads of the share coordinator.
 share.coordinator.write.timeout.ms               int      5000 1..
     Longest a write of share state waits to be durable.
-offsets.commit.timeout.ms                        int      5000 1..
-    Longest a commit waits to be durable.
 
 # Transactions
 add.partitions.to.txn.retry.backoff.max.ms       int      100 0..

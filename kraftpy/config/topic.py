@@ -45,6 +45,7 @@ class TopicConfig:
     follower_replication_throttled_replicas: tuple[str, ...] = _default("follower.replication.throttled.replicas")
     index_interval_bytes: int = _default("index.interval.bytes")
     internal_segment_bytes: int | None = _default("internal.segment.bytes")
+    kraftpy_flush_before_ack: bool = _default("kraftpy.flush.before.ack")
     leader_replication_throttled_replicas: tuple[str, ...] = _default("leader.replication.throttled.replicas")
     local_retention_bytes: int = _default("local.retention.bytes")
     local_retention_ms: int = _default("local.retention.ms")

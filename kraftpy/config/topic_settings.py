@@ -28,6 +28,8 @@ index.interval.bytes                             int      4096 0..
     Bytes of log between two entries of an index.
 internal.segment.bytes                           int      null
     Segment size without the lower bound, for tests; before segment.bytes.
+kraftpy.flush.before.ack                         boolean  none->false
+    Sync records to disk before they are acknowledged, replicated ones too.
 max.compaction.lag.ms                            long     9223372036854775807 1..
     Age above which a record must be compacted.
 max.message.bytes                                int      1048588 0..
@@ -45,7 +47,7 @@ min.compaction.lag.ms                            long     0 0..
 min.insync.replicas                              int      1 1..
     Replicas that must have a record before acks=all is answered.
 preallocate                                      boolean  false
-    Give a new segment its full size at once.
+    Give a new segment the space for its full size at once.
 retention.bytes                                  long     -1
     Size of a partition above which old segments go; -1 is no limit.
 retention.ms                                     long     604800000 -1..
@@ -87,6 +89,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "flush.messages": ("log.flush.interval.messages",),
     "flush.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
     "index.interval.bytes": ("log.index.interval.bytes",),
+    "kraftpy.flush.before.ack": ("kraftpy.flush.before.ack",),
     "max.compaction.lag.ms": ("log.cleaner.max.compaction.lag.ms",),
     "max.message.bytes": ("message.max.bytes",),
     "message.timestamp.after.max.ms": ("log.message.timestamp.after.max.ms",),
@@ -108,15 +111,10 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 
 NO_EFFECT = frozenset(
     {
-        "follower.replication.throttled.replicas",
-        "leader.replication.throttled.replicas",
         "local.retention.bytes",
         "local.retention.ms",
-        "min.insync.replicas",
-        "preallocate",
         "remote.log.copy.disable",
         "remote.log.delete.on.disable",
-        "unclean.leader.election.enable",
     }
 )
 """Topic settings that are kept and shown, and change nothing here."""

@@ -34,6 +34,11 @@ def log_append_time(config: TopicConfig, now: Millis) -> int | None:
     return now if config.message_timestamp_type == _LOG_APPEND_TIME else None
 
 
+def roll_ms(config: TopicConfig) -> int:
+    """Age at which a segment is no longer written to; of a compacted topic also the largest lag (KIP-354)."""
+    return min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
+
+
 def check_timestamps(header: BatchHeader, config: TopicConfig, now: Millis) -> None:
     """INVALID_TIMESTAMP where the batch's first or largest timestamp is too far from the broker's time (KIP-937)."""
     for timestamp in (header.base_timestamp, header.max_timestamp):

@@ -6,10 +6,10 @@ and never by high watermark.
 Invariants: epochs and start offsets grow strictly from entry to entry, but for an epoch that began and ended without a
 record, whose entry is replaced by the next one's.
 
-Durability: changes are in memory until the next flush of the log writes `leader-epoch-checkpoint` (`version` says
+Durability: changes are in memory until the next flush of the log writes `leader-epoch-checkpoint` (`settled` says
 whether it must). That is enough: an entry with records behind it is found again by the recovery scan, which begins at
-the recovery point, and the recovery point moves only after this file was written; an entry without records behind it is
-dropped when a log is opened, here as in Kafka.
+the recovery point, and the recovery point moves only after this file was written; an entry without records behind it
+would be dropped when the log is opened, here as in Kafka, and is never written.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ UNDEFINED = EpochEnd(-1, -1)
 class LeaderEpochs:
     """The epochs of one partition's log."""
 
-    __slots__ = ("_epochs", "_starts", "version")
+    __slots__ = ("_epochs", "_has_empty", "_starts", "version")
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._epochs: list[int] = []
         self._starts: list[int] = []
+        self._has_empty = False  # nothing is known to have been written in the last epoch
         self.version = 0
-        """How often it changed: what a flush compares."""
+        """How often it changed for the disk: what a flush compares, as `settled` gives it."""
         for epoch, start in entries:
             self.assign(epoch, start)
+        self._has_empty, self.version = False, 0
 
     def entries(self) -> list[tuple[int, int]]:
         """(leader epoch, first offset) pairs in order."""
@@ -64,17 +66,51 @@ class LeaderEpochs:
         if leader_epoch == self.latest and start_offset >= self._starts[-1]:
             return False
         keep = min(bisect_left(self._epochs, leader_epoch), bisect_left(self._starts, start_offset))
-        del self._epochs[keep:]
-        del self._starts[keep:]
+        self._drop(keep)
+        if self._has_empty:  # the one before this ended with a record, or it would have been dropped
+            self.version += 1
         self._epochs.append(leader_epoch)
         self._starts.append(start_offset)
-        self.version += 1
+        self._has_empty = True
         return True
+
+    def settled(self, log_end_offset: int) -> int:
+        """The version that the disk should have, for a log that ends there: an epoch without a record does not count.
+
+        So thousands of partitions can change their leaders, or be made and never be used, and nothing is to be written.
+        """
+        if self._has_empty and self._starts[-1] < log_end_offset:
+            self._has_empty = False
+            self.version += 1
+        return self.version
+
+    def to_store(self, log_end_offset: int) -> bytes:
+        """What `leader-epoch-checkpoint` is to hold then: all but an epoch without a record."""
+        entries = self.entries()
+        if entries and entries[-1][1] >= log_end_offset:
+            self._has_empty = True
+            entries.pop()
+        return encode_entries(list(entries))
+
+    def _drop(self, keep: int) -> None:
+        """Keep so many entries."""
+        if keep < len(self._epochs):
+            if keep < len(self._epochs) - self._has_empty:
+                self.version += 1
+            self._has_empty = False
+            del self._epochs[keep:]
+            del self._starts[keep:]
 
     def epoch_of(self, offset: int) -> int:
         """The epoch in which a record of the log was written, -1 where that is not known."""
         found = bisect_right(self._starts, offset)
         return self._epochs[found - 1] if found else -1
+
+    def range_of(self, offset: int) -> tuple[int, int]:
+        """As `epoch_of`, and where that epoch ends: a bound for whoever asks for many offsets in a row."""
+        found = bisect_right(self._starts, offset)
+        end = self._starts[found] if found < len(self._starts) else 1 << 63
+        return (self._epochs[found - 1] if found else -1), end
 
     def end_offset_for(self, leader_epoch: int, log_end_offset: int) -> EpochEnd:
         """The largest epoch not above the one asked for, and where it ends: what OffsetForLeaderEpoch answers.
@@ -92,11 +128,7 @@ class LeaderEpochs:
 
     def truncate_from_end(self, end_offset: int) -> None:
         """The log now ends before `end_offset`: drop epochs that begin there or later."""
-        keep = bisect_left(self._starts, end_offset)
-        if keep < len(self._starts):
-            del self._epochs[keep:]
-            del self._starts[keep:]
-            self.version += 1
+        self._drop(bisect_left(self._starts, end_offset))
 
     def truncate_from_start(self, start_offset: int) -> None:
         """The log now begins at `start_offset`: the epoch it lies in begins there, earlier ones are gone."""
@@ -111,14 +143,7 @@ class LeaderEpochs:
 
     def clear(self) -> None:
         """Forget everything: the log starts anew."""
-        if self._epochs:
-            self._epochs.clear()
-            self._starts.clear()
-            self.version += 1
-
-    def encode(self) -> bytes:
-        """As `leader-epoch-checkpoint` holds them."""
-        return encode_entries(list(self.entries()))
+        self._drop(0)
 
     @classmethod
     def decode(cls, data: bytes) -> LeaderEpochs:

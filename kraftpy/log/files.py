@@ -10,7 +10,7 @@ safe to use from two threads: the loop owns it. Threads are given plain files op
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from typing import Final
 
 from kraftpy.ports import Directory, File
@@ -27,7 +27,7 @@ class FileCache:
         if capacity < 1:
             raise ValueError(f"a file cache of capacity {capacity}")
         self.capacity = capacity
-        self._open: deque[LazyFile] = deque()
+        self._open: OrderedDict[LazyFile, None] = OrderedDict()  # as the hand passes them
 
     def __len__(self) -> int:
         return len(self._open)
@@ -37,32 +37,35 @@ class FileCache:
         chances = len(self._open)
         while len(self._open) >= self.capacity and chances:
             chances -= 1
-            oldest = self._open.popleft()
+            oldest = next(iter(self._open))
             if oldest.is_spared():
-                self._open.append(oldest)
+                self._open.move_to_end(oldest)
             else:
+                del self._open[oldest]
                 oldest.evict()
-        while len(self._open) >= self.capacity and not self._open[0].pins:  # all were in use: the oldest goes anyway
-            self._open.popleft().evict()
-        self._open.append(handle)
+        if len(self._open) >= self.capacity:  # all were in use: the oldest go anyway, but for pinned ones
+            unpinned = [each for each in self._open if not each.pins]
+            for oldest in unpinned[: len(self._open) - self.capacity + 1]:
+                del self._open[oldest]
+                oldest.evict()
+        self._open[handle] = None
 
     def forget(self, handle: LazyFile) -> None:
         """No longer count `handle`."""
-        if handle in self._open:
-            self._open.remove(handle)
+        self._open.pop(handle, None)
 
 
 class LazyFile:
     """One file of a partition, open only while it is used."""
 
-    __slots__ = ("_cache", "_closing", "_directory", "_file", "_recent", "name", "pins")
+    __slots__ = ("_cache", "_directory", "_file", "_left", "_recent", "name", "pins")
 
     def __init__(self, directory: Directory, name: str, cache: FileCache) -> None:
         self._directory = directory
         self._cache = cache
         self._file: File | None = None
+        self._left: dict[File, int] | None = None  # closed for everybody but those who had pinned it, and how many
         self._recent = False
-        self._closing = False
         self.name = name
         self.pins = 0
 
@@ -79,16 +82,21 @@ class LazyFile:
         return self._directory.open(self.name)
 
     def pin(self) -> File:
-        """The file, kept open until `unpin`."""
+        """The file, kept open until `unpin`, whatever becomes of its name and of this object."""
         file = self.get()
         self.pins += 1
         return file
 
-    def unpin(self) -> None:
-        """One user less; closes the file where `close` was waiting for that."""
-        self.pins -= 1
-        if not self.pins and self._closing:
-            self._shut()
+    def unpin(self, file: File) -> None:
+        """One user less of what `pin` gave; closes it where `close` was waiting for that."""
+        if file is self._file:
+            self.pins -= 1
+            return
+        assert self._left is not None, "a file that nobody pinned"
+        self._left[file] -= 1
+        if not self._left[file]:
+            del self._left[file]
+            file.close()
 
     def is_spared(self) -> bool:
         """Asked by the cache: pinned, or used since it last asked."""
@@ -97,23 +105,23 @@ class LazyFile:
 
     def evict(self) -> None:
         """Closed by the cache, to be opened again at the next use."""
-        self._shut()
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def move_to(self, cache: FileCache) -> None:
-        """Close it; from the next use on it counts there."""
+        """Close it; from the next use on it counts there, and is another file than those who pinned it have."""
         self.close()
         self._cache = cache
 
     def close(self) -> None:
         """Close it, now or when the last pin goes. The name may be gone after this."""
-        if self._file is not None:
-            self._cache.forget(self)
-            self._closing = True
-            if not self.pins:
-                self._shut()
-
-    def _shut(self) -> None:
         file, self._file = self._file, None
-        self._closing = False
-        if file is not None:
+        if file is None:
+            return
+        self._cache.forget(self)
+        if self.pins:
+            self._left = {**(self._left or {}), file: self.pins}
+            self.pins = 0
+        else:
             file.close()

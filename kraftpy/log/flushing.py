@@ -48,6 +48,7 @@ class FlushJob:
         "indexes",
         "is_done",
         "logs",
+        "promised_end_offset",
         "snapshots",
         "sync_directory",
     )
@@ -55,7 +56,9 @@ class FlushJob:
     def __init__(self, directory: Directory, end_offset: int) -> None:
         self.directory = directory
         self.end_offset = end_offset
-        """The records before it are durable once the job is done."""
+        """The records before it are durable once the job is done; lowered where some of them are cut meanwhile."""
+        self.promised_end_offset = end_offset
+        """What that was when the job began."""
         self.logs: list[File] = []
         self.indexes: list[IndexWrite] = []
         self.snapshots: dict[int, bytes] = {}
@@ -90,17 +93,28 @@ class FlushJob:
                     file.write(0, data)
                     file.sync()
             for offset, data in self.snapshots.items():
-                self.directory.replace(layout.file_name(offset, layout.SNAPSHOT), data)
+                self._put(layout.file_name(offset, layout.SNAPSHOT), data)
             if self.epochs is not None:
-                self.directory.replace(layout.LEADER_EPOCHS, self.epochs)
-            if self.sync_directory:
-                self.directory.sync()
+                self._put(layout.LEADER_EPOCHS, self.epochs)
+            if self.sync_directory or self.snapshots or self.epochs is not None:
+                self.directory.sync()  # once for all the names
             self.is_done = True
         except OSError as error:
             self.can_retry = error.errno in _DISK_FULL
             raise
         finally:
             self.close()
+
+    def _put(self, name: str, data: bytes) -> None:
+        """Make a small file hold this, as `Directory.replace` does, but for the directory's sync."""
+        file = self.directory.open(name + layout.TEMPORARY)
+        try:
+            file.truncate(0)
+            file.write(0, data)
+            file.sync()
+        finally:
+            file.close()
+        self.directory.rename(name + layout.TEMPORARY, name)
 
     def doubtful_snapshots(self) -> list[int]:
         """Offsets of snapshots it may write although what they describe has been truncated."""
@@ -155,8 +169,11 @@ class Durability:
             raise OSError(f"an earlier flush of {self._directory.path} failed")
         if self.job is not None:
             return None
-        is_new_epoch = epochs.version != self._stored_epochs and (self._stored_epochs >= 0 or bool(epochs.entries()))
-        if not (self.recovery_point < end_offset or self.sealed or self.names_changed or is_new_epoch):
+        epochs_version = epochs.settled(end_offset)
+        is_new_epoch = epochs_version != max(self._stored_epochs, 0)
+        if not (
+            self.recovery_point < end_offset or self.sealed or self.snapshots or self.names_changed or is_new_epoch
+        ):
             return None
         job = FlushJob(self._directory, end_offset)
         try:
@@ -169,10 +186,14 @@ class Durability:
             raise
         job.snapshots = dict(self.snapshots)
         if is_new_epoch:
-            job.epochs, job.epochs_version = epochs.encode(), epochs.version
+            job.epochs, job.epochs_version = epochs.to_store(end_offset), epochs_version
         job.sync_directory, self.names_changed = self.names_changed, False
         self.job = job
         return job
+
+    def epochs_replaced(self) -> None:
+        """The log has other leader epochs: what is on disk is not of them."""
+        self._stored_epochs = -1
 
     def finish(self, job: FlushJob, *, is_closing: bool = False) -> None:
         """Take over what a job achieved. Where it failed for good, nothing can be promised any more."""
@@ -199,15 +220,18 @@ class Durability:
             self._directory.delete(layout.file_name(offset, layout.SNAPSHOT))
 
     def close(self, segments: Sequence[Segment], bases: Sequence[int], end_offset: int, epochs: LeaderEpochs) -> None:
-        """Make everything durable, the active segment's index too, so that the log can be opened as clean. Blocks."""
+        """Make everything durable, the active segment's index too, so that the log can be opened as clean. Blocks.
+
+        An index without entries is not stored: it is made again by reading less than one interval.
+        """
         active = segments[-1]
-        if active.offset_index is not None:
+        if active.needs_closing:
             active.cut_torn_tail()
             self.names_changed = True
         job = self.begin(segments, bases, end_offset, epochs)
         if job is not None:
             try:
-                if active.offset_index is not None:
+                if active.needs_closing and not active.is_short:
                     active.seal()
                     job.add_indexes(active)
                 job.run()
@@ -225,6 +249,13 @@ class Durability:
         self.sealed = [segment for segment in self.sealed if segment.base_offset < last_base_offset]
         if self.job is not None:
             self.job.end_offset = min(self.job.end_offset, last_base_offset)
+
+    def lower(self, offset: int) -> None:
+        """From here on the file was written to, or cut, and must be synced again: what a job under way syncs of it may
+        be of before that."""
+        self.recovery_point = min(self.recovery_point, offset)
+        if self.job is not None:
+            self.job.end_offset = min(self.job.end_offset, offset)
 
     def removed(self, segments: Sequence[Segment]) -> None:
         """Segments were taken out of the log."""

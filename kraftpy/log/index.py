@@ -57,10 +57,20 @@ class OffsetIndex:
         found = bisect_right(self.offsets, relative_offset)
         return self.positions[found - 1] if found else 0
 
+    def entry_of(self, relative_offset: int) -> tuple[int, int]:
+        """The entry of `position_of`: relative offset and position; (-1, 0) where there is none."""
+        found = bisect_right(self.offsets, relative_offset)
+        return (self.offsets[found - 1], self.positions[found - 1]) if found else (-1, 0)
+
     def position_before(self, position: int) -> int:
         """The last entry's position that is not beyond `position`, else 0."""
         found = bisect_right(self.positions, position)
         return self.positions[found - 1] if found else 0
+
+    def entry_before(self, position: int) -> tuple[int, int]:
+        """The entry of `position_before`: relative offset and position; (-1, 0) where there is none."""
+        found = bisect_right(self.positions, position)
+        return (self.offsets[found - 1], self.positions[found - 1]) if found else (-1, 0)
 
     def truncate(self, relative_offset: int) -> None:
         """Keep the entries below an offset."""
@@ -117,6 +127,11 @@ class TimeIndex:
         """The relative offset of the first entry whose timestamp is `timestamp` or more; None where there is none."""
         found = bisect_left(self.timestamps, timestamp)
         return self.offsets[found] if found < len(self.offsets) else None
+
+    def entries(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Timestamp and relative offset of those entries of a range that there are."""
+        start = max(0, start)
+        return list(zip(self.timestamps[start:stop], self.offsets[start:stop], strict=True))
 
     def truncate(self, relative_offset: int) -> None:
         """Keep the entries below an offset."""

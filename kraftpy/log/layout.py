@@ -11,9 +11,15 @@
                  /00000000000000000042.snapshot
 ```
 
-Names and line formats are Kafka's own. Where Kafka leaves a checkpoint unprotected we end it with a line `xxh64 <hex>`,
-so that a damaged file is told from an old one; a damaged checkpoint raises `CorruptFile` and the caller falls back to a
-scan.
+Names and forms are Kafka's own, and each file carries a checksum, which Kafka's do not: whatever byte of it changes, it
+is read as it was written or not at all (`CorruptFile`). What that costs is said where each is read:
+
+* checkpoints and `leader-epoch-checkpoint` end with a line `xxh64 <hex>`. Kafka would call that line malformed: whoever
+  hands a directory to Kafka removes these files, and Kafka scans the logs.
+* `meta.properties` ends with a comment `#xxh64 <hex>`, `partition.metadata` with a third line, `.kafka_cleanshutdown`
+  has a third field: Kafka reads these files and passes over that. Those without a checksum are read too, as 0.1.0 and
+  Kafka write them.
+* producer snapshots are in a form of our own (`log.producers`).
 
 Every write here goes through `Directory.replace`: atomic, durable, and blocking. Call it from a thread.
 """
@@ -49,9 +55,14 @@ HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 META_PROPERTIES: Final = "meta.properties"
+MOVED_FROM: Final = "moved-from"  # in a partition that was moved here, until what it came from is gone
 DELETED_PARTITION: Final = "-delete"
+FUTURE_PARTITION: Final = "-future"
+MOST_NAME_CHARACTERS: Final = 255
 
 _DIGITS: Final = 20
+_PROOF: Final = "xxh64"
+_COMMENT: Final = b"#xxh64 "
 
 
 class CorruptFile(ValueError):
@@ -85,6 +96,21 @@ def deleted_partition_name(partition: TopicPartition, unique: str) -> str:
     """What a deleted partition's directory is renamed to until it is removed; at most 255 characters."""
     suffix = f".{unique}{DELETED_PARTITION}"
     return str(partition)[: 255 - len(suffix)] + suffix
+
+
+def future_partition_name(partition: TopicPartition, unique: str) -> str:
+    """What the copy of a partition is called while it is made; longer than a name may be for the longest topics."""
+    return f"{partition}.{unique}{FUTURE_PARTITION}"
+
+
+def future_partitions(log_directory: Directory) -> dict[str, TopicPartition]:
+    """Directories of copies that were being made, and of which partitions they are."""
+    found = {}
+    for name in log_directory.names():
+        partition = parse_partition(name.removesuffix(FUTURE_PARTITION).rpartition(".")[0])
+        if name.endswith(FUTURE_PARTITION) and partition is not None:
+            found[name] = partition
+    return found
 
 
 def partitions(log_directory: Directory) -> list[TopicPartition]:
@@ -155,32 +181,49 @@ def take_clean_shutdown(log_directory: Directory) -> int | None:
     """The broker epoch the last clean stop left, and forget it; None where the last stop was not clean.
 
     The marker is gone, durably, before this returns: a crash from here on is seen as one. -1 for an epoch not recorded.
+    A damaged marker is none: the logs are scanned from their recovery points, which costs time alone.
     """
+    epoch = read_clean_shutdown(log_directory)
+    if log_directory.exists(CLEAN_SHUTDOWN):
+        log_directory.delete(CLEAN_SHUTDOWN)
+        log_directory.sync()
+    return epoch
+
+
+def read_clean_shutdown(log_directory: Directory) -> int | None:
+    """What `take_clean_shutdown` would return, and the marker stays."""
     try:
-        data = log_directory.read(CLEAN_SHUTDOWN)
-    except FileNotFoundError:
+        fields = json.loads(log_directory.read(CLEAN_SHUTDOWN))
+        epoch, proof = fields["brokerEpoch"], fields.get(_PROOF)
+    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
         return None
-    log_directory.delete(CLEAN_SHUTDOWN)
-    log_directory.sync()
-    try:
-        epoch = json.loads(data)["brokerEpoch"]
-    except (ValueError, KeyError, TypeError):
-        return -1
-    return epoch if isinstance(epoch, int) else -1
+    if fields.keys() - {_PROOF} != {"version", "brokerEpoch"} or fields["version"] != 0 or not isinstance(epoch, int):
+        return None
+    return epoch if proof in (None, xxhash.xxh64_hexdigest(_marker(epoch))) else None
 
 
 def mark_clean_shutdown(log_directory: Directory, broker_epoch: int = -1) -> None:
     """Say that every log here was closed and every checkpoint written. The last write of a clean stop. Blocks."""
-    log_directory.replace(CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode())
+    text = _marker(broker_epoch)
+    log_directory.replace(CLEAN_SHUTDOWN, text[:-1] + f', "{_PROOF}": "{xxhash.xxh64_hexdigest(text)}"}}'.encode())
+
+
+def _marker(broker_epoch: int) -> bytes:
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
 
 
 def read_meta_properties(log_directory: Directory) -> dict[str, str] | None:
-    """`cluster.id`, `node.id`, `directory.id`, `version`; None where the directory is new."""
+    """`cluster.id`, `node.id`, `directory.id`, `version`; None where the directory is new. Raises CorruptFile.
+
+    A node does not start with a directory that cannot say whose it is.
+    """
     try:
-        text = log_directory.read(META_PROPERTIES).decode()
+        data = log_directory.read(META_PROPERTIES)
+        proof = data.rfind(_COMMENT)
+        text = (data if proof < 0 else without_checksum(data[:proof] + data[proof + 1 :]).encode()).decode()
     except FileNotFoundError:
         return None
-    except UnicodeDecodeError as error:
+    except ValueError as error:
         raise CorruptFile(f"{log_directory.path}/{META_PROPERTIES}: {error}") from error
     pairs = (line.partition("=") for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
     return {key.strip(): value.strip() for key, _, value in pairs}
@@ -189,31 +232,36 @@ def read_meta_properties(log_directory: Directory) -> dict[str, str] | None:
 def write_meta_properties(log_directory: Directory, properties: Mapping[str, str]) -> None:
     """Replace them, durably. Blocks."""
     text = "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
-    log_directory.replace(META_PROPERTIES, text.encode())
+    log_directory.replace(META_PROPERTIES, text.encode() + b"#" + with_checksum(text)[len(text.encode()) :])
 
 
 # --- the partition directory's files ----------------------------------------------------------------------------------
 
 
 def read_topic_id(directory: Directory) -> TopicId | None:
-    """The id of the topic a partition directory belongs to; None where none was written. Raises CorruptFile."""
+    """The id of the topic a partition directory belongs to; None where none was written. Raises CorruptFile.
+
+    A partition whose file is damaged is not opened: it might be another topic's.
+    """
     try:
         data = directory.read(PARTITION_METADATA)
     except FileNotFoundError:
         return None
-    for line in data.decode("ascii", "replace").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "topic_id":
-            try:
-                topic_id = urlsafe_b64decode(value.strip() + "==")
-            except ValueError:
-                break
-            if len(topic_id) == 16:
-                return TopicId(topic_id)
+    lines = data.decode("ascii", "replace").splitlines()
+    try:
+        if len(lines) != 2:
+            lines = without_checksum(data).splitlines()
+        version, topic_id = (line.partition(":") for line in lines)
+        if (version[0], version[2].strip(), topic_id[0]) == ("version", "0", "topic_id"):
+            found = urlsafe_b64decode(topic_id[2].strip() + "==")
+            if len(found) == 16:
+                return TopicId(found)
+    except ValueError as error:
+        raise CorruptFile(f"{directory.path}/{PARTITION_METADATA} has no topic id: {error}") from error
     raise CorruptFile(f"{directory.path}/{PARTITION_METADATA} has no topic id")
 
 
 def write_topic_id(directory: Directory, topic_id: TopicId) -> None:
     """Record the topic's id, durably. Before any data, so that no data is ever of an unknown topic. Blocks."""
     text = urlsafe_b64encode(topic_id).decode().rstrip("=")
-    directory.replace(PARTITION_METADATA, f"version: 0\ntopic_id: {text}\n".encode())
+    directory.replace(PARTITION_METADATA, with_checksum(f"version: 0\ntopic_id: {text}\n"))

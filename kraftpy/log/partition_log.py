@@ -18,19 +18,20 @@ before ends; when an append raises, the log is as it was.
 Everything but `open`, `close`, `flush` and the `run` of jobs is for the event loop, one thread, and does not block but
 for the page cache. `high_watermark` belongs to the replica, which passes it where it matters.
 
-Left out: `preallocate`; deleting records inside a segment (DeleteRecords hides them until the whole segment can go).
+Left out: deleting records inside a segment (DeleteRecords hides them until the whole segment can go).
 KIP-98 (idempotence), KIP-101/279/320 (epochs), KIP-107 (DeleteRecords), KIP-734 (largest timestamp).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final, NamedTuple
 
 import xxhash
 
 from kraftpy.config.topic import TopicConfig
-from kraftpy.log import by_time, layout
+from kraftpy.log import by_time, compaction, layout
 from kraftpy.log.appending import (
     check_keys,
     check_timestamps,
@@ -38,18 +39,30 @@ from kraftpy.log.appending import (
     log_append_time,
     only_batch,
     recompressed,
+    roll_ms,
 )
 from kraftpy.log.epochs import EpochEnd, LeaderEpochs
 from kraftpy.log.files import FileCache
 from kraftpy.log.flushing import Durability, FlushJob
 from kraftpy.log.producers import EXPIRATION_MS, ProducerStates
-from kraftpy.log.recovery import LoadedLog, Progress, RecoveryReport, load, newest_snapshot, replay, snapshot_offsets
+from kraftpy.log.recovery import (
+    LoadedLog,
+    Progress,
+    RecoveryReport,
+    SideBySide,
+    load,
+    newest_snapshot,
+    replay,
+    snapshot_offsets,
+)
 from kraftpy.log.results import AppendResult, LogSlice, Origin, ReadResult, TimestampAndOffset
 from kraftpy.log.retention import SegmentAge, segments_to_delete
-from kraftpy.log.segment import Segment
+from kraftpy.log.segment import FAR_BYTES, CorruptSegment, Segment
+from kraftpy.log.verifying import IntactBatch, check, check_file
 from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import (
+    HEADER_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
     CorruptBatch,
@@ -73,6 +86,22 @@ __all__ = [
 ]
 
 
+_NEVER: Final = 1 << 62
+
+
+class _Asked(NamedTuple):
+    """A read: see `PartitionLog.read`. `limit` is where it must end."""
+
+    offset: int
+    max_bytes: int
+    limit: int
+    min_one_batch: bool
+
+
+class _Unsure(CorruptSegment):
+    """Headers alone do not tell what there is to read: most likely nothing, or what lies behind a gap."""
+
+
 class PartitionLog:
     """One partition's log. Made by `open`."""
 
@@ -94,8 +123,16 @@ class PartitionLog:
         self.producers: ProducerStates = loaded.producers
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
+        self.written_log_start = loaded.log_start_offset
+        """The log start that the owner's checkpoint says, durably; the owner sets it."""
+        self.checks_reads = True
+        """Whether what is read is checked (`verifying`); else a reader may be given damaged bytes."""
+        self.remade_indexes = 0
+        """Indexes of sealed segments that were found damaged and made anew."""
         self.is_closed = False
         self.is_compacting = False
+        self.is_swapping = False
+        """Compaction is about to replace segments: until then none may go (`compaction.stage`)."""
         self._files = files
         self._expiration_ms = expiration_ms
         self._segments = loaded.segments
@@ -103,9 +140,12 @@ class PartitionLog:
         for segment, end_offset in zip(loaded.segments, self._bases[1:], strict=False):
             segment.offsets = end_offset - segment.base_offset
         self._durability = Durability(directory, loaded.recovery_point, epochs_are_stored=loaded.epochs_are_stored)
+        self._durability.sealed += [each for each in loaded.segments[:-1] if each.offset_index is not None]
         self._stored_snapshot = loaded.log_end_offset if loaded.snapshot_is_stored else -1
         self._trash: list[str] = []  # files renamed by a truncation
         self._last_write_at = now  # or when it was opened: the time of what happens without being told the time
+        if not loaded.report.clean:
+            compaction.forget_gone_markers(self)
 
     @classmethod
     def open(
@@ -121,6 +161,7 @@ class PartitionLog:
         files: FileCache | None = None,
         expiration_ms: int = EXPIRATION_MS,
         progress: Progress | None = None,
+        side_by_side: SideBySide | None = None,
     ) -> PartitionLog:
         """Open a partition's directory, or make its first segment. Blocks: run it in a thread.
 
@@ -146,6 +187,7 @@ class PartitionLog:
             log_start_offset=log_start_offset,
             expiration_ms=expiration_ms,
             progress=progress,
+            side_by_side=side_by_side,
         )
         return cls(directory, config, files, loaded, expiration_ms, now)
 
@@ -223,6 +265,7 @@ class PartitionLog:
     def _append_copies(self, records: Buffer, leader_epoch: int, now: Millis) -> AppendResult:
         """Append what a leader sent. CorruptBatch where it does not fit behind this log; nothing is appended then."""
         view = memoryview(records)
+        self._reach_back(view, leader_epoch)
         batches, size = fitting_copies(
             view, self.log_end_offset, self.epochs.epoch_of(self.log_end_offset - 1), leader_epoch
         )
@@ -231,7 +274,7 @@ class PartitionLog:
         rolled = self._write(view[:size], batches, now)
         for header, start in batches:
             if header.partition_leader_epoch >= 0:
-                self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+                self.epochs.assign(header.partition_leader_epoch, max(header.base_offset, self.log_start_offset))
             if header.producer_id < 0:
                 continue
             if header.is_control:
@@ -242,6 +285,19 @@ class PartitionLog:
                 self.producers.appended(header, now)
         return self._result(batches[0][0].base_offset, batches[-1][0].last_offset, NO_TIMESTAMP, rolled=rolled)
 
+    def _reach_back(self, records: memoryview, leader_epoch: int) -> None:
+        """Let an empty log begin before its start, where the first batch does: a leader's log start may lie within one.
+
+        After DeleteRecords, or a follower that starts over there could never begin.
+        """
+        if self.log_start_offset < self.log_end_offset or len(records) < HEADER_BYTES:
+            return
+        batches, _ = fitting_copies(records, 0, -1, leader_epoch)
+        start = self.log_start_offset
+        if batches and batches[0][0].base_offset < start <= batches[0][0].last_offset:
+            self.truncate_fully_and_start_at(batches[0][0].base_offset)
+            self.log_start_offset = start
+
     def _write(self, data: Buffer, batches: list[tuple[BatchHeader, int]], now: Millis) -> bool:
         """Write to the active segment, rolling it first where it is due; whether it was."""
         config = self.config
@@ -250,17 +306,18 @@ class PartitionLog:
         active = self._segments[-1]
         active.load_indexes()
         rolled = False
-        if active.size and (
-            not active.has_room(
-                len(data),
-                last.last_offset,
-                segment_bytes=config.segment_bytes,
-                index_bytes=config.segment_index_bytes,
-            )
-            or active.age_ms(now, batches[0][0].max_timestamp) > config.segment_ms - self._jitter_ms(active)
-        ):
+        if not active.size:
+            self._durability.names_changed = True  # it may have no file yet
+        elif not active.has_room(
+            len(data),
+            last.last_offset,
+            segment_bytes=config.segment_bytes,
+            index_bytes=config.segment_index_bytes,
+        ) or active.age_ms(now, batches[0][0].max_timestamp) > roll_ms(config) - self._jitter_ms(active):
             active = self.roll(now)
             rolled = True
+        if config.preallocate and not active.size:
+            active.preallocate(config.segment_bytes)
         try:
             active.append(data, batches, config.index_interval_bytes)
         except OSError:
@@ -288,7 +345,8 @@ class PartitionLog:
             self.log_end_offset,
             is_duplicate,
             rolled,
-            self.log_end_offset - self.recovery_point >= self.config.flush_messages,
+            self.log_end_offset - self.recovery_point >= self.config.flush_messages
+            or (self.config.kraftpy_flush_before_ack and self.recovery_point <= last_offset),
         )
 
     def roll(self, now: Millis) -> Segment:
@@ -297,6 +355,8 @@ class PartitionLog:
         if not active.size:
             return active
         active.cut_torn_tail()
+        if len(self._segments) == 1 and (self._durability.names_changed or self._durability.job is not None):
+            self.directory.sync()  # a log whose first file is lost, and its second is not, would seem to begin there
         following = Segment.create(self.directory, self.log_end_offset, self._files, created_at=now)
         active.seal()
         active.offsets = following.base_offset - active.base_offset
@@ -316,54 +376,102 @@ class PartitionLog:
 
         `max_bytes` may be exceeded by the first batch where `min_one_batch`. No batch reaches beyond `end_offset`
         (exclusive: the high watermark or last stable offset; None for the log's end). Nothing there to read is no
-        error. Raises KafkaError OFFSET_OUT_OF_RANGE outside of [log_start_offset, log_end_offset].
+        error. Raises KafkaError OFFSET_OUT_OF_RANGE outside of [log_start_offset, log_end_offset], CorruptSegment where
+        the batch that holds `offset` is damaged: everything returned is as it was appended.
         """
-        read = self._read_segment(offset, max_bytes, end_offset, min_one_batch)
-        # Batches that compaction emptied, and nothing else: a client may take an answer without records for one that
-        # its size limit cut short, so what follows is read instead, if anything does.
-        following = read
-        while following.records and self.config.is_compacted and not has_records(following.records):
-            following = self._read_segment(following.next_offset, max_bytes, end_offset, min_one_batch)
-        return following if following.records else read
+        read = self._read(_Asked(offset, max_bytes, self._limit(offset, end_offset), min_one_batch), _NEVER)
+        assert isinstance(read, ReadResult)
+        return read
 
-    def _read_segment(self, offset: int, max_bytes: int, end_offset: int | None, min_one_batch: bool) -> ReadResult:
-        found = self._locate(offset, max_bytes, end_offset, min_one_batch)
-        if found is None:
-            return ReadResult(b"", offset)
-        segment, position, length, next_offset = found
-        return ReadResult(segment.log.get().read(position, length), next_offset)
+    def read_or_slice(
+        self, offset: int, max_bytes: int, slice_from: int, *, end_offset: int | None = None, min_one_batch: bool = True
+    ) -> ReadResult | LogSlice:
+        """As `read`; where that is at least `slice_from` bytes, which are not 0, as a slice that must be released."""
+        asked = _Asked(offset, max_bytes, self._limit(offset, end_offset), min_one_batch)
+        return self._read(asked, max(1, slice_from))
 
     def read_slice(
         self, offset: int, max_bytes: int, *, end_offset: int | None = None, min_one_batch: bool = True
     ) -> LogSlice | None:
-        """What `read` would return as file, position and length; None for nothing. The caller must `release` it."""
-        found = self._locate(offset, max_bytes, end_offset, min_one_batch)
-        if found is None:
-            return None
-        segment, position, length, next_offset = found
-        return LogSlice(segment.log, position, length, next_offset)
+        """What `read` would return as file, position and length; None where there is nothing, or it must be copied."""
+        read = self.read_or_slice(offset, max_bytes, 1, end_offset=end_offset, min_one_batch=min_one_batch)
+        return read if isinstance(read, LogSlice) else None
 
-    def _locate(
-        self, offset: int, max_bytes: int, end_offset: int | None, min_one_batch: bool
-    ) -> tuple[Segment, int, int, int] | None:
+    def _read(self, asked: _Asked, slice_from: int) -> ReadResult | LogSlice:
+        read, has_records = self._read_segment(asked, slice_from)
+        if has_records or not self.config.is_compacted:
+            return read
+        # Batches that compaction emptied, and nothing else: a client may take an answer without records for one that
+        # its size limit cut short, so what follows is read instead, if anything does.
+        following = read
+        while following.next_offset > asked.offset and not has_records:
+            asked = asked._replace(offset=following.next_offset)
+            following, has_records = self._read_segment(asked, slice_from)
+        return following if has_records else read
+
+    def _read_segment(self, asked: _Asked, slice_from: int) -> tuple[ReadResult | LogSlice, bool]:
+        """What there is, out of one segment, and whether there are records in it."""
+        try:
+            found = self._locate(asked)
+        except CorruptSegment as error:
+            return self._read_around(asked, is_index_suspect=not isinstance(error, _Unsure))
+        if found is None:
+            return ReadResult(b"", asked.offset), False
+        segment, position, length, expected, next_offset = found
+        file, stop, bound, data = segment.log.get(), position + length, min(next_offset, asked.limit), b""
+        if length < slice_from:
+            data = file.read(position, length)
+            checked = check(data, expected, bound, self.epochs) if self.checks_reads else None
+        else:
+            checked = check_file(file, position, length, expected, bound, self.epochs) if self.checks_reads else None
+        if checked is None:
+            segment.expect(next_offset, stop)
+            is_with_records = not self.config.is_compacted or has_records(data or file.read(position, length))
+        elif not checked.is_whole:
+            return self._read_around(asked, is_index_suspect=True)
+        else:
+            next_offset = self._passed(segment, stop, checked.next_offset)
+            is_with_records = checked.has_records
+        if length < slice_from:
+            return ReadResult(data, next_offset), is_with_records
+        return LogSlice(segment.log, position, length, next_offset), is_with_records
+
+    def _passed(self, segment: Segment, position: int, next_offset: int) -> int:
+        """A reader was given a segment's batches up to there: where it will go on."""
+        segment.expect(next_offset, position)
+        if position < segment.size:
+            return next_offset
+        return self._end_offset_of(bisect_right(self._bases, segment.base_offset) - 1)
+
+    def _limit(self, offset: int, end_offset: int | None) -> int:
         log_end_offset = self.log_end_offset
         if not self.log_start_offset <= offset <= log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} is not within {self.log_start_offset} to {log_end_offset}",
             )
-        limit = log_end_offset if end_offset is None or end_offset > log_end_offset else end_offset
+        return log_end_offset if end_offset is None or end_offset > log_end_offset else end_offset
+
+    def _locate(self, asked: _Asked) -> tuple[Segment, int, int, int, int] | None:
+        """Segment, position and length, the offset at which the first batch must begin, and where the next one begins.
+
+        Found by headers and index entries alone, so to be checked. CorruptSegment where they contradict each other, or
+        do not tell.
+        """
+        offset, max_bytes, limit, min_one_batch = asked
         if offset >= limit:
             return None
+        found: tuple[int, int, int] | None = None
         number = bisect_right(self._bases, offset) - 1
-        start: int | None = None
         for number in range(number, len(self._segments)):  # noqa: B020 - on to the next where compaction left none
             segment = self._segments[number]
-            if segment.size and (start := segment.find_start(offset)) is not None:
+            if segment.size and (found := segment.find_start(offset)) is not None:
                 break
         else:
             return None
-        segment_end_offset = self._bases[number + 1] if number + 1 < len(self._bases) else log_end_offset
+        assert found is not None
+        start, expected, base_offset = found
+        segment_end_offset = self._end_offset_of(number)
         if limit >= segment_end_offset:
             stop, next_offset = segment.size, segment_end_offset
         else:
@@ -372,19 +480,70 @@ class PartitionLog:
                 stop, next_offset = segment.size, segment_end_offset
             else:
                 stop, next_offset = last.position, last.base_offset
-        assert start is not None
-        if stop <= start:
-            return None
         if stop - start > max_bytes:
             cut, cut_offset = segment.cut(start, start + max_bytes)
             if cut == start:
                 if not min_one_batch:
                     return None
-                first = segment.batch_at(start)
-                cut, cut_offset = start + first.size, first.last_offset + 1
-            stop, next_offset = cut, cut_offset
-        segment.expect(next_offset, stop)
-        return segment, start, stop - start, next_offset
+                cut = start + segment.batch_at(start).size
+                cut_offset = segment.batch_at(cut).base_offset if cut < segment.size else segment_end_offset
+            stop, next_offset = cut, min(cut_offset, segment_end_offset)
+        if stop <= start or base_offset > offset:
+            # The batch reaches beyond the limit, or lies behind a gap; or a damaged header makes it seem so.
+            raise _Unsure(segment.log.name, start, f"no batch of offset {offset}")
+        return segment, start, stop - start, expected, next_offset
+
+    def _end_offset_of(self, number: int) -> int:
+        return self._bases[number + 1] if number + 1 < len(self._bases) else self.log_end_offset
+
+    def _read_around(self, asked: _Asked, *, is_index_suspect: bool) -> tuple[ReadResult, bool]:
+        """As `_read_segment`, the slow and sure way: every batch from an index entry on that is true is looked at."""
+        offset, max_bytes, limit, min_one_batch = asked
+        batches: list[IntactBatch] = []
+        for number in range(max(0, bisect_right(self._bases, offset) - 1), len(self._segments)):
+            segment, end_offset = self._segments[number], self._end_offset_of(number)
+            taken, is_over, passed_bytes, is_damaged = 0, False, 0, False
+            for found in segment.look_around(offset, end_offset, self.epochs):
+                if isinstance(found, CorruptSegment):
+                    is_damaged = True
+                    if batches:
+                        break
+                    assert found.end_offset is not None
+                    if found.end_offset > offset:
+                        raise found
+                elif found.last_offset >= offset:
+                    is_over = found.last_offset >= limit or (taken + found.size > max_bytes and bool(batches))
+                    if is_over or (found.size > max_bytes and not min_one_batch):
+                        is_over = True
+                        break
+                    batches.append(found)
+                    taken += found.size
+                else:
+                    passed_bytes += found.size
+            if segment.offset_index is None and ((is_index_suspect and not is_damaged) or passed_bytes > FAR_BYTES):
+                self._remake_indexes(segment, end_offset)
+            if batches or is_over:
+                break
+        if not batches:
+            return ReadResult(b"", offset), False
+        next_offset = batches[-1].last_offset + 1
+        segment.expect(next_offset, batches[-1].position + batches[-1].size)
+        data = b"".join(batch.data for batch in batches)
+        return ReadResult(data, next_offset), has_records(data)
+
+    def _remake_indexes(self, segment: Segment, end_offset: int) -> bool:
+        """A sealed segment's index files seem damaged: make them anew, to be stored by the next flush. Once."""
+        if not segment.remake_indexes(end_offset, self.epochs, self.config.index_interval_bytes):
+            return False
+        if segment is not self._segments[-1]:
+            self._durability.sealed.append(segment)
+        self.remade_indexes += 1
+        return True
+
+    def segment_of(self, offset: int) -> Segment | None:
+        """The segment an offset falls to, None before the first."""
+        number = bisect_right(self._bases, offset) - 1
+        return None if number < 0 else self._segments[number]
 
     def leader_epoch_of(self, offset: int) -> int:
         """The leader epoch in which a record was written, -1 where it is not known."""
@@ -400,14 +559,30 @@ class PartitionLog:
         """The first record at or after `timestamp` (ms) and below `end_offset`; decodes one batch. None where there is
         none.
 
-        Raises CorruptBatch where records cannot be read.
+        Raises CorruptBatch where records cannot be read, CorruptSegment where a batch is damaged that it may be in.
         """
-        limit = self.log_end_offset if end_offset is None else min(end_offset, self.log_end_offset)
-        return by_time.first_at_or_after(self._segments, timestamp, self.log_start_offset, limit)
+        log_end_offset = self.log_end_offset
+        limit = log_end_offset if end_offset is None else min(end_offset, log_end_offset)
+        return self._by_time(
+            lambda: by_time.first_at_or_after(
+                self._segments, self.epochs, timestamp, self.log_start_offset, limit, log_end_offset
+            )
+        )
 
     def offset_of_max_timestamp(self) -> TimestampAndOffset | None:
         """The first record that has the largest timestamp of all (KIP-734); None where no record has one."""
-        return by_time.latest(self._segments, self.log_start_offset)
+        return self._by_time(lambda: by_time.latest(self._segments, self.epochs, self.log_start_offset))
+
+    def _by_time(self, search: Callable[[], TimestampAndOffset | None]) -> TimestampAndOffset | None:
+        """Search; once more where an index of what seems to be damaged can be made anew."""
+        for _ in self._segments:
+            try:
+                return search()
+            except CorruptSegment as error:
+                number = next(number for number, each in enumerate(self._segments) if each.log.name == error.name)
+                if not self._remake_indexes(self._segments[number], self._end_offset_of(number)):
+                    raise
+        return search()
 
     # --- cutting ---
 
@@ -426,9 +601,7 @@ class PartitionLog:
             self.truncate_fully_and_start_at(offset)
             return True
         keep = bisect_right(self._bases, offset)
-        if keep < len(self._segments):
-            self._trash += self._remove(range(len(self._segments) - 1, keep - 1, -1))
-            self.directory.sync()  # before the cut, or a crash could leave a hole
+        self._cut_off(keep)  # durably, before the cut, or a crash could leave a hole
         end_offset = self._segments[-1].truncate(offset)
         self._cut_at(end_offset)
         self.epochs.truncate_from_end(end_offset)
@@ -440,24 +613,24 @@ class PartitionLog:
         return has_fallen
 
     def _lower_recovery_point(self, offset: int) -> None:
-        self._durability.recovery_point = min(self._durability.recovery_point, offset)
+        self._durability.lower(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next record is `offset`. What a follower does that is out of its leader's range. Blocks.
 
         The owner must write its checkpoints before anything is appended.
         """
-        self._trash += self._remove(range(len(self._segments) - 1, -1, -1))
-        self.directory.sync()
+        for stored in snapshot_offsets(self.directory):  # before the records, or they could be believed without them
+            self.directory.delete(layout.file_name(stored, layout.SNAPSHOT))
+        self._cut_off(0)
         first = Segment.create(self.directory, offset, self._files, created_at=self._last_write_at)
+        self.directory.sync()
         self._segments, self._bases = [first], [offset]
         self._cut_at(offset)
         self._durability.cut(-1)  # nothing that a job under way writes is of this log any more
         self.log_start_offset = self._durability.recovery_point = offset
         self.epochs.clear()
         self.producers = ProducerStates()
-        for stored in snapshot_offsets(self.directory):
-            self.directory.delete(layout.file_name(stored, layout.SNAPSHOT))
         self._durability.snapshots.clear()
 
     def _cut_at(self, end_offset: int) -> None:
@@ -479,6 +652,13 @@ class PartitionLog:
             states, from_offset = ProducerStates.decode(pending[newest]), newest
         replay(states, self._segments, from_offset, self._last_write_at)
         self.producers = states
+        compaction.forget_gone_markers(self)
+
+    def _cut_off(self, keep: int) -> None:
+        """Take all segments out but so many, the newest first, each durably before the next: no hole can be left."""
+        for number in range(len(self._segments) - 1, keep - 1, -1):
+            self._trash += self._remove(range(number, number + 1))
+            self.directory.sync()
 
     def _remove(self, numbers: range) -> list[str]:
         """Take segments, by descending or ascending number, out of the log: their files are renamed; the new names."""
@@ -487,7 +667,7 @@ class PartitionLog:
             segment = self._segments[number]
             segment.close()
             for name in segment.names:
-                if name == segment.log.name or self.directory.exists(name):
+                if self.directory.exists(name):
                     self.directory.rename(name, name + layout.DELETED)
                     gone.append(name + layout.DELETED)
         removed = [self._segments[number] for number in numbers]
@@ -538,7 +718,8 @@ class PartitionLog:
             return
         if self._durability.job is not None:
             raise RuntimeError("a flush is under way")
-        if self._stored_snapshot != self.log_end_offset:
+        is_replayed_anyway = self._segments[-1].is_short and not self._segments[-1].base_offset
+        if self._stored_snapshot != self.log_end_offset and not is_replayed_anyway:
             self._durability.snapshots[self.log_end_offset] = self.producers.encode()
         try:
             self._durability.close(self._segments, self._bases, self.log_end_offset, self.epochs)
@@ -551,6 +732,19 @@ class PartitionLog:
         self._files = files
         for segment in self._segments:
             segment.move_to(files)
+
+    def take_over(self, other: PartitionLog) -> None:
+        """Know of producers and leader epochs what `other` knows: this is a copy of it, with all that it has.
+
+        Its batches alone would not tell of producers and epochs whose records are gone.
+        """
+        if self.log_end_offset != other.log_end_offset:
+            raise ValueError(f"a copy that ends at {self.log_end_offset}, not at {other.log_end_offset}")
+        self.producers = other.producers
+        self.epochs = other.epochs
+        self._durability.epochs_replaced()
+        self._durability.snapshots[self.log_end_offset] = self.producers.encode()
+        self._stored_snapshot = self.log_end_offset
 
     def release(self) -> None:
         """Close the files without writing anything: the end of a log that is deleted, or whose disk failed."""
@@ -586,53 +780,100 @@ class PartitionLog:
         self.producers.log_start_advanced(offset)
         return True
 
-    def delete_old_segments(self, now: Millis, high_watermark: int) -> list[str]:
-        """Take out of the log what retention lets go.
+    def advance_log_start_by_retention(self, now: Millis, high_watermark: int) -> bool:
+        """Move the log's start to where retention wants it; whether that is news.
 
+        `remove_before_log_start` acts on it once the owner has written its checkpoint.
+        """
+        going = segments_to_delete(
+            self._ages(),
+            self.config,
+            log_bytes=lambda: self.size_bytes,
+            now=now,
+            log_start_offset=self.log_start_offset,
+            high_watermark=high_watermark,
+        )
+        return going > 0 and self.advance_log_start([*self._bases, self.log_end_offset][going])
+
+    def remove_before_log_start(self, now: Millis) -> list[str]:
+        """Take out of the log the segments wholly before its start, as far as that is written down.
+
+        A power loss may undo the removal of some segments and not of others; only before the start that is no hole.
         Returns the names of the files, renamed, that are to be deleted after `file.delete.delay.ms` with
         `delete_files`, so that readers under way are not hurt; those of truncations since the last call among them.
         """
         trash, self._trash = self._trash, []
-        going = segments_to_delete(
-            self._ages(), self.config, now=now, log_start_offset=self.log_start_offset, high_watermark=high_watermark
-        )
-        if not going:
+        if self.is_swapping:
             return trash
-        if going == len(self._segments):
+        start = min(self.log_start_offset, self.written_log_start)
+        going = bisect_right(self._bases, start) - 1
+        if start == self.log_end_offset and self._segments[-1].size:
             self.roll(now)
+            going = len(self._segments) - 1
+        if going <= 0:
+            return trash
         snapshots = [layout.file_name(base, layout.SNAPSHOT) for base in self._bases[:going]]
         gone = trash + self._remove(range(going))
         for name in snapshots:
             if self.directory.exists(name):
                 self.directory.rename(name, name + layout.DELETED)
                 gone.append(name + layout.DELETED)
-        self.advance_log_start(self._bases[0])
         return gone
 
-    def replace(self, old: Sequence[Segment], new: Segment) -> list[str]:
-        """Put a segment, whose files have their names already but for its `.swap`, in place of sealed neighbours.
+    def delete_old_segments(self, now: Millis, high_watermark: int) -> list[str]:
+        """Both at once: for logs whose start nobody writes down."""
+        self.advance_log_start_by_retention(now, high_watermark)
+        self.written_log_start = self.log_start_offset
+        return self.remove_before_log_start(now)
 
-        What compaction ends with. Returns the names of files to be deleted later.
+    def markers_removed(self, offsets: Collection[int]) -> None:
+        """Transaction markers at these offsets are no longer there: nor may what readers are told of them be."""
+        if offsets:
+            self.producers.markers_removed(offsets)
+            self._stored_snapshot = -1
+
+    def replace(self, old: Sequence[Segment], new: Segment) -> list[str]:
+        """Put a segment, which is durable and still called `.swap`, in place of sealed neighbours.
+
+        What compaction ends with, once the caller has synced the directory and called `replaced`. Returns the names of
+        files to be deleted later.
         """
         number = self._segments.index(old[0])
+        new.log.name += layout.SWAP
         gone = self._remove(range(number, number + len(old)))
-        self.directory.rename(new.log.name + layout.SWAP, new.log.name)
         self._segments.insert(number, new)
         self._bases.insert(number, new.base_offset)
         self._durability.sealed.append(new)
         return gone
 
-    def _ages(self) -> list[SegmentAge]:
-        ends = [*self._bases[1:], self.log_end_offset]
-        ages = []
-        for segment, end_offset in zip(self._segments, ends, strict=True):
+    def replaced(self, new: Segment) -> None:
+        """The old segments are durably gone, so the new one may have its name, or both could be there side by side."""
+        swap_name = new.log.name
+        new.log.name = swap_name.removesuffix(layout.SWAP)
+        self.directory.rename(swap_name, new.log.name)
+        self._durability.names_changed = True
+
+    def _ages(self) -> Iterator[SegmentAge]:
+        """Of the segments in order; each is looked at when it is asked for."""
+        for number, segment in enumerate(self._segments):
+            is_last = number == len(self._segments) - 1
+            if is_last and not segment.size:
+                return
             timestamp = segment.max_timestamp()[0]
-            ages.append(SegmentAge(end_offset, segment.size, timestamp if timestamp >= 0 else segment.created_at))
-        return ages
+            yield SegmentAge(
+                self.log_end_offset if is_last else self._bases[number + 1],
+                segment.size,
+                timestamp if timestamp >= 0 else segment.created_at,
+            )
 
     def expire_producers(self, now: Millis) -> list[int]:
         """Forget producers that were silent for too long; their ids."""
         return self.producers.expire(now, self._expiration_ms)
+
+    @property
+    def is_start_unwritten(self) -> bool:
+        """Whether segments wait for the owner's checkpoint to be removed."""
+        return self.written_log_start < self.log_start_offset and self._segments[0].base_offset < self.log_start_offset
 
     @property
     def size_bytes(self) -> int:

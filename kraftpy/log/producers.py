@@ -23,7 +23,7 @@ Left out: verification of a transactional write with its coordinator (KIP-890).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
 import xxhash
@@ -286,6 +286,23 @@ class ProducerStates:
         if self._aborted:
             self._aborted = [ended for ended in self._aborted if ended.last_offset >= log_start_offset]
 
+    def markers_removed(self, offsets: Collection[int]) -> None:
+        """Compaction has removed markers, and before them all that their transactions wrote.
+
+        Readers must not be told of such a transaction: they would wait for its marker, and take the producer's next
+        one for aborted.
+        """
+        self._aborted = [ended for ended in self._aborted if ended.last_offset not in offsets]
+
+    def forget_open(self) -> None:
+        """The log behind this snapshot is missing: whether what was open then has ended since cannot be known.
+
+        What goes on writing opens its transaction anew.
+        """
+        for producer in self._producers.values():
+            producer.first_open_offset = _NO_OFFSET
+        self._open.clear()
+
     def describe(self) -> Iterator[ProducerDescription]:
         """The producers by id."""
         for producer_id, producer in sorted(self._producers.items()):
@@ -301,12 +318,12 @@ class ProducerStates:
     def last_sequences(self) -> dict[int, tuple[int, int]]:
         """Producer id -> (epoch, last offset) of the batch that proves its last sequence number.
 
-        Compaction keeps those.
+        Offset -1 where it has written no batch in that epoch: then only a marker proves the epoch. Compaction keeps
+        those.
         """
         return {
-            producer_id: (producer.epoch, producer.batches[-1].last_offset)
+            producer_id: (producer.epoch, producer.batches[-1].last_offset if producer.batches else -1)
             for producer_id, producer in self._producers.items()
-            if producer.batches
         }
 
     def encode(self) -> bytes:

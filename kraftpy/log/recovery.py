@@ -12,17 +12,18 @@ covers.
 Epochs and producers are brought up to the end of the log from their last durable state. After a crash a producer
 snapshot above the recovery point is not believed: the log before it may have been rewritten since.
 
-Blocking, and for long where gigabytes have to be read: run it in a thread. The recovery point is not advanced here.
+Blocking, and for long where gigabytes have to be read: run it in a thread. Segments are scanned side by side where the
+caller has threads for it. The recovery point is not advanced here.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
-
-from crc32c import crc32c
 
 from kraftpy.log import layout
 from kraftpy.log.epochs import LeaderEpochs
@@ -30,6 +31,7 @@ from kraftpy.log.files import FileCache
 from kraftpy.log.index import is_sane
 from kraftpy.log.layout import CorruptFile
 from kraftpy.log.producers import ProducerStates
+from kraftpy.log.scanning import Scanned, scan
 from kraftpy.log.segment import CorruptSegment, Segment
 from kraftpy.ports import Directory
 from kraftpy.protocol.record_batch import (
@@ -37,7 +39,6 @@ from kraftpy.protocol.record_batch import (
     MAGIC,
     BatchHeader,
     CorruptBatch,
-    check_crc,
     decode_control_record,
     iter_records,
     read_header,
@@ -45,12 +46,13 @@ from kraftpy.protocol.record_batch import (
 from kraftpy.types import Millis
 
 Progress = Callable[[int, int], None]
-"""Told now and then how many bytes of how many have been read."""
+"""Told, from whatever thread, how many bytes of how many have been scanned: at first, now and then, and at last."""
 
-_READ_BYTES: Final = 1 << 20
+Scan = Callable[[], Scanned]
+SideBySide = Callable[[Sequence[Scan]], Generator[Scanned, None, None]]
+"""Carries out scans, perhaps several at once, and gives their results in order. Once it is closed, none is running."""
+
 _REPLAY_BYTES: Final = 1 << 16
-_TELL_BYTES: Final = 1 << 24
-_CRC_START: Final = 21
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +67,8 @@ class RecoveryReport:
     deleted_segments: int = 0
     rebuilt_indexes: int = 0
     replayed_batches: int = 0
+    missing_offsets: int = 0
+    """Below the recovery point and not there: the owner writes the lower one down before anything is appended."""
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -74,6 +78,7 @@ class RecoveryReport:
             (self.deleted_segments, "segments deleted"),
             (self.rebuilt_indexes, "indexes rebuilt"),
             (self.replayed_batches, "batches replayed"),
+            (self.missing_offsets, "synced offsets missing"),
         ):
             if count:
                 parts.append(f"{count} {what}")
@@ -106,20 +111,28 @@ def load(
     log_start_offset: int = 0,
     expiration_ms: int,
     progress: Progress | None = None,
+    side_by_side: SideBySide | None = None,
 ) -> LoadedLog:
     """Open what is in `directory`; an empty one becomes a log that begins at `log_start_offset`.
 
     `clean` says that the last stop was; `recovery_point` and `log_start_offset` come from the checkpoints of the log
     directory. Raises OSError as the disk does.
     """
-    return _Loader(directory, files, index_interval_bytes, now, progress, clean).load(
+    return _Loader(directory, files, index_interval_bytes, now, progress, clean, side_by_side or _in_turn).load(
         recovery_point, log_start_offset, expiration_ms
     )
 
 
 class _Loader:
     def __init__(
-        self, directory: Directory, files: FileCache, interval: int, now: Millis, progress: Progress | None, clean: bool
+        self,
+        directory: Directory,
+        files: FileCache,
+        interval: int,
+        now: Millis,
+        progress: Progress | None,
+        clean: bool,
+        side_by_side: SideBySide,
     ) -> None:
         self.directory = directory
         self.files = files
@@ -127,18 +140,23 @@ class _Loader:
         self.now = now
         self.progress = progress
         self.report = RecoveryReport(clean=clean)
-        self.told_bytes = 0
+        self.side_by_side = side_by_side
+        self.producers: dict[Segment, list[tuple[int, bytes]]] = {}  # of segments that were scanned
         self.epochs = LeaderEpochs()
         self.epochs_are_stored = False
         self.segments: list[Segment] = []
 
     def load(self, recovery_point: int, log_start_offset: int, expiration_ms: int) -> LoadedLog:
         names, had_leftovers = finish_leftovers(self.directory, self.files, self.report)
+        if log_start_offset == 0 and not had_leftovers and all(name == layout.PARTITION_METADATA for name in names):
+            return self._begin()
         is_new = self._find_segments(names)
         if is_new:
             self.segments = [
                 Segment.create(self.directory, log_start_offset, self.files, created_at=self.now),
             ]
+        elif not self.report.clean:
+            self._drop_before(log_start_offset)
         self._read_epochs(is_new)
         end_offset = self._end_of_clean() if self.report.clean else None
         if end_offset is None:
@@ -157,6 +175,7 @@ class _Loader:
             self.segments[-1].log.get().sync()
             self.directory.sync()
         self.report.segments = len(self.segments)
+        self.report.missing_offsets = max(0, recovery_point - end_offset)
         return LoadedLog(
             segments=self.segments,
             log_start_offset=log_start_offset,
@@ -166,6 +185,23 @@ class _Loader:
             epochs_are_stored=self.epochs_are_stored,
             producers=producers,
             snapshot_is_stored=stored,
+            report=self.report,
+        )
+
+    def _begin(self) -> LoadedLog:
+        """A log in which nothing was written yet. Thousands of partitions may stay so: nothing is done for one."""
+        segment = Segment(self.directory, 0, self.files, created_at=self.now)
+        segment.start_empty()
+        self.report.segments = 1
+        return LoadedLog(
+            segments=[segment],
+            log_start_offset=0,
+            log_end_offset=0,
+            recovery_point=0,
+            epochs=self.epochs,
+            epochs_are_stored=False,
+            producers=ProducerStates(),
+            snapshot_is_stored=True,
             report=self.report,
         )
 
@@ -187,6 +223,7 @@ class _Loader:
                 segment_is_indexed = segment.index_file.name in present and segment.time_index_file.name in present
                 if not segment_is_indexed:
                     segment.start_empty()  # marks it: entries in memory, none of them
+                    segment.file_size()
         return not bases
 
     def _end_of_clean(self) -> int | None:
@@ -197,6 +234,7 @@ class _Loader:
                 active.index_file.get(), active.time_index_file.get(), active.size, 2**31
             ):
                 self._rebuild(active)
+                self.report.rebuilt_indexes -= active.is_short  # a clean stop leaves none for a short one
             return active.end_offset()
         except CorruptSegment as error:
             self.report.notes.append(f"the stop was not clean: {error}")
@@ -209,58 +247,68 @@ class _Loader:
         for segment, following in zip(self.segments[:first], self.segments[1 : first + 1], strict=True):
             self._check_sealed(segment, following.base_offset)
         self.epochs.truncate_from_end(self.segments[first].base_offset)
-        total = sum(segment.file_size() for segment in self.segments[first:])
-        end_offset = self.segments[first].base_offset
-        previous_epoch = -1
-        for number in range(first, len(self.segments)):
-            segment = self.segments[number]
-            if number > first and segment.base_offset != end_offset:
-                self.report.notes.append(f"no records from {end_offset} to {segment.base_offset}")
-                self._delete_from(number)
-                break
-            size = segment.file_size()
-            end_offset, previous_epoch = self._verify(segment, size, previous_epoch, total)
-            if segment.size < size:
-                self.report.cut_bytes += size - segment.size
-                segment.log.get().truncate(segment.size)
-                segment.log.get().sync()
-                self._delete_from(number + 1)
-                break
+        end_offset, previous_epoch, kept = self.segments[first].base_offset, -1, first
+        with closing(self._scan(self.segments[first:])) as scanned:
+            for segment, size, found in scanned:
+                if kept > first and segment.base_offset != end_offset:
+                    self.report.notes.append(f"no records from {end_offset} to {segment.base_offset}")
+                    break
+                if found.epochs and found.epochs[0][0] < previous_epoch:
+                    found = scan(segment.log.get(), size, segment.base_offset, self.interval, previous_epoch)
+                self._take_over(segment, found)
+                end_offset, previous_epoch = found.end_offset, max(previous_epoch, self.epochs.latest)
+                kept += 1
+                if found.size < size:
+                    break
+        last = self.segments[kept - 1]
+        if last.size < last.log.get().size():
+            self.report.cut_bytes += last.log.get().size() - last.size
+            last.log.get().truncate(last.size)
+            last.log.get().sync()
+        self._delete_from(kept)
         for segment in self.segments[first:-1]:
-            self._store_indexes(segment)
+            segment.seal()  # the first flush stores its index
         return end_offset
 
-    def _verify(self, segment: Segment, size: int, previous_epoch: int, total: int) -> tuple[int, int]:
-        """Read a whole segment, making its index; its end offset and last leader epoch.
+    def _scan(self, segments: Sequence[Segment]) -> Generator[tuple[Segment, int, Scanned], None, None]:
+        """Each segment with its file's size and what was found in it, in order; they are read side by side."""
+        sizes = [segment.file_size() for segment in segments]
+        total, done = sum(sizes), [0] * len(segments)
+        tell = self.progress
+        if tell is not None:
+            tell(0, total)
 
-        `segment.size` is what is true.
-        """
+        def job(number: int) -> Scanned:
+            def progress(more: int) -> None:
+                done[number] += more
+                if tell is not None:
+                    tell(sum(done), total)
+
+            segment = segments[number]
+            file = segment.log.open_private()
+            try:
+                return scan(file, sizes[number], segment.base_offset, self.interval, progress=progress)
+            finally:
+                file.close()
+
+        results = self.side_by_side([partial(job, number) for number in range(len(segments))])
+        with closing(results):
+            yield from zip(segments, sizes, results, strict=True)
+
+    def _take_over(self, segment: Segment, found: Scanned) -> None:
+        """A segment is what a scan has found."""
         segment.delete_stored_indexes()
         segment.start_empty()
-        end_offset = segment.base_offset
-        try:
-            for position, header in verified_batches(segment, size):
-                if header.base_offset < end_offset:
-                    raise CorruptSegment(
-                        segment.log.name, position, f"offset {header.base_offset} after {end_offset - 1}"
-                    )
-                epoch = header.partition_leader_epoch
-                if 0 <= epoch < previous_epoch:
-                    raise CorruptSegment(segment.log.name, position, f"leader epoch {epoch} after {previous_epoch}")
-                if epoch > previous_epoch:
-                    previous_epoch = epoch
-                    self.epochs.assign(epoch, header.base_offset)
-                segment.indexed(header.base_offset, header.last_offset, header.max_timestamp, position, self.interval)
-                segment.resized(position + header.size_bytes)
-                end_offset = header.next_offset
-                self.report.scanned_bytes += header.size_bytes
-                if self.progress is not None and self.report.scanned_bytes - self.told_bytes >= _TELL_BYTES:
-                    self.told_bytes = self.report.scanned_bytes
-                    self.progress(self.told_bytes, total)
-        except CorruptSegment as error:
-            self.report.notes.append(str(error))
+        segment.adopt(
+            found.size, found.offset_index, found.time_index, found.max_timestamp, found.offset_of_max_timestamp
+        )
+        for epoch, offset in found.epochs:
+            self.epochs.assign(epoch, offset)
+        self.producers[segment] = found.producers
         self.report.scanned_segments += 1
-        return end_offset, previous_epoch
+        self.report.scanned_bytes += found.size
+        if found.failure is not None:
+            self.report.notes.append(str(CorruptSegment(segment.log.name, *found.failure)))
 
     def _check_sealed(self, segment: Segment, end_offset: int) -> None:
         """Look at a synced segment's index, and make it anew where it is missing, damaged or incomplete."""
@@ -312,9 +360,10 @@ class _Loader:
         segment.drop_indexes()
 
     def _delete_from(self, number: int) -> None:
-        """Delete segments, newest first: a crash in between leaves a log without holes."""
+        """Delete segments, newest first and durably: a crash in between leaves a log without holes."""
         for segment in reversed(self.segments[number:]):
             self._delete(segment)
+            self.directory.sync()
         del self.segments[number:]
 
     def _delete(self, segment: Segment) -> None:
@@ -322,6 +371,13 @@ class _Loader:
         segment.close()
         for name in segment.names:
             self.directory.delete(name)
+
+    def _drop_before(self, log_start_offset: int) -> None:
+        """Finish a deletion: of the segments wholly before the log's start, any may be gone, and leave holes."""
+        kept = max(0, bisect_right([segment.base_offset for segment in self.segments], log_start_offset) - 1)
+        for segment in self.segments[:kept]:
+            self._delete(segment)
+        del self.segments[:kept]
 
     def _start_anew(self, log_start_offset: int) -> None:
         """The log was cut before the first offset readers may see: nothing in it is of use."""
@@ -354,14 +410,17 @@ class _Loader:
         """The newest snapshot that can be believed, and the log behind it; whether that is one of the very end."""
         believed = end_offset if self.report.clean else min(recovery_point, end_offset)
         offsets = snapshot_offsets(self.directory)
-        for offset in [offset for offset in offsets if offset > believed]:
+        first = self.segments[0].base_offset  # a snapshot from before it, and what follows, would leave something out
+        for offset in [offset for offset in offsets if not first <= offset <= believed]:
             self.directory.delete(layout.file_name(offset, layout.SNAPSHOT))
         bases = {segment.base_offset for segment in self.segments}
-        states, offset = newest_snapshot(self.directory, believed)
+        states, offset = newest_snapshot(self.directory, believed) if offsets else (ProducerStates(), -1)
+        if offset < self.segments[0].base_offset:
+            states.forget_open()
         for other in offsets:
             if other != offset and other not in bases:
                 self.directory.delete(layout.file_name(other, layout.SNAPSHOT))
-        self.report.replayed_batches = replay(states, self.segments, offset, self.now)
+        self.report.replayed_batches = replay(states, self.segments, offset, self.now, self.producers)
         return states, offset == end_offset
 
 
@@ -395,16 +454,13 @@ def _complete_swap(directory: Directory, files: FileCache, base_offset: int, rep
     swap_name = layout.file_name(base_offset, layout.LOG + layout.SWAP)
     swap = Segment(directory, base_offset, files)
     swap.log.name = swap_name
-    try:
-        end_offset = base_offset
-        for _, header in verified_batches(swap, swap.file_size()):
-            end_offset = header.next_offset
-    except CorruptSegment as error:
-        report.notes.append(f"swap dropped: {error}")
+    found = scan(swap.log.get(), swap.file_size(), base_offset, 1 << 30)
+    swap.log.close()
+    if found.failure is not None:
+        report.notes.append(f"swap dropped: {CorruptSegment(swap_name, *found.failure)}")
         directory.delete(swap_name)
         return
-    finally:
-        swap.log.close()
+    end_offset = found.end_offset
     for name in directory.names():
         base = layout.offset_of(name, layout.LOG)
         if base is not None and base_offset <= base < end_offset:
@@ -415,41 +471,9 @@ def _complete_swap(directory: Directory, files: FileCache, base_offset: int, rep
     report.notes.append(f"compaction of {base_offset} to {end_offset} completed")
 
 
-def verified_batches(segment: Segment, size: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Each batch of a segment's first `size` bytes, its form and CRC checked.
-
-    CorruptSegment at the first that fails.
-    """
-    file, name = segment.log.get(), segment.log.name
-    window, start, position = b"", 0, 0
-    while position < size:
-        at = position - start
-        if at + HEADER_BYTES > len(window):
-            window, start, at = file.read(position, min(_READ_BYTES, size - position)), position, 0
-            if len(window) < HEADER_BYTES:
-                raise CorruptSegment(name, position, f"{len(window)} bytes are no batch")
-        header = read_header(window, at)
-        batch_bytes = header.size_bytes
-        if header.magic != MAGIC or batch_bytes < HEADER_BYTES or header.last_offset_delta < 0:
-            raise CorruptSegment(name, position, "no batch header")
-        if position + batch_bytes > size:
-            raise CorruptSegment(name, position, f"a batch of {batch_bytes} bytes, {size - position} are there")
-        if at + batch_bytes > len(window) and at:
-            window, start, at = file.read(position, min(_READ_BYTES, size - position)), position, 0
-        if at + batch_bytes <= len(window):
-            is_whole = check_crc(memoryview(window)[at : at + batch_bytes])
-        else:
-            crc = crc32c(memoryview(window)[at + _CRC_START :])
-            done = position + len(window) - at
-            while done < position + batch_bytes:
-                part = file.read(done, min(_READ_BYTES, position + batch_bytes - done))
-                crc = crc32c(part, crc)
-                done += len(part)
-            is_whole = crc == header.crc
-        if not is_whole:
-            raise CorruptSegment(name, position, "the CRC does not match")
-        yield position, header
-        position += batch_bytes
+def _in_turn(scans: Sequence[Scan]) -> Generator[Scanned, None, None]:
+    for each in scans:
+        yield each()
 
 
 # --- producer state ---------------------------------------------------------------------------------------------------
@@ -480,24 +504,36 @@ def newest_snapshot(
     return ProducerStates(), -1
 
 
-def replay(states: ProducerStates, segments: list[Segment], from_offset: int, now: Millis) -> int:
+def replay(
+    states: ProducerStates,
+    segments: list[Segment],
+    from_offset: int,
+    now: Millis,
+    scanned: Mapping[Segment, list[tuple[int, bytes]]] | None = None,
+) -> int:
     """Apply the batches from an offset on to `states`; how many there were. By headers, but for markers.
 
-    The rest of a damaged segment is passed over.
+    Of segments that were `scanned`, the headers that matter are known. The rest of a damaged segment is passed over.
     """
     replayed = 0
     first = max(0, bisect_right([segment.base_offset for segment in segments], from_offset) - 1)
     for segment in segments[first:]:
+        known = None if scanned is None else scanned.get(segment)
         try:
-            found = segment.find(from_offset)
-            if found is not None:
-                for position, header in _headers(segment, found.position):
-                    replayed += 1
-                    if header.producer_id >= 0:
-                        _apply(states, segment, position, header, now)
+            for position, header in _headers(segment, from_offset) if known is None else _decoded(known, from_offset):
+                replayed += 1
+                if header.producer_id >= 0:
+                    _apply(states, segment, position, header, now)
         except CorruptSegment:
             continue
     return replayed
+
+
+def _decoded(known: list[tuple[int, bytes]], from_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+    for position, data in known:
+        header = read_header(data)
+        if header.last_offset >= from_offset:
+            yield position, header
 
 
 def _apply(states: ProducerStates, segment: Segment, position: int, header: BatchHeader, now: Millis) -> None:
@@ -511,7 +547,12 @@ def _apply(states: ProducerStates, segment: Segment, position: int, header: Batc
         return  # control records of a kind we do not know end no transaction
 
 
-def _headers(segment: Segment, position: int) -> Iterator[tuple[int, BatchHeader]]:
+def _headers(segment: Segment, from_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch from the one with that offset on."""
+    found = segment.find(from_offset)
+    if found is None:
+        return
+    position = found.position
     file, end = segment.log.get(), segment.size
     window, start = b"", position
     while position < end:

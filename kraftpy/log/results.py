@@ -31,7 +31,7 @@ class AppendResult(NamedTuple):
     rolled: bool
     """A segment was sealed: have a flush run soon, to store its index and free its memory."""
     flush_due: bool
-    """`flush.messages` is reached: flush before acknowledging."""
+    """`flush.messages` is reached, or the topic syncs before it acknowledges: flush up to `last_offset` first."""
 
 
 class ReadResult(NamedTuple):
@@ -43,20 +43,34 @@ class ReadResult(NamedTuple):
 
 
 class LogSlice:
-    """Whole batches as a stretch of a file, for a transfer that bypasses memory. `release` it when done."""
+    """Whole batches as a stretch of a file, for a transfer that bypasses memory. `release` it when done: until then the
+    file stays open, whatever becomes of its name. One that nobody holds any more is released too.
+    """
 
     __slots__ = ("_handle", "file", "length", "next_offset", "position")
 
     def __init__(self, handle: LazyFile, position: int, length: int, next_offset: int) -> None:
-        self._handle = handle
+        self._handle: LazyFile | None = None
         self.file: File = handle.pin()
+        self._handle = handle
         self.position = position
         self.length = length
         self.next_offset = next_offset
 
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self) -> bytes:
+        """The batches, copied."""
+        return self.file.read(self.position, self.length)
+
     def release(self) -> None:
-        """The file may be closed again."""
-        self._handle.unpin()
+        """It is no longer needed, and the file may be closed. A second call does nothing."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.unpin(self.file)
+
+    __del__ = release
 
 
 class TimestampAndOffset(NamedTuple):

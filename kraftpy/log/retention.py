@@ -10,7 +10,7 @@ Left out: a segment without any timestamp counts from when it was opened, not fr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from kraftpy.config.topic import TopicConfig
@@ -27,17 +27,26 @@ class SegmentAge(NamedTuple):
 
 
 def segments_to_delete(
-    segments: Sequence[SegmentAge], config: TopicConfig, *, now: Millis, log_start_offset: int, high_watermark: int
+    segments: Iterable[SegmentAge],
+    config: TopicConfig,
+    *,
+    log_bytes: Callable[[], int],
+    now: Millis,
+    log_start_offset: int,
+    high_watermark: int,
 ) -> int:
-    """How many of the oldest segments may go. `segments` is the whole log in order, the one being written included."""
+    """How many of the oldest segments may go.
+
+    `segments` is the whole log in order, the one being written included unless it is empty; no more is taken of it than
+    the first that stays. `log_bytes` gives the size of all and is asked for only where there is a limit.
+    """
     by_policy = "delete" in config.cleanup_policy
     excess_bytes = -1
     if by_policy and config.retention_bytes >= 0:
-        excess_bytes = sum(segment.size_bytes for segment in segments) - config.retention_bytes
+        excess_bytes = log_bytes() - config.retention_bytes
     going = 0
-    for number, segment in enumerate(segments):
-        is_last_and_empty = number == len(segments) - 1 and not segment.size_bytes
-        if is_last_and_empty or segment.end_offset > high_watermark:
+    for segment in segments:
+        if segment.end_offset > high_watermark:
             break
         is_passed = segment.end_offset <= log_start_offset
         is_expired = by_policy and config.retention_ms >= 0 and now - segment.max_timestamp > config.retention_ms

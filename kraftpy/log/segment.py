@@ -13,10 +13,12 @@ Invariants: `[0, size)` is whole batches in offset order; every index entry is t
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from kraftpy.log import layout
+from kraftpy.log.epochs import LeaderEpochs
 from kraftpy.log.files import FileCache, LazyFile
 from kraftpy.log.index import (
     MAX_RELATIVE_OFFSET,
@@ -29,23 +31,21 @@ from kraftpy.log.index import (
     position_window,
     time_window,
 )
+from kraftpy.log.verifying import Anchor, CorruptSegment, Epochs, IntactBatch, SegmentFile, batches_from, check
 from kraftpy.ports import Buffer, Directory, File
-from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import HEADER_BYTES, MAGIC, BatchHeader
+
+__all__ = ["FAR_BYTES", "CorruptSegment", "Placed", "Segment", "walk"]
 
 # The part of a batch header a walk needs: base offset, length, leader epoch, magic, last offset delta, max timestamp.
 _WALK: Final = struct.Struct(">qiib6xi8xq")
 _PREFIX_BYTES: Final = 12
 _LOOKUP_CHUNK_BYTES: Final = 4096 + HEADER_BYTES
 _HINTS: Final = 8
-
-
-class CorruptSegment(KafkaError):
-    """The bytes at `position` are not the batch that belongs there. A reader gets CORRUPT_MESSAGE."""
-
-    def __init__(self, name: str, position: int, reason: str) -> None:
-        super().__init__(ErrorCode.CORRUPT_MESSAGE, f"{name} at byte {position}: {reason}")
-        self.position = position
+FAR_BYTES: Final = 4 << 20
+"""An index that leaves a reader so far from what it looks for is of no use."""
+_RESERVE_FROM_BYTES: Final = 1 << 20
+_RESERVE_AT_MOST_BYTES: Final = 16 << 20
 
 
 class Placed(NamedTuple):
@@ -87,9 +87,13 @@ class Segment:
     __slots__ = (
         "_first_timestamp",
         "_hints",
+        "_is_remade",
         "_max_timestamp",
+        "_near",
         "_offset_of_max_timestamp",
+        "_reserved",
         "_size",
+        "_was_written",
         "base_offset",
         "created_at",
         "directory",
@@ -113,9 +117,13 @@ class Segment:
         self.offsets = 0
         """How many offsets it spans, once it is sealed; 0 where that is not known. A hint for look-ups."""
         self._size = -1  # -1: ask the file
+        self._reserved = 0  # up to where space was asked for
+        self._was_written = False  # since it was opened: its file, or what its index should be
         self._max_timestamp: int | None = None  # None: ask the time index
         self._offset_of_max_timestamp = base_offset
         self._first_timestamp: int | None = None
+        self._is_remade = False
+        self._near: OffsetIndex | None = None  # the part of the index that was looked at last, until the read is done
         self._hints: dict[int, int] = {}  # where a reader that goes on will ask next: offset -> position
 
     @classmethod
@@ -128,7 +136,7 @@ class Segment:
         return segment
 
     def start_empty(self) -> None:
-        """Be an empty segment that is being written."""
+        """Be an empty segment that is being written. It has no file before the first write, unless one was there."""
         self._size = 0
         self.offset_index, self.time_index = OffsetIndex(), TimeIndex()
         self._max_timestamp, self._offset_of_max_timestamp, self._first_timestamp = -1, self.base_offset, None
@@ -173,14 +181,35 @@ class Segment:
         """
         file = self.log.get()
         start = self.size
+        self._was_written = True
         try:
             file.write(start, data)
         except OSError:
             self._cut_torn_write(file, start)
             raise
         self._size = start + len(data)
+        if self._size > self._reserved:
+            self._reserve(file)
         for header, position in batches:
             self.indexed(header.base_offset, header.last_offset, header.max_timestamp, start + position, interval_bytes)
+
+    def preallocate(self, size: int) -> None:
+        """Ask for the space of a whole segment, before its first record. A file system without that much gives none,
+        and none is asked for later."""
+        self.log.get().reserve(0, size)
+        self._reserved = size
+
+    def _reserve(self, file: File) -> None:
+        """Ask for space ahead, as much as there is already: a file system finds it cheaper once than block by block,
+        and finds it in one piece. Small segments, of which there may be thousands, ask for none.
+        """
+        size = self._size
+        if size < _RESERVE_FROM_BYTES:
+            self._reserved = _RESERVE_FROM_BYTES - 1
+            return
+        ahead = min(size, _RESERVE_AT_MOST_BYTES)
+        file.reserve(size, ahead)
+        self._reserved = size + ahead
 
     @staticmethod
     def _cut_torn_write(file: File, size: int) -> None:
@@ -189,11 +218,26 @@ class Segment:
         except OSError:
             return  # the caller hears of the write that failed; the bytes are overwritten, or cut when it is closed
 
+    @property
+    def needs_closing(self) -> bool:
+        """Whether its file may end in a torn tail, or its index is not on the disk."""
+        return self._was_written or bool(self.offset_index)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it is so short that its index, whose entries are in memory, has none: to read it all costs no more
+        than to look at its end."""
+        return self.offset_index is not None and not self.offset_index
+
     def cut_torn_tail(self) -> None:
-        """Cut off what failed writes left behind the last whole batch."""
+        """Cut off what failed writes left behind the last whole batch, and the space that was asked for and not used.
+
+        A file of which that is not known, because it was being written before a crash, is cut all the same.
+        """
         file = self.log.get()
-        if file.size() > self.size:
+        if self._reserved >= _RESERVE_FROM_BYTES or file.size() >= _RESERVE_FROM_BYTES or file.size() > self.size:
             file.truncate(self.size)
+        self._reserved = 0
 
     def indexed(
         self, base_offset: int, last_offset: int, max_timestamp: int, position: int, interval_bytes: int
@@ -250,6 +294,7 @@ class Segment:
         """
         offsets, times = self.load_indexes()
         self.delete_stored_indexes()
+        self._was_written = True
         self._hints.clear()
         found = self.find(end_offset)
         if found is None:
@@ -258,6 +303,7 @@ class Segment:
         file.truncate(found.position)
         file.sync()
         self._size = found.position
+        self._reserved = 0
         offsets.truncate(found.base_offset - self.base_offset)
         times.truncate(found.base_offset - self.base_offset)
         self._max_timestamp = None
@@ -271,19 +317,74 @@ class Segment:
     def find(self, offset: int) -> Placed | None:
         """The first batch whose last offset is `offset` or more; None where there is none."""
         hint = self._hints.get(offset)
-        start = self._index_position(offset) if hint is None else hint
-        for placed in self.walk(start):
+        for placed in self.walk(self._index_entry(offset)[1] if hint is None else hint):
             if placed.last_offset >= offset:
                 return placed
         return None
 
-    def find_start(self, offset: int) -> int | None:
-        """The position of the batch `find` would return, not looked at where a reader is known to go on there."""
+    def find_start(self, offset: int) -> tuple[int, int, int] | None:
+        """The position of the batch `find` would return, the offset at which it must begin, or behind a gap after, and
+        that at which it seems to begin; `offset` itself where a reader was given all before it.
+
+        CorruptSegment where the batches on the way do not follow one another, or an index entry names none of them.
+        """
         hint = self._hints.get(offset)
         if hint is not None and hint < self.size:
-            return hint
-        found = self.find(offset)
-        return None if found is None else found.position
+            return hint, offset, offset
+        last_offset, start = self._index_entry(offset)
+        if start and last_offset > offset:
+            raise CorruptSegment(self.log.name, start, "an index entry is out of order")
+        expected = near = self.base_offset
+        for placed in self._walk_from_anchor(last_offset, start):
+            if placed.last_offset >= offset:
+                base_offset = placed.base_offset
+                return placed.position, base_offset if placed.position == start > 0 else expected, base_offset
+            if placed.position == start:
+                near = start + placed.size + FAR_BYTES
+            elif placed.position > near and self.offset_index is None and not self._is_remade:
+                raise CorruptSegment(self.log.name, start, "no index entry is near")
+            expected = placed.last_offset + 1
+        return None
+
+    def look_around(self, offset: int, end_offset: int, epochs: Epochs) -> Iterator[IntactBatch | CorruptSegment]:
+        """The intact batches from before `offset` on, and the damage between them (`verifying.batches_from`)."""
+        return batches_from(self._as_file(end_offset, epochs), self._anchors(), offset)
+
+    def _as_file(self, end_offset: int, epochs: Epochs) -> SegmentFile:
+        return SegmentFile(self.log.get(), self.log.name, self.size, self.base_offset, end_offset, epochs)
+
+    def _anchors(self) -> list[Anchor]:
+        index = self.offset_index
+        if index is None:
+            file = self.index_file.get()
+            index = OffsetIndex.decode(file.read(0, file.size()))
+        pairs = zip(index.offsets, index.positions, strict=True)
+        return [Anchor(position, self.base_offset + offset) for offset, position in pairs]
+
+    def remake_indexes(self, end_offset: int, epochs: Epochs, interval_bytes: int) -> bool:
+        """Make the index entries of a sealed segment anew, from the intact batches, all of which are read; they are
+        held in memory from here on. False where that was done before, and has helped or will not.
+
+        Nothing is in them of what is damaged, which is then found by whoever reads it.
+        """
+        if self._is_remade or self.offset_index is not None:
+            return False
+        self._is_remade = True
+        offsets, times = OffsetIndex(), TimeIndex()
+        timestamp, offset = -1, self.base_offset
+        for found in batches_from(self._as_file(end_offset, epochs), [], self.base_offset):
+            if isinstance(found, CorruptSegment):
+                continue
+            if found.max_timestamp > timestamp:
+                timestamp, offset = found.max_timestamp, found.last_offset
+            if found.position - offsets.last_position() > interval_bytes:
+                offsets.append(found.last_offset - self.base_offset, found.position)
+                times.append(timestamp, offset - self.base_offset)
+        times.append(timestamp, offset - self.base_offset)
+        self.offset_index, self.time_index = offsets, times
+        self._max_timestamp, self._offset_of_max_timestamp, self._first_timestamp = timestamp, offset, None
+        self._hints.clear()
+        return True
 
     def end_offset(self) -> int:
         """One past the last offset, by a look at the last index interval.
@@ -304,6 +405,7 @@ class Segment:
 
     def expect(self, offset: int, position: int) -> None:
         """Remember that a reader was given all before `offset`, up to `position`."""
+        self._near = None
         if len(self._hints) >= _HINTS and offset not in self._hints:
             del self._hints[next(iter(self._hints))]
         self._hints[offset] = position
@@ -329,21 +431,32 @@ class Segment:
         """The batches from `position` on."""
         return walk(self.log.get(), self.log.name, position, self.size, chunk_bytes)
 
-    def _index_position(self, offset: int) -> int:
+    def _index_entry(self, offset: int) -> tuple[int, int]:
+        """The last offset and the position of the batch from which to look for an offset; this segment's beginning."""
         relative_offset = offset - self.base_offset
-        if relative_offset <= 0:
-            return 0
         index = self.offset_index
+        if relative_offset <= 0:
+            return self.base_offset, 0
         if index is None:
             part = relative_offset / self.offsets if self.offsets else 0.5
-            index = offset_window(self.index_file.get(), relative_offset, part)
-        return index.position_of(relative_offset)
+            index = self._near = offset_window(self.index_file.get(), relative_offset, part)
+        found, position = index.entry_of(relative_offset)
+        return (self.base_offset + found, position) if position else (self.base_offset, 0)
 
-    def _index_boundary(self, position: int) -> int:
+    def _index_entry_before(self, position: int) -> tuple[int, int]:
+        """The last offset and the position of the last batch with an index entry that is not behind `position`."""
         index = self.offset_index
         if index is None:
-            index = position_window(self.index_file.get(), position, position / self.size if self.size else 0.0)
-        return index.position_before(position)
+            near, self._near = self._near, None
+            if near is not None and near and near.positions[0] <= position < near.positions[-1]:
+                index = near  # a reader is at most a window away from where it began to look
+            else:
+                index = position_window(self.index_file.get(), position, position / self.size if self.size else 0.0)
+        found, boundary = index.entry_before(position)
+        return self.base_offset + max(0, found), boundary
+
+    def _index_boundary(self, position: int) -> int:
+        return self._index_entry_before(position)[1]
 
     # --- time ---
 
@@ -356,43 +469,89 @@ class Segment:
     def max_timestamp(self) -> tuple[int, int]:
         """The largest timestamp, and the last offset of the batch that brought it.
 
-        -1 and the base offset where none did.
+        -1 and the base offset where none did. Where its files are damaged: of the batches that are not.
         """
         if self._max_timestamp is None:
-            if self.time_index is not None:
-                times = self.time_index
-                last = (times.timestamps[-1], times.offsets[-1]) if times else None
-            else:
-                last = last_time_entry(self.time_index_file.get())
-            timestamp, relative_offset = last if last is not None else (-1, 0)
-            offset = self.base_offset + relative_offset
-            # In every interval that an index entry ended, growth brought a time entry: only what follows the last is
-            # unknown.
-            for placed in self.walk(self._index_boundary(self.size)):
-                if placed.max_timestamp > timestamp:
-                    timestamp, offset = placed.max_timestamp, placed.last_offset
+            try:
+                timestamp, offset = self._last_time_entry()
+                # In every interval that an index entry ended, growth brought a time entry: only what follows the last
+                # is unknown.
+                for placed in self._walk_from_anchor(*self._index_entry_before(self.size)):
+                    if placed.max_timestamp > timestamp:
+                        timestamp, offset = placed.max_timestamp, placed.last_offset
+            except CorruptSegment:
+                end_offset = self.base_offset + self.offsets if self.offsets else 1 << 63
+                intact = batches_from(self._as_file(end_offset, LeaderEpochs()), [], self.base_offset)
+                times = [(each.max_timestamp, -each.last_offset) for each in intact if isinstance(each, IntactBatch)]
+                timestamp, offset = max(times, default=(-1, -self.base_offset))
+                offset = -offset
             self._max_timestamp, self._offset_of_max_timestamp = timestamp, offset
         return self._max_timestamp, self._offset_of_max_timestamp
 
-    def first_at_least(self, timestamp: int, from_offset: int) -> Iterator[Placed]:
+    def _last_time_entry(self) -> tuple[int, int]:
+        times = self.time_index
+        if times is not None:
+            return (times.timestamps[-1], self.base_offset + times.offsets[-1]) if times else (-1, self.base_offset)
+        last = last_time_entry(self.time_index_file.get())
+        if last is None:
+            return -1, self.base_offset
+        self._check_time_entry(*last)
+        return last[0], self.base_offset + last[1]
+
+    def _check_time_entry(self, timestamp: int, relative_offset: int) -> None:
+        offset = self.base_offset + relative_offset
+        placed = self.find(offset)
+        if placed is None or (placed.last_offset, placed.max_timestamp) != (offset, timestamp):
+            raise CorruptSegment(self.log.name, 0, "a time index entry names another batch")
+
+    def first_at_least(
+        self, timestamp: int, from_offset: int, end_offset: int, epochs: Epochs
+    ) -> Iterator[tuple[Placed, bytes]]:
         """Batches that may hold the first record of that timestamp or more from an offset on: at most an interval is
-        walked before the first of them.
+        read before the first of them. `end_offset` is the segment's.
+
+        CorruptSegment where a batch on the way is damaged, or an index is.
         """
         times = self.time_index
         if times is None:
             first, last = self.first_timestamp() or 0, self.max_timestamp()[0]
             part = (timestamp - first) / (last - first) if first < last else 0.5
             times = time_window(self.time_index_file.get(), timestamp, part)
-        relative_offset = times.first_at_least(timestamp)
-        if relative_offset is None:  # only behind the last entry
-            position = self._index_boundary(self.size)
+        number = bisect_left(times.timestamps, timestamp)
+        if self.time_index is None:
+            for near in times.entries(number - 1, number + 1):
+                self._check_time_entry(*near)
+        if number == len(times):  # only behind the last entry
+            named, position = self._index_entry_before(self.size)
         else:
             # The batch is in the interval that ends at this time entry: it begins at the index entry before.
-            position = self._index_position(self.base_offset + relative_offset - 1)
-        position = max(position, self._index_position(from_offset))
-        for placed in self.walk(position):
+            named, position = self._index_entry(self.base_offset + times.offsets[number] - 1)
+        named, position = max((position, named), self._index_entry(from_offset)[::-1])[::-1]
+        file, expected = self.log.get(), self.base_offset
+        for placed in self._walk_from_anchor(named, position):
+            data = file.read(placed.position, placed.size)
+            if placed.position == position and position:
+                expected = placed.base_offset
+            if not check(data, expected, end_offset, epochs).is_whole:
+                raise CorruptSegment(self.log.name, placed.position, "the batch is damaged")
+            expected = placed.last_offset + 1
             if placed.max_timestamp >= timestamp and placed.last_offset >= from_offset:
-                yield placed
+                yield placed, data
+
+    def _walk_from_anchor(self, last_offset: int, position: int) -> Iterator[Placed]:
+        """The batches from an index entry on. CorruptSegment where it names another batch, or they do not follow."""
+        expected = self.base_offset
+        if position and position >= self.size:
+            raise CorruptSegment(self.log.name, position, "an index entry leads beyond the end")
+        for placed in self.walk(position):
+            if position and placed.position == position:
+                if placed.last_offset != last_offset:
+                    raise CorruptSegment(self.log.name, position, "an index entry names another batch")
+                expected = placed.base_offset
+            if placed.base_offset < expected:
+                raise CorruptSegment(self.log.name, placed.position, f"base offset {placed.base_offset}")
+            expected = placed.last_offset + 1
+            yield placed
 
     # --- files ---
 

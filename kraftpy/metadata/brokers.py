@@ -1,42 +1,43 @@
-"""What is decided about brokers: sessions, who leads when one goes or comes, in-sync replicas, producer id blocks.
+"""What is decided about brokers: their sessions, and what their coming and going does to partitions; blocks of ids.
 
 A broker's epoch is the image's version that its registration made. A new incarnation of a registered broker starts
-over: the partitions it led get a new leader epoch even when it leads them again, because what it had not synced may
-be gone.
+over: it leaves every ISR, and the partitions that it leads again get a new leader epoch. Unless it proves with its last
+epoch that it stopped cleanly, what it had not synced may be gone: it leaves the eligible leader replicas too
+(KIP-966). A broker that is fenced leads nothing and is in no ISR that can do without it (`elections`).
 
-Election (guarantees of KIP-841 and its kin, without eligible leader replicas): an active member of the ISR in the
-order of the replicas; else nobody. The last member is never taken out of an ISR.
+In controlled shutdown a broker is elected nowhere, leaves the ISRs, and hands its leaderships to whoever may have
+them; what nobody else may lead it leads until it is fenced. That state ends with its next registration.
 
-Left out, for when there are several nodes: eligible leader replicas (KIP-966), unclean election, leader recovery state,
-preferred election, controlled shutdown that moves leaders first, reassignments.
+KIPs: 631 (registration, epochs), 841 (fenced replicas stay out of ISRs), 966, 730 (producer ids).
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kraftpy.metadata.commands import (
     AllocateProducerIds,
     ChangeBroker,
-    ChangePartitions,
     FormatCluster,
-    IsrChange,
     RegisterBroker,
+    UnregisterBroker,
 )
-from kraftpy.metadata.decision import BrokerResult, Decision, PartitionResult, ProducerIdBlock, Refused
-from kraftpy.metadata.image import Image, Partition, Topic
+from kraftpy.metadata.decision import BrokerResult, Decision, ProducerIdBlock, Refused
+from kraftpy.metadata.elections import Rules, Wish, changed, settle
+from kraftpy.metadata.features import formatted_features
+from kraftpy.metadata.image import Broker, Image, Partition, Topic
 from kraftpy.metadata.records import (
-    NO_LEADER,
     BrokerChanged,
     BrokerRegistered,
+    BrokerUnregistered,
     ClusterFormatted,
     PartitionChanged,
     ProducerIdsAllocated,
     Record,
 )
 from kraftpy.protocol.errors import ErrorCode
-from kraftpy.types import BrokerId, LeaderEpoch, ProducerId
+from kraftpy.types import BrokerId, ProducerId
 
 PRODUCER_IDS_PER_BLOCK = 1000
 MAX_PRODUCER_ID = (1 << 63) - 1
@@ -44,11 +45,15 @@ MAX_BROKER_ID = (1 << 31) - 1
 
 
 def format_cluster(command: FormatCluster, image: Image) -> Decision[None]:
-    """INCONSISTENT_CLUSTER_ID where the cluster has another id already."""
+    """INCONSISTENT_CLUSTER_ID where the cluster has another id already. The first one's features count."""
     if not command.cluster_id:
         return Decision(error=ErrorCode.INVALID_REQUEST, message="The cluster id is empty.")
     if image.cluster_id is None:
-        return Decision(records=(ClusterFormatted(cluster_id=command.cluster_id),))
+        try:
+            features = formatted_features(command, image)
+        except Refused as refused:
+            return Decision(error=refused.error, message=refused.message)
+        return Decision(records=(ClusterFormatted(cluster_id=command.cluster_id), *features))
     if image.cluster_id != command.cluster_id:
         return Decision(
             error=ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -80,24 +85,81 @@ def register_broker(command: RegisterBroker, image: Image) -> Decision[BrokerRes
         registered_ms=command.time_ms,
     )
     records: list[Record] = [registered]
-    if not again:
-        records += _settled(image, command.broker_id, active=not command.fenced, leaves=True)
+    if again:
+        if again.in_controlled_shutdown:
+            records.append(BrokerChanged(broker_id=again.broker_id, fenced=again.fenced, in_controlled_shutdown=True))
+    else:
+        is_clean = existing is not None and existing.broker_epoch == command.previous_broker_epoch
+        records += _started(command, image, is_clean=is_clean)
     return Decision(records=tuple(records), result=BrokerResult(broker_epoch=registered.broker_epoch))
 
 
+def _started(command: RegisterBroker, image: Image, *, is_clean: bool) -> list[PartitionChanged]:
+    """What a new incarnation does to partitions: as if it had been fenced, and came back at once where it is not."""
+    broker_id = command.broker_id
+    rules = Rules(image, changed=_as_registered(command))
+    unclean = None if is_clean else broker_id
+    records = []
+    for topic, number, partition in image.partitions_of(broker_id):
+        if _is_candidate(partition, broker_id) or not partition.has_leader:
+            wish = Wish(isr=_without(partition.isr, broker_id), unclean=unclean, starts_over=broker_id)
+            records += changed(topic, number, partition, settle(topic.name, partition, wish, rules))
+    return records
+
+
+def _as_registered(command: RegisterBroker) -> Broker:
+    return Broker(
+        broker_id=command.broker_id,
+        broker_epoch=0,
+        incarnation_id=command.incarnation_id,
+        endpoints=(),
+        rack=command.rack,
+        fenced=command.fenced,
+        registered_ms=command.time_ms,
+    )
+
+
 def change_broker(command: ChangeBroker, image: Image) -> Decision[BrokerResult]:
-    """Fence: out of every ISR that has others, and of every leadership. Unfence: lead what nobody leads."""
-    if refused := _stale_epoch(command.broker_id, command.broker_epoch, image):
+    """Fence: out of every ISR and leadership. Unfence: lead what nobody leads. Shut down: hand over."""
+    if refused := stale_epoch(command.broker_id, command.broker_epoch, image):
         return Decision(error=refused.error, message=refused.message)
+    before = image.broker(command.broker_id)
+    assert before is not None
     result = BrokerResult(broker_epoch=command.broker_epoch)
-    if image.is_active(command.broker_id) is not command.fenced:
+    after = replace(
+        before,
+        fenced=command.fenced,
+        in_controlled_shutdown=before.in_controlled_shutdown or command.in_controlled_shutdown,
+    )
+    if after == before:
         return Decision(result=result)
-    changed = BrokerChanged(broker_id=command.broker_id, fenced=command.fenced)
-    settled = _settled(image, command.broker_id, active=not command.fenced, leaves=command.fenced)
-    return Decision(records=(changed, *settled), result=result)
+    rules = Rules(image, changed=after)
+    records: list[Record] = [
+        BrokerChanged(
+            broker_id=command.broker_id, fenced=after.fenced, in_controlled_shutdown=after.in_controlled_shutdown
+        )
+    ]
+    if after.fenced:
+        records += _left(command.broker_id, image, rules)
+    elif after.in_controlled_shutdown:
+        records += _handed_over(command.broker_id, image, rules)
+    else:
+        records += _came(command.broker_id, image, rules)
+    return Decision(records=tuple(records), result=result)
 
 
-def _stale_epoch(broker_id: BrokerId, broker_epoch: int, image: Image) -> Refused | None:
+def unregister_broker(command: UnregisterBroker, image: Image) -> Decision[None]:
+    """Fence it, as it were, and forget it. It is nobody's broker until it registers again."""
+    if image.broker(command.broker_id) is None:
+        return Decision(
+            error=ErrorCode.BROKER_ID_NOT_REGISTERED, message=f"No broker with id {command.broker_id} is registered."
+        )
+    left = _left(command.broker_id, image, Rules(image, gone=command.broker_id))
+    return Decision(records=(*left, BrokerUnregistered(broker_id=command.broker_id)))
+
+
+def stale_epoch(broker_id: BrokerId, broker_epoch: int, image: Image) -> Refused | None:
+    """Why a session of this epoch is not the broker's, if it is not."""
     broker = image.broker(broker_id)
     if broker is None:
         return Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {broker_id} is registered.")
@@ -108,105 +170,59 @@ def _stale_epoch(broker_id: BrokerId, broker_epoch: int, image: Image) -> Refuse
     return None
 
 
-def _settled(image: Image, broker_id: BrokerId, *, active: bool, leaves: bool) -> list[PartitionChanged]:
-    """What changes in partitions when a broker becomes active or not, and leaves the ISRs it was in or not."""
+def _left(broker_id: BrokerId, image: Image, rules: Rules) -> list[PartitionChanged]:
     records = []
-    for topic, number, partition in image.partitions():
-        isr = partition.isr
-        if leaves and broker_id in isr and len(isr) > 1:
-            isr = tuple(member for member in isr if member != broker_id)
-        may_lead = [
-            member
-            for member in partition.replicas
-            if member in isr and (active if member == broker_id else image.is_active(member))
-        ]
-        leader = partition.leader
-        if leader not in may_lead:
-            leader = may_lead[0] if may_lead else NO_LEADER
-        starts_over = leaves and leader == broker_id
-        if isr == partition.isr and leader == partition.leader and not starts_over:
-            continue
-        new_epoch = leader != partition.leader or starts_over
-        records.append(_changed(topic, number, partition, isr=isr, leader=leader, new_epoch=new_epoch))
+    for topic, number, partition in image.partitions_of(broker_id):
+        if broker_id in partition.isr or broker_id == partition.leader:
+            wish = Wish(isr=_without(partition.isr, broker_id))
+            records += changed(topic, number, partition, settle(topic.name, partition, wish, rules))
     return records
 
 
-def _changed(
-    topic: Topic,
-    number: int,
-    partition: Partition,
-    *,
-    isr: tuple[BrokerId, ...],
-    leader: BrokerId,
-    new_epoch: bool,
-) -> PartitionChanged:
-    return PartitionChanged(
-        topic=topic.name,
-        topic_id=topic.topic_id,
-        partition=number,
-        isr=isr,
-        leader=leader,
-        leader_epoch=LeaderEpoch(partition.leader_epoch + new_epoch),
-        partition_epoch=partition.partition_epoch + 1,
+def _came(broker_id: BrokerId, image: Image, rules: Rules) -> list[PartitionChanged]:
+    """It may lead what nobody leads, and what somebody leads who is about to stop."""
+    records: list[PartitionChanged] = []
+    for topic, number, partition in image.partitions_of(broker_id):
+        if not partition.has_leader:
+            records += changed(topic, number, partition, settle(topic.name, partition, Wish(), rules))
+        elif partition.leader not in rules.active:
+            records += _without_stopping(topic, number, partition, partition.leader, rules)
+    return records
+
+
+def _handed_over(broker_id: BrokerId, image: Image, rules: Rules) -> list[PartitionChanged]:
+    """Out of the ISRs and leaderships that somebody else may have: the rest would only be left without a leader."""
+    records: list[PartitionChanged] = []
+    for topic, number, partition in image.partitions_of(broker_id):
+        if broker_id in partition.isr:
+            records += _without_stopping(topic, number, partition, broker_id, rules)
+    return records
+
+
+def _without_stopping(
+    topic: Topic, number: int, partition: Partition, broker_id: BrokerId, rules: Rules
+) -> Sequence[PartitionChanged]:
+    """Out of the ISR, and no longer the leader where somebody else may be."""
+    if partition.leader == broker_id and not _has_successor(partition, rules):
+        return ()
+    wish = Wish(isr=_without(partition.isr, broker_id))
+    return changed(topic, number, partition, settle(topic.name, partition, wish, rules))
+
+
+def _has_successor(partition: Partition, rules: Rules) -> bool:
+    """Whether somebody active may lead it who has all that is committed."""
+    candidates = {*partition.isr, *partition.eligible_leader_replicas}.difference(partition.offline_replicas)
+    return not rules.active.isdisjoint(candidates)
+
+
+def _is_candidate(partition: Partition, broker_id: BrokerId) -> bool:
+    return (
+        broker_id in partition.isr or broker_id == partition.leader or broker_id in partition.eligible_leader_replicas
     )
 
 
-# -- in-sync replicas
-
-
-def change_partitions(command: ChangePartitions, image: Image) -> Decision[tuple[PartitionResult, ...]]:
-    """Take a leader's proposals, each by itself (KIP-497, KIP-903)."""
-    if refused := _stale_epoch(command.broker_id, command.broker_epoch, image):
-        return Decision(error=ErrorCode.STALE_BROKER_EPOCH, message=refused.message)
-    times_named = Counter((change.topic_id, change.partition) for change in command.changes)
-    records: list[Record] = []
-    results = []
-    for change in command.changes:
-        error, state = ErrorCode.NONE, None
-        try:
-            if times_named[change.topic_id, change.partition] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST)
-            topic, partition = _found(change, image)
-            isr = _checked_isr(change, partition, command.broker_id, image)
-            if isr != partition.isr:
-                record = _changed(topic, change.partition, partition, isr=isr, leader=partition.leader, new_epoch=False)
-                records.append(record)
-                partition = replace(partition, isr=isr, partition_epoch=record.partition_epoch)
-            state = partition
-        except Refused as refusal:
-            error = refusal.error
-        results.append(PartitionResult(topic_id=change.topic_id, partition=change.partition, error=error, state=state))
-    return Decision(records=tuple(records), result=tuple(results))
-
-
-def _found(change: IsrChange, image: Image) -> tuple[Topic, Partition]:
-    topic = image.topic_by_id(change.topic_id)
-    if topic is None:
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_ID)
-    if not 0 <= change.partition < len(topic.partitions):
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return topic, topic.partitions[change.partition]
-
-
-def _checked_isr(change: IsrChange, partition: Partition, sender: BrokerId, image: Image) -> tuple[BrokerId, ...]:
-    """The proposed ISR in the order of the replicas. The checks' order is Kafka's: clients tell by the first one."""
-    if change.leader_epoch > partition.leader_epoch or change.partition_epoch > partition.partition_epoch:
-        raise Refused(ErrorCode.NOT_CONTROLLER)
-    if change.leader_epoch < partition.leader_epoch:
-        raise Refused(ErrorCode.FENCED_LEADER_EPOCH)
-    if sender != partition.leader:
-        raise Refused(ErrorCode.INVALID_REQUEST)
-    if change.partition_epoch < partition.partition_epoch:
-        raise Refused(ErrorCode.INVALID_UPDATE_VERSION)
-    epochs = {member.broker_id: member.broker_epoch for member in change.isr}
-    isr = tuple(broker_id for broker_id in partition.replicas if broker_id in epochs)
-    if len(isr) != len(change.isr) or sender not in isr:
-        raise Refused(ErrorCode.INVALID_REQUEST)
-    for broker_id in isr:
-        broker = image.broker(broker_id)
-        if broker is None or broker.fenced or epochs[broker_id] not in (-1, broker.broker_epoch):
-            raise Refused(ErrorCode.INELIGIBLE_REPLICA)
-    return isr
+def _without(members: tuple[BrokerId, ...], broker_id: BrokerId) -> tuple[BrokerId, ...]:
+    return tuple(member for member in members if member != broker_id)
 
 
 # -- producer ids
@@ -214,7 +230,7 @@ def _checked_isr(change: IsrChange, partition: Partition, sender: BrokerId, imag
 
 def allocate_producer_ids(command: AllocateProducerIds, image: Image) -> Decision[ProducerIdBlock]:
     """The next block, which nobody gets again, whether the broker uses it or not."""
-    if refused := _stale_epoch(command.broker_id, command.broker_epoch, image):
+    if refused := stale_epoch(command.broker_id, command.broker_epoch, image):
         return Decision(error=ErrorCode.STALE_BROKER_EPOCH, message=refused.message)
     first = image.next_producer_id
     if first > MAX_PRODUCER_ID - PRODUCER_IDS_PER_BLOCK:

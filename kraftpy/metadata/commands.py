@@ -7,22 +7,26 @@ same, today and when the journal is replayed.
 On disk and on the wire a command is `[schema, number, fields]` in msgpack. The schema counts formats and meanings: a
 new field or command, or a change to what an accepted command decides, takes a new number and leaves the old one its
 meaning, because a journal is decided again each time it is replayed. A node that meets a newer number stops
-(`NewerSchemaError`): to skip what the others decide would be to disagree with them for ever.
+(`NewerSchemaError`): to skip what the others decide would be to disagree with them for ever. What schema 2 decides
+otherwise than schema 1 depends on features, and a cluster that schema 1 formatted has none. What schema 3 decides
+otherwise depends on replicas that are marked as offline, which only its `ChangeReplicas` does.
 
-Left out until the quorum of several nodes needs them: unregistering a broker, reassignments, elections on request,
-feature levels, scram and ACLs.
+A quorum carries a command as a *submission*: `[node id, nonce, sequence, command]`. Who submits may send the same bytes
+again, to whichever node leads by then: the second time they change nothing (`SubmissionId`).
+
+Left out: scram and ACLs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack
+from kraftpy.metadata.frozen import frozen
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, TopicId
 
-SCHEMA = 1
+SCHEMA = 3
 """The newest meaning of commands that this code knows."""
 
 
@@ -42,7 +46,7 @@ class ConfigOperationType(IntEnum):
     SUBTRACT = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Endpoint:
     """Where a broker can be reached, for one listener. `security_protocol` is Kafka's word for it."""
 
@@ -52,15 +56,35 @@ class Endpoint:
     security_protocol: str = "PLAINTEXT"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureUpdateType(IntEnum):
+    """Which way a feature's level may go, under the numbers of the wire (KIP-584)."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+@frozen
+class FeatureLevel:
+    """A feature of the cluster and the level it is to be finalized at; 0 is off."""
+
+    name: str
+    level: int
+
+
+@frozen
 class FormatCluster:
     """Give the cluster its id. Once; the same id again changes nothing."""
 
     cluster_id: str
     time_ms: Millis
+    features: tuple[FeatureLevel, ...] = ()
+    """What a new cluster starts with (`features.LATEST` at best); none of it where it has its id already."""
+    min_insync_replicas: int = 1
+    """With eligible leader replicas: becomes the setting of every broker, for all must judge ISRs alike (KIP-966)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RegisterBroker:
     """A broker process came up. `incarnation_id` is 16 bytes of its own, new with each start (KIP-631)."""
 
@@ -73,19 +97,35 @@ class RegisterBroker:
     """Whether it has yet to prove that it is caught up. A broker that is its own quorum need not."""
     previous_session_expired: bool = False
     """The proposer saw that no other incarnation is alive; without it, one that is not fenced stays."""
+    previous_broker_epoch: int = -1
+    """Its epoch when it last stopped cleanly, with everything synced; -1 where it cannot prove that (KIP-966)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ChangeBroker:
-    """Fence a broker whose heartbeats stopped or that shuts down, or unfence one that has caught up."""
+    """Fence a broker whose heartbeats stopped, unfence one that has caught up, or let one begin to shut down.
+
+    `fenced` is how it shall be afterwards. Once in controlled shutdown it stays so until it registers again.
+    """
 
     broker_id: BrokerId
     broker_epoch: int
     fenced: bool
     time_ms: Millis
+    in_controlled_shutdown: bool = False
+    controller_epoch: int = -1
+    """The term in which the controller decided this: refused in any other. -1 is not checked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
+class UnregisterBroker:
+    """Forget a broker; what it keeps replicas of stays assigned to it."""
+
+    broker_id: BrokerId
+    time_ms: Millis
+
+
+@frozen
 class ReplicaAssignment:
     """One partition's replicas, chosen by the caller; the first is preferred as leader."""
 
@@ -93,7 +133,7 @@ class ReplicaAssignment:
     replicas: tuple[BrokerId, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConfigValue:
     """A setting and its value, as text."""
 
@@ -101,7 +141,7 @@ class ConfigValue:
     value: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NewTopic:
     """A topic to create. -1 means the command's default; with `assignments` both counts must be -1."""
 
@@ -113,7 +153,7 @@ class NewTopic:
     configs: tuple[ConfigValue, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CreateTopics:
     """Create topics, each by itself: one that is refused does not hold up the others."""
 
@@ -124,15 +164,15 @@ class CreateTopics:
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TopicReference:
     """A topic by its name, or by its id where the name is None (KIP-516)."""
 
     name: str | None = None
-    topic_id: TopicId = TopicId(bytes(16))  # noqa: RUF009 - immutable
+    topic_id: TopicId = TopicId(bytes(16))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DeleteTopics:
     """Delete topics and their settings, each by itself."""
 
@@ -140,7 +180,7 @@ class DeleteTopics:
     time_ms: Millis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NewPartitions:
     """Grow a topic to `count` partitions in all. `assignments` places only the added ones, in order."""
 
@@ -149,7 +189,7 @@ class NewPartitions:
     assignments: tuple[tuple[BrokerId, ...], ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CreatePartitions:
     """Grow topics, each by itself (KIP-195)."""
 
@@ -158,7 +198,7 @@ class CreatePartitions:
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConfigOperation:
     """One change of one setting. The value of DELETE is ignored."""
 
@@ -169,7 +209,7 @@ class ConfigOperation:
     """What holds where it is not set, on the broker that took the request: what APPEND and SUBTRACT start from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConfigChange:
     """Changes to one resource, all or none. A broker's name is its id in decimal; "" means every broker."""
 
@@ -181,7 +221,7 @@ class ConfigChange:
     """The operations name all that shall be set; whatever else was set is removed (AlterConfigs)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SetConfigs:
     """Change settings of topics and brokers, each resource by itself."""
 
@@ -190,7 +230,7 @@ class SetConfigs:
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AllocateProducerIds:
     """A block of 1000 producer ids for a broker to hand out (KIP-730)."""
 
@@ -199,7 +239,7 @@ class AllocateProducerIds:
     time_ms: Millis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class IsrMember:
     """A replica that the leader proposes as in sync; epoch -1 skips the check of its registration (KIP-903)."""
 
@@ -207,7 +247,7 @@ class IsrMember:
     broker_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class IsrChange:
     """A leader's proposal for one partition's in-sync replicas, with the epochs it is based on (KIP-497)."""
 
@@ -216,9 +256,11 @@ class IsrChange:
     leader_epoch: LeaderEpoch
     partition_epoch: int
     isr: tuple[IsrMember, ...]
+    is_recovering: bool = False
+    """Whether the leader still recovers from an unclean election; False says that it has recovered (KIP-704)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ChangePartitions:
     """What one broker asks for the partitions that it leads."""
 
@@ -226,6 +268,105 @@ class ChangePartitions:
     broker_epoch: int
     changes: tuple[IsrChange, ...]
     time_ms: Millis
+
+
+class ReplicaState(IntEnum):
+    """What a broker says of a replica of its own."""
+
+    ONLINE = 0
+    """It has the log, as it had it."""
+    OFFLINE = 1
+    """Its log cannot be read or written: the log directory failed, or the log could not be opened."""
+    LOST = 2
+    """The log is gone: what it would have from now on is an empty one."""
+
+
+@frozen
+class ReplicaChange:
+    """What has become of one broker's replica of a partition."""
+
+    topic_id: TopicId
+    partition: int
+    state: ReplicaState
+
+
+@frozen
+class ChangeReplicas:
+    """What a broker's disks have done to its replicas, each by itself (what KIP-858 has directories for)."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+    changes: tuple[ReplicaChange, ...]
+    time_ms: Millis
+
+
+@frozen
+class PartitionReference:
+    """A partition by its topic's name and its number."""
+
+    topic: str
+    partition: int
+
+
+@frozen
+class ElectLeaders:
+    """Elect leaders on request (KIP-460): the preferred ones, or where `unclean`, anyone where nobody leads.
+
+    `partitions` None means all of them; then only those whose leader changed are told of.
+    """
+
+    partitions: tuple[PartitionReference, ...] | None
+    unclean: bool
+    time_ms: Millis
+
+
+@frozen
+class BalanceLeaders:
+    """The controller's own round: preferred leaders for brokers that lead too little of what they should."""
+
+    imbalance_percentage: int
+    """A broker is left alone while others lead at most this share of the partitions that prefer it."""
+    time_ms: Millis
+    controller_epoch: int = -1
+    max_elections: int = 1_000
+
+
+@frozen
+class Reassignment:
+    """The replicas a partition shall have, the preferred leader first; None ends a reassignment under way."""
+
+    topic: str
+    partition: int
+    replicas: tuple[BrokerId, ...] | None
+
+
+@frozen
+class AlterReassignments:
+    """Move partitions to other replicas, or stop doing so, each by itself (KIP-455)."""
+
+    reassignments: tuple[Reassignment, ...]
+    time_ms: Millis
+    allow_replication_factor_change: bool = True
+
+
+@frozen
+class FeatureUpdate:
+    """One feature's new level. `upgrade_type` is a `FeatureUpdateType`, or a client's number that will be refused."""
+
+    name: str
+    level: int
+    upgrade_type: int = FeatureUpdateType.UPGRADE
+
+
+@frozen
+class UpdateFeatures:
+    """Finalize features at new levels, all or none (KIP-584, 1022)."""
+
+    updates: tuple[FeatureUpdate, ...]
+    time_ms: Millis
+    validate_only: bool = False
+    min_insync_replicas: int = 1
+    """What the broker that took the request has set: see `FormatCluster`."""
 
 
 Command = (
@@ -238,6 +379,12 @@ Command = (
     | SetConfigs
     | AllocateProducerIds
     | ChangePartitions
+    | UnregisterBroker
+    | ElectLeaders
+    | BalanceLeaders
+    | AlterReassignments
+    | UpdateFeatures
+    | ChangeReplicas
 )
 
 
@@ -255,6 +402,12 @@ _NUMBERS: dict[type[Any], int] = {  # numbers are on disk: never reuse one
     SetConfigs: 7,
     AllocateProducerIds: 8,
     ChangePartitions: 9,
+    UnregisterBroker: 10,
+    ElectLeaders: 11,
+    BalanceLeaders: 12,
+    AlterReassignments: 13,
+    UpdateFeatures: 14,
+    ChangeReplicas: 15,
 }
 _CLASSES: dict[int, type[Any]] = {number: cls for cls, number in _NUMBERS.items()}
 
@@ -281,3 +434,39 @@ def decode_command(data: bytes | memoryview) -> Command:
         raise CodecError(f"unknown metadata command {number}")
     command: Command = from_plain(_CLASSES[number], fields)
     return command
+
+
+# -- submissions
+
+MAX_NONCE_BYTES = 32
+_SUBMISSION = 0x94
+"""How msgpack begins an array of four; a bare command begins as one of three."""
+
+
+@frozen
+class SubmissionId:
+    """Whose command, and which: `nonce` is new with each start of the node, `sequence` counts from 0 within it."""
+
+    node_id: int
+    nonce: bytes
+    sequence: int
+
+
+def encode_submission(submission: SubmissionId, command: Command | bytes) -> bytes:
+    """The command with its identity, as the quorum carries it. A command is encoded, or has been by
+    `encode_command`."""
+    data = command if isinstance(command, bytes) else encode_command(command)
+    return pack([submission.node_id, submission.nonce, submission.sequence, data])
+
+
+def decode_submission(data: bytes | memoryview) -> tuple[SubmissionId | None, bytes | memoryview]:
+    """Whose command it is, where that is told, and the command's bytes. Raises `CodecError` on a spoilt submission."""
+    if not data or data[0] != _SUBMISSION:
+        return None, data
+    plain = unpack(data)
+    node_id, nonce, sequence, command = plain
+    if type(node_id) is not int or type(nonce) is not bytes or type(sequence) is not int or type(command) is not bytes:
+        raise CodecError("not a metadata submission: a part of it has the wrong type")
+    if not 0 < len(nonce) <= MAX_NONCE_BYTES or sequence < 0:
+        raise CodecError("not a metadata submission: its identity is none")
+    return SubmissionId(node_id=node_id, nonce=nonce, sequence=sequence), command

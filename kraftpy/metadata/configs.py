@@ -24,12 +24,14 @@ from kraftpy.metadata.commands import (
     SetConfigs,
 )
 from kraftpy.metadata.decision import ConfigResult, Decision, Refused
-from kraftpy.metadata.image import Image
+from kraftpy.metadata.elections import Rules, Wish, changed, settle
+from kraftpy.metadata.image import MIN_INSYNC_REPLICAS, UNCLEAN_ELECTION, Image
 from kraftpy.metadata.records import ConfigChanged, Record
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import BrokerId
 
 _KAFKA_DEFAULTS = BrokerConfig()
+_FOR_ELECTIONS = (MIN_INSYNC_REPLICAS, UNCLEAN_ELECTION)
 
 
 def set_configs(command: SetConfigs, image: Image) -> Decision[tuple[ConfigResult, ...]]:
@@ -54,7 +56,37 @@ def set_configs(command: SetConfigs, image: Image) -> Decision[tuple[ConfigResul
                 resource_type=change.resource_type, resource_name=change.resource_name, error=error, message=message
             )
         )
+    records += _settled(records, image)
     return Decision(records=() if command.validate_only else tuple(records), result=tuple(results))
+
+
+def _settled(decided: Sequence[Record], image: Image) -> list[Record]:
+    """What becomes of partitions when the minimum of their ISR changes, or unclean elections are allowed."""
+    changes = [record for record in decided if isinstance(record, ConfigChanged) and record.name in _FOR_ELECTIONS]
+    topics: dict[str, dict[str, str]] = {}
+    cluster = dict(image.cluster_configs())
+    for change in changes:
+        if change.resource_type is ConfigResourceType.TOPIC:
+            name = change.resource_name
+            _apply(change, topics.setdefault(name, dict(image.topic_configs(name))))
+        elif change.resource_name == "":
+            _apply(change, cluster)
+    rules = Rules(image, topic_configs=topics, cluster_configs=cluster)
+    concerned = image.topics() if cluster != image.cluster_configs() else [image.topic(name) for name in sorted(topics)]
+    return [
+        record
+        for topic in concerned
+        if topic is not None
+        for number, partition in enumerate(topic.partitions)
+        for record in changed(topic, number, partition, settle(topic.name, partition, Wish(), rules))
+    ]
+
+
+def _apply(change: ConfigChanged, configs: dict[str, str]) -> None:
+    if change.value is None:
+        configs.pop(change.name, None)
+    else:
+        configs[change.name] = change.value
 
 
 def config_records(
@@ -72,14 +104,14 @@ def config_records(
             after.pop(operation.name, None)
         else:
             after[operation.name] = value
-    return _difference(resource_type, name, before, after)
+    return _difference(resource_type, name, before, after, image)
 
 
 def _replacement_records(resource_type: ConfigResourceType, change: ConfigChange, image: Image) -> list[Record]:
     _refuse_nulls(change.operations)
     after = {operation.name: operation.value or "" for operation in change.operations}
     before = image.configs(resource_type, change.resource_name)
-    return _difference(resource_type, change.resource_name, before, after)
+    return _difference(resource_type, change.resource_name, before, after, image)
 
 
 def _existing(change: ConfigChange, image: Image) -> ConfigResourceType:
@@ -129,16 +161,32 @@ def _items(text: str | None) -> list[str]:
 
 
 def _difference(
-    resource_type: ConfigResourceType, name: str, before: Mapping[str, str], after: Mapping[str, str]
+    resource_type: ConfigResourceType, name: str, before: Mapping[str, str], after: Mapping[str, str], image: Image
 ) -> list[Record]:
     """One record for each setting that differs, by name, if the whole of `after` is allowed."""
     if problem := _problem(resource_type, tuple(sorted(after.items()))):
         raise Refused(ErrorCode.INVALID_CONFIG, problem)
+    if resource_type is ConfigResourceType.BROKER and image.has_eligible_leader_replicas:
+        _check_one_minimum(name, before, after)
     return [
         ConfigChanged(resource_type=resource_type, resource_name=name, name=key, value=after.get(key))
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key)
     ]
+
+
+def _check_one_minimum(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """With eligible leader replicas, leaders and controller judge an ISR by the same minimum (KIP-966)."""
+    if name and MIN_INSYNC_REPLICAS in after:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"{MIN_INSYNC_REPLICAS} is set for topics or for all brokers: eligible leader replicas are on.",
+        )
+    if not name and MIN_INSYNC_REPLICAS in before and MIN_INSYNC_REPLICAS not in after:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"{MIN_INSYNC_REPLICAS} stays set for all brokers while eligible leader replicas are on.",
+        )
 
 
 @lru_cache(maxsize=256)

@@ -1,7 +1,7 @@
 """The metadata state machine: `decide` a command on an image, `replay` what was decided, the same on every node.
 
     committed bytes -> decode_command -> decide(command, image) -> Decision(records, result, error)
-                                                                       | image.replay(record) ...
+                                                                       | image.replay(record) ...  -> Applied
 
 `decide` changes nothing and may refuse; replaying may not. Both depend on their arguments alone: no clock, no chance,
 no setting of the broker at hand, no order of a set. So `MetadataStateMachine.apply` can stand behind any log of
@@ -12,43 +12,56 @@ nothing, since a command that raises would raise on every node and at every rest
 command that a newer version wrote, want of memory (the other nodes may have had it), and a failure within `replay`,
 with half a decision taken in.
 
-Left out: who may ask what (the handlers' part), and whether a command was applied before (creating a topic under its
-own id twice is harmless; a block of producer ids given twice is only lost).
+A command may come as a submission: the second time that one comes, it changes nothing and says so. The term of an
+entry is the controller's epoch: what a controller decided by itself (fencing, balancing) is refused in another's term.
+
+Left out: who may ask what (the handlers' part).
 """
 
 from __future__ import annotations
 
 from typing import Any, assert_never, overload
 
-from kraftpy.metadata import brokers, configs, topics
+from kraftpy.metadata import brokers, configs, features, partitions, reassignments, topics
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import (
     AllocateProducerIds,
+    AlterReassignments,
+    BalanceLeaders,
     ChangeBroker,
     ChangePartitions,
+    ChangeReplicas,
     Command,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    ElectLeaders,
     FormatCluster,
     NewerSchemaError,
     RegisterBroker,
     SetConfigs,
+    UnregisterBroker,
+    UpdateFeatures,
     decode_command,
+    decode_submission,
 )
 from kraftpy.metadata.decision import (
+    Applied,
     BrokerResult,
     ConfigResult,
     Decision,
+    ElectionResult,
+    FeatureResult,
     PartitionResult,
     ProducerIdBlock,
+    ReassignmentResult,
     TopicResult,
 )
 from kraftpy.metadata.image import Image
 from kraftpy.metadata.topics import is_internal, topic_name_problem
 from kraftpy.protocol.errors import ErrorCode
 
-__all__ = ["Decision", "MetadataStateMachine", "decide", "is_internal", "topic_name_problem"]
+__all__ = ["Applied", "Decision", "MetadataStateMachine", "decide", "is_internal", "topic_name_problem"]
 
 
 @overload
@@ -62,9 +75,15 @@ def decide(command: RegisterBroker | ChangeBroker, image: Image) -> Decision[Bro
 @overload
 def decide(command: AllocateProducerIds, image: Image) -> Decision[ProducerIdBlock]: ...
 @overload
-def decide(command: ChangePartitions, image: Image) -> Decision[tuple[PartitionResult, ...]]: ...
+def decide(command: ChangePartitions | ChangeReplicas, image: Image) -> Decision[tuple[PartitionResult, ...]]: ...
 @overload
-def decide(command: FormatCluster, image: Image) -> Decision[None]: ...
+def decide(command: ElectLeaders, image: Image) -> Decision[tuple[ElectionResult, ...]]: ...
+@overload
+def decide(command: AlterReassignments, image: Image) -> Decision[tuple[ReassignmentResult, ...]]: ...
+@overload
+def decide(command: UpdateFeatures, image: Image) -> Decision[tuple[FeatureResult, ...]]: ...
+@overload
+def decide(command: FormatCluster | UnregisterBroker | BalanceLeaders, image: Image) -> Decision[None]: ...
 @overload
 def decide(command: Command, image: Image) -> Decision[Any]: ...
 def decide(command: Command, image: Image) -> Decision[Any]:
@@ -85,9 +104,21 @@ def decide(command: Command, image: Image) -> Decision[Any]:
         case ChangeBroker():
             return brokers.change_broker(command, image)
         case ChangePartitions():
-            return brokers.change_partitions(command, image)
+            return partitions.change_partitions(command, image)
+        case ChangeReplicas():
+            return partitions.change_replicas(command, image)
         case FormatCluster():
             return brokers.format_cluster(command, image)
+        case UnregisterBroker():
+            return brokers.unregister_broker(command, image)
+        case ElectLeaders():
+            return partitions.elect_leaders(command, image)
+        case BalanceLeaders():
+            return partitions.balance_leaders(command, image)
+        case AlterReassignments():
+            return reassignments.alter_reassignments(command, image)
+        case UpdateFeatures():
+            return features.update_features(command, image)
         case _:
             assert_never(command)
 
@@ -100,10 +131,31 @@ class MetadataStateMachine:
     def __init__(self, image: Image | None = None) -> None:
         self.image = image or Image()
 
-    def apply(self, command: bytes | memoryview) -> Decision[Any]:
-        """Decide a committed command and take the decision in. Of all that it may hold, a newer schema alone raises."""
+    def apply(self, index: int, term: int, data: bytes | memoryview) -> Applied:
+        """Decide a committed command and take the decision in: total and deterministic.
+
+        `data` is what `encode_submission` or `encode_command` gave, `index` and `term` say where in the log it is. Of
+        all that it may hold, a newer schema alone raises.
+        """
         try:
-            decision = decide(decode_command(command), self.image)
+            submission, command = decode_submission(data)
+        except CodecError as error:
+            return Applied(submission=None, decision=Decision(error=ErrorCode.INVALID_REQUEST, message=str(error)))
+        if submission is not None and self.image.submissions.has(submission):
+            return Applied(submission=submission, decision=Decision(message="applied before"), is_duplicate=True)
+        decision = self._decide(command, term)
+        if submission is not None:
+            self.image.submissions.add(submission)
+        for record in decision.records:
+            self.image.replay(record, index)
+        return Applied(submission=submission, decision=decision)
+
+    def _decide(self, data: bytes | memoryview, term: int) -> Decision[Any]:
+        try:
+            command = decode_command(data)
+            if refused := _other_term(command, term):
+                return refused
+            return decide(command, self.image)
         except (NewerSchemaError, MemoryError, RecursionError):
             raise
         except CodecError as error:
@@ -111,9 +163,6 @@ class MetadataStateMachine:
         except Exception as error:
             message = f"a metadata command could not be decided: {type(error).__name__}: {error}"
             return Decision(error=ErrorCode.UNKNOWN_SERVER_ERROR, message=message)
-        for record in decision.records:
-            self.image.replay(record)
-        return decision
 
     def snapshot(self) -> bytes:
         """Everything that was applied, as bytes that `restore` takes."""
@@ -122,3 +171,11 @@ class MetadataStateMachine:
     def restore(self, snapshot: bytes | memoryview) -> None:
         """Replace the image. Raises `CodecError`, and then nothing is replaced."""
         self.image = Image.from_bytes(snapshot)
+
+
+def _other_term(command: Command, term: int) -> Decision[Any] | None:
+    """A controller's own command counts in its own term only: another may know better by now."""
+    if isinstance(command, ChangeBroker | BalanceLeaders) and command.controller_epoch not in (-1, term):
+        message = f"A controller of term {command.controller_epoch} decided this; the term is {term} now."
+        return Decision(error=ErrorCode.NOT_CONTROLLER, message=message)
+    return None

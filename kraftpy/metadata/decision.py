@@ -6,9 +6,10 @@ own `error` is for a command that was refused as a whole; where its things are t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from kraftpy.metadata.commands import SubmissionId
+from kraftpy.metadata.frozen import frozen
 from kraftpy.metadata.image import Partition
 from kraftpy.metadata.records import Record
 from kraftpy.protocol.errors import ErrorCode
@@ -17,7 +18,7 @@ from kraftpy.types import ProducerId, TopicId
 R_co = TypeVar("R_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Decision(Generic[R_co]):
     """Records to replay, none where nothing changes, and the reply. `result` is None where there is nothing to tell."""
 
@@ -27,7 +28,7 @@ class Decision(Generic[R_co]):
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TopicResult:
     """What became of one topic of a request; counts are -1 where it was refused."""
 
@@ -39,7 +40,7 @@ class TopicResult:
     replication_factor: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConfigResult:
     """What became of one resource's settings."""
 
@@ -49,9 +50,9 @@ class ConfigResult:
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PartitionResult:
-    """What became of one partition's proposal: how it stands after this decision, where it is known."""
+    """What became of one partition's proposal or report: how it stands after this decision, where it is known."""
 
     topic_id: TopicId
     partition: int
@@ -59,19 +60,57 @@ class PartitionResult:
     state: Partition | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
+class ElectionResult:
+    """What became of one partition's election on request."""
+
+    topic: str
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+@frozen
+class ReassignmentResult:
+    """What became of one partition's reassignment, or of the end of one."""
+
+    topic: str
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+@frozen
+class FeatureResult:
+    """What became of one feature's update."""
+
+    name: str
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+@frozen
 class BrokerResult:
     """The epoch that a broker's session is known by."""
 
     broker_epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProducerIdBlock:
     """Producer ids `first_producer_id` up to, not including, `first_producer_id + count`."""
 
     first_producer_id: ProducerId
     count: int
+
+
+@frozen
+class Applied:
+    """One committed entry, taken in. A duplicate changed nothing: its decision was told when it came first."""
+
+    submission: SubmissionId | None
+    decision: Decision[Any]
+    is_duplicate: bool = False
 
 
 class Refused(Exception):

@@ -5,8 +5,7 @@ frozen; `Topic` alone grows in place. Nothing here refuses: a record that does n
 
 `version` counts the records ever replayed. It only grows, it is the same on every node at the same point, it names the
 encoded answers that a cache may keep, and a broker's epoch is the version that its registration made.
-
-Left out: an index from brokers to partitions (an election looks at every partition: 2,000 take milliseconds).
+`Broker.registered_index` is the place in the log where that was: a broker has caught up once it has applied so far.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ from kraftpy.metadata.records import (
     NO_LEADER,
     BrokerChanged,
     BrokerRegistered,
+    BrokerUnregistered,
     ClusterFormatted,
     ConfigChanged,
+    FeatureChanged,
     PartitionChanged,
     PartitionCreated,
     ProducerIdsAllocated,
@@ -31,12 +32,18 @@ from kraftpy.metadata.records import (
     TopicCreated,
     TopicDeleted,
 )
+from kraftpy.metadata.submissions import SavedSubmissions, Submissions
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
-SCHEMA = 1
-"""The shape of a snapshot's bytes."""
+SCHEMA = 3
+"""The shape of a snapshot's bytes. Those of earlier schemas are read too: they lack fields that have defaults."""
+
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+ELR_FEATURE = "eligible.leader.replicas.version"
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
+_NO_PARTITIONS: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +57,16 @@ class Broker:
     rack: str | None
     fenced: bool
     registered_ms: Millis
+    in_controlled_shutdown: bool = False
+    registered_index: int = 0
+    """Where in the log it registered: it has caught up once it has applied so far."""
+    shutdown_index: int = 0
+    """Where in the log its controlled shutdown began: who has applied so far knows that it leads no more."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it may be elected and join ISRs: neither fenced nor about to stop."""
+        return not self.fenced and not self.in_controlled_shutdown
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Where this broker's listener of that name is."""
@@ -58,18 +75,47 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One partition: who keeps it, who is in sync, who leads. The first replica is the preferred leader."""
+    """One partition: who keeps it, who is in sync, who leads. The first replica is the preferred leader.
+
+    While it is reassigned, `replicas` are the target's in their order and then those to be removed (KIP-455).
+    """
 
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
     leader: BrokerId
     leader_epoch: LeaderEpoch
     partition_epoch: int
+    adding_replicas: tuple[BrokerId, ...] = ()
+    removing_replicas: tuple[BrokerId, ...] = ()
+    eligible_leader_replicas: tuple[BrokerId, ...] = ()
+    """Not in the ISR, yet they hold all that is committed: the ISR has been below its minimum since (KIP-966)."""
+    last_known_elr: tuple[BrokerId, ...] = ()
+    """Who led last, where neither ISR nor ELR have anybody."""
+    is_recovering: bool = False
+    """Its leader was elected uncleanly and has not said since that it recovered (KIP-704)."""
+    offline_replicas: tuple[BrokerId, ...] = ()
+    """Whose broker lives and cannot use its log: a disk failed, or what it had is gone. They are never elected, but
+    uncleanly and on request."""
 
     @property
     def has_leader(self) -> bool:
         """Whether somebody may lead it now."""
         return self.leader != NO_LEADER
+
+    @property
+    def preferred_leader(self) -> BrokerId:
+        """Who should lead while everybody is well."""
+        return self.replicas[0]
+
+    @property
+    def is_reassigning(self) -> bool:
+        """Whether its replicas are being moved."""
+        return bool(self.adding_replicas or self.removing_replicas)
+
+    @property
+    def target_replicas(self) -> tuple[BrokerId, ...]:
+        """Its replicas once no reassignment is under way."""
+        return tuple(replica for replica in self.replicas if replica not in self.removing_replicas)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,6 +150,12 @@ class _SavedConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _SavedFeature:
+    name: str
+    level: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Saved:
     """The image as its snapshot holds it."""
 
@@ -113,21 +165,26 @@ class _Saved:
     brokers: tuple[Broker, ...]
     topics: tuple[_SavedTopic, ...]
     configs: tuple[_SavedConfig, ...]
+    features: tuple[_SavedFeature, ...] = ()
+    submissions: tuple[SavedSubmissions, ...] = ()
 
 
 class Image:
-    """Topics, partitions, settings, brokers and producer id blocks of one cluster."""
+    """Topics, partitions, settings, brokers, features and producer id blocks of one cluster."""
 
     __slots__ = (
         "_brokers",
         "_colliding",
         "_configs",
+        "_features",
+        "_placed",
         "_sorted_topics",
         "_topics",
         "_topics_by_id",
         "cluster_id",
         "next_producer_id",
         "partition_count",
+        "submissions",
         "version",
     )
 
@@ -142,6 +199,9 @@ class Image:
         self._sorted_topics: tuple[Topic, ...] | None = ()
         self._colliding: dict[str, str] = {}
         self._configs: dict[tuple[ConfigResourceType, str], dict[str, str]] = {}
+        self._features: dict[str, int] = {}
+        self._placed: dict[BrokerId, set[tuple[str, int]]] = {}
+        self.submissions = Submissions()
 
     # -- lookups
 
@@ -182,10 +242,34 @@ class Image:
         """Every registered broker, by id."""
         return [self._brokers[broker_id] for broker_id in sorted(self._brokers)]
 
+    def active_brokers(self) -> list[Broker]:
+        """Every broker that may be elected and join ISRs, by id."""
+        return [broker for broker in self.brokers() if broker.is_active]
+
     def is_active(self, broker_id: BrokerId) -> bool:
-        """Whether the broker is registered and not fenced."""
+        """Whether the broker is registered, not fenced and not about to stop."""
         broker = self._brokers.get(broker_id)
-        return broker is not None and not broker.fenced
+        return broker is not None and broker.is_active
+
+    def is_fenced(self, broker_id: BrokerId) -> bool:
+        """Whether the broker is fenced, or not registered at all."""
+        broker = self._brokers.get(broker_id)
+        return broker is None or broker.fenced
+
+    def partitions_of(self, broker_id: BrokerId) -> Iterator[tuple[Topic, int, Partition]]:
+        """Every partition that the broker keeps a replica of, by topic name."""
+        for name, number in sorted(self._placed.get(broker_id, _NO_PARTITIONS)):
+            topic = self._topics[name]
+            yield topic, number, topic.partitions[number]
+
+    def replica_count(self, broker_id: BrokerId) -> int:
+        """How many replicas the broker keeps."""
+        return len(self._placed.get(broker_id, _NO_PARTITIONS))
+
+    def leads_any(self, broker_id: BrokerId) -> bool:
+        """Whether the broker leads a partition."""
+        placed = self._placed.get(broker_id, _NO_PARTITIONS)
+        return any(self._topics[name].partitions[number].leader == broker_id for name, number in placed)
 
     def configs(self, resource_type: ConfigResourceType, resource_name: str) -> Mapping[str, str]:
         """What is set for a resource, without defaults. "" names what is set for every broker."""
@@ -195,10 +279,41 @@ class Image:
         """What is set for a topic, without defaults."""
         return self._configs.get((ConfigResourceType.TOPIC, topic), _NOTHING)
 
+    def min_insync_replicas(self, topic: str) -> int:
+        """The topic's minimum, else the cluster's, else 1. A broker's own setting does not count: with eligible leader
+        replicas everyone must judge an ISR alike."""
+        value = self.topic_configs(topic).get(MIN_INSYNC_REPLICAS) or self.cluster_configs().get(MIN_INSYNC_REPLICAS)
+        return int(value) if value else 1
+
+    def allows_unclean_election(self, topic: str) -> bool:
+        """Whether somebody may be elected who lacks committed records: the topic's setting, else the cluster's."""
+        value = self.topic_configs(topic).get(UNCLEAN_ELECTION) or self.cluster_configs().get(UNCLEAN_ELECTION)
+        return (value or "").strip().lower() == "true"
+
+    def cluster_configs(self) -> Mapping[str, str]:
+        """What is set for every broker, without defaults."""
+        return self._configs.get((ConfigResourceType.BROKER, ""), _NOTHING)
+
+    def features(self) -> Mapping[str, int]:
+        """The finalized features and their levels."""
+        return MappingProxyType(self._features)
+
+    def feature_level(self, name: str) -> int:
+        """The finalized level of a feature, 0 where it has none."""
+        return self._features.get(name, 0)
+
+    @property
+    def has_eligible_leader_replicas(self) -> bool:
+        """Whether partitions keep eligible leader replicas (KIP-966)."""
+        return self._features.get(ELR_FEATURE, 0) > 0
+
     # -- replay
 
-    def replay(self, record: Record) -> None:
-        """Take a decided fact in. Never refuses; a record that does not fit raises, for it is our own mistake."""
+    def replay(self, record: Record, index: int = 0) -> None:
+        """Take a decided fact in. Never refuses; a record that does not fit raises, for it is our own mistake.
+
+        `index` is the place in the log of the command that it was decided from.
+        """
         match record:
             case TopicCreated():
                 topic = Topic(name=record.name, topic_id=record.topic_id, created_ms=record.created_ms)
@@ -214,6 +329,8 @@ class Image:
                 self._configs.pop((ConfigResourceType.TOPIC, topic.name), None)
                 self._sorted_topics = None
                 self.partition_count -= len(topic.partitions)
+                for number, partition in enumerate(topic.partitions):
+                    self._displace((topic.name, number), partition.replicas)
             case ConfigChanged():
                 self._replay_config_changed(record)
             case ProducerIdsAllocated():
@@ -227,9 +344,23 @@ class Image:
                     rack=record.rack,
                     fenced=record.fenced,
                     registered_ms=record.registered_ms,
+                    registered_index=index,
                 )
             case BrokerChanged():
-                self._brokers[record.broker_id] = replace(self._brokers[record.broker_id], fenced=record.fenced)
+                before = self._brokers[record.broker_id]
+                begins = record.in_controlled_shutdown and not before.in_controlled_shutdown
+                self._brokers[record.broker_id] = replace(
+                    before,
+                    fenced=record.fenced,
+                    in_controlled_shutdown=record.in_controlled_shutdown,
+                    shutdown_index=index if begins else before.shutdown_index,
+                )
+            case BrokerUnregistered():
+                del self._brokers[record.broker_id]
+            case FeatureChanged():
+                self._features[record.name] = record.level
+                if record.level == 0:
+                    del self._features[record.name]
             case ClusterFormatted():
                 self.cluster_id = record.cluster_id
             case _:
@@ -242,6 +373,19 @@ class Image:
         self.partition_count += len(topic.partitions)
         if "." in topic.name or "_" in topic.name:
             self._colliding[topic.name.replace(".", "_")] = topic.name
+        for number, partition in enumerate(topic.partitions):
+            self._place((topic.name, number), partition.replicas)
+
+    def _place(self, key: tuple[str, int], replicas: tuple[BrokerId, ...]) -> None:
+        for broker_id in replicas:
+            self._placed.setdefault(broker_id, set()).add(key)
+
+    def _displace(self, key: tuple[str, int], replicas: tuple[BrokerId, ...]) -> None:
+        for broker_id in replicas:
+            placed = self._placed[broker_id]
+            placed.remove(key)
+            if not placed:
+                del self._placed[broker_id]
 
     def _replay_partition_created(self, record: PartitionCreated) -> None:
         partitions = self._topics_by_id[record.topic_id].partitions
@@ -255,15 +399,27 @@ class Image:
         )
         partitions.append(partition)
         self.partition_count += 1
+        self._place((record.topic, record.partition), record.replicas)
 
     def _replay_partition_changed(self, record: PartitionChanged) -> None:
         partitions = self._topics_by_id[record.topic_id].partitions
-        partitions[record.partition] = replace(
-            partitions[record.partition],
+        before = partitions[record.partition].replicas
+        if record.replicas != before:
+            key = (record.topic, record.partition)
+            self._displace(key, before)
+            self._place(key, record.replicas)
+        partitions[record.partition] = Partition(
+            replicas=record.replicas,
             isr=record.isr,
             leader=record.leader,
             leader_epoch=record.leader_epoch,
             partition_epoch=record.partition_epoch,
+            adding_replicas=record.adding_replicas,
+            removing_replicas=record.removing_replicas,
+            eligible_leader_replicas=record.eligible_leader_replicas,
+            last_known_elr=record.last_known_elr,
+            is_recovering=record.is_recovering,
+            offline_replicas=record.offline_replicas,
         )
 
     def _replay_config_changed(self, record: ConfigChanged) -> None:
@@ -299,6 +455,8 @@ class Image:
                 for (kind, resource), configs in sorted(self._configs.items())
                 for name, value in sorted(configs.items())
             ),
+            features=tuple(_SavedFeature(name=name, level=level) for name, level in sorted(self._features.items())),
+            submissions=self.submissions.saved(),
         )
         return pack([SCHEMA, to_plain(saved)])
 
@@ -308,7 +466,7 @@ class Image:
         plain = unpack(data)
         if type(plain) is not list or len(plain) != 2:
             raise CodecError("not a metadata snapshot")
-        if plain[0] != SCHEMA:
+        if plain[0] not in (1, 2, SCHEMA):
             raise NewerSchemaError(
                 f"another version of kraftpy wrote this metadata (a snapshot of schema {plain[0]}, this one knows "
                 f"{SCHEMA}): upgrade this node"
@@ -330,4 +488,6 @@ class Image:
         for config in saved.configs:
             key = (config.resource_type, config.resource_name)
             image._configs.setdefault(key, {})[config.name] = config.value
+        image._features = {feature.name: feature.level for feature in saved.features}
+        image.submissions = Submissions(saved.submissions)
         return image

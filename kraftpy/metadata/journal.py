@@ -7,8 +7,9 @@ Made to be a Raft log's disk: a single node uses it today, a quorum of several c
     durable_index = journal.sync()                            # blocking: what may now be applied and answered
     journal.save_snapshot(index, term, data)                  # blocking: entries up to `index` are no longer kept
 
-`append` and `truncate_from` are for the owner's event loop and may overlap a `sync` or a `save_snapshot` of what is
-applied, which run in a thread, one at a time. So many appends share one sync, and no disk is waited for on the loop.
+`append`, `truncate_from` and `note_vote` are for the owner's event loop and may overlap a `sync` or a `save_snapshot`
+of what is applied, which run in a thread, one at a time. So many appends share one sync, and no disk is waited for on
+the loop.
 
 What makes it safe:
 * Every record carries a checksum over its place in the file and its content, and how far the file was known to be
@@ -29,6 +30,7 @@ import struct
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -122,6 +124,11 @@ class Journal:
         self._term_starts: list[int] = [0]  # where each run of one term begins, by index,
         self._terms: list[int] = [0]  # and that term
         self._vote = _Vote(term=0, voted_for=None, base_index=0, length=0)
+        self._newest_vote: tuple[int, str | None] = (0, None)  # the loop's
+        self._unwritten_votes: deque[tuple[int, str | None]] = deque()  # as `_unwritten`
+        self._is_writing = False
+        self._cut = 0  # what the lowest unwritten truncation leaves,
+        self._cuts_made = self._cuts_written = 0  # while these differ
 
     # -- what it holds
 
@@ -143,7 +150,14 @@ class Journal:
     @property
     def durable_index(self) -> int:
         """The newest entry that survives a power loss."""
+        if self._cuts_made != self._cuts_written:
+            return min(self._durable_index, self._cut)
         return self._durable_index
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether something waits for a sync, or is in one: ask on the loop."""
+        return self._is_writing or bool(self._unwritten) or bool(self._unwritten_votes)
 
     @property
     def term(self) -> int:
@@ -170,6 +184,7 @@ class Journal:
         """
         names = self._directory.names()
         self._vote = self._read_vote() if VOTE in names else self._vote
+        self._newest_vote = (self._vote.term, self._vote.voted_for)
         snapshot = self._read_snapshot() if SNAPSHOT in names else None
         if JOURNAL not in names:
             if snapshot or VOTE in names:
@@ -216,35 +231,58 @@ class Journal:
         self._check_usable()
         if not self._base_index < index <= self._last_index:
             raise ValueError(f"there is no entry {index} to drop: they are {self.first_index} to {self._last_index}")
+        is_first = self._cuts_made == self._cuts_written
+        self._cut = index - 1 if is_first else min(self._cut, index - 1)
+        self._cuts_made += 1
         self._last_index = index - 1
         while self._term_starts[-1] >= index:
             del self._term_starts[-1], self._terms[-1]
         self._unwritten.append(_Record(_Kind.TRUNCATE, index, 0, b""))
 
+    def note_vote(self, term: int, voted_for: str | None) -> None:
+        """Take a term, and this node's vote in it, for the next `sync`. Neither may be told to anybody before."""
+        self._check_usable()
+        self._check_vote(term, voted_for)
+        self._newest_vote = (term, voted_for)
+        self._unwritten_votes.append(self._newest_vote)
+
     # -- writing, in a thread
 
     def sync(self) -> int:
-        """Write and sync all that was appended before the call; the index that is then durable. Blocking."""
+        """Write and sync all that was appended or noted before the call; the index that is then durable. Blocking."""
         self._check_usable()
-        count = len(self._unwritten)
-        if not count:
-            return self._durable_index
+        with self._writing():
+            self._sync_votes()
+            if self._unwritten:
+                self._sync_entries()
+        return self._durable_index
+
+    def _sync_votes(self) -> None:
+        vote = None
+        for _ in range(len(self._unwritten_votes)):
+            vote = self._unwritten_votes.popleft()
+        if vote is not None:
+            self._write_vote(self._vote._replace(term=vote[0], voted_for=vote[1]))
+
+    def _sync_entries(self) -> None:
         assert self._file is not None
-        self._failed = True  # until it has not: a half written or unsynced file is not to be continued
         synced, end = self._end, self._end
         parts = []
-        durable = self._durable_index
-        for _ in range(count):
+        durable, cuts = self._durable_index, 0
+        for _ in range(len(self._unwritten)):
             record = self._unwritten.popleft()
             parts.append(_encode(record, end, synced))
             end += len(parts[-1])
-            durable = record.index if record.kind is _Kind.ENTRY else min(durable, record.index - 1)
+            if record.kind is _Kind.ENTRY:
+                durable = record.index
+            else:
+                durable = min(durable, record.index - 1)
+                cuts += 1
         self._file.write(synced, b"".join(parts))
         self._file.sync()
         self._end = end
         self._durable_index = durable
-        self._failed = False
-        return durable
+        self._cuts_written += cuts
 
     def save_snapshot(self, index: int, term: int, data: bytes) -> None:
         """Keep the state after `index` in place of the entries up to it. Blocking.
@@ -255,29 +293,27 @@ class Journal:
         self._check_usable()
         if index <= self._base_index:
             raise ValueError(f"the snapshot of entry {index} is not newer than that of entry {self._base_index}")
-        ours = index <= self._durable_index and self.term_at(index) == term
-        self._failed = True
-        self._directory.replace(SNAPSHOT, _encode_snapshot(index, term, data))
-        entries: list[Entry] = []
-        if ours:
-            if index < self._durable_index:
-                entries = _after(index, term, self._scan(self._directory.read(JOURNAL)))
-            self._replace_file(index, term, entries, keep_newer=True)
-        else:
-            self._unwritten.clear()
-            self._replace_file(index, term, entries)
-        self._failed = False
+        ours = index <= self.durable_index and self.term_at(index) == term
+        with self._writing():
+            self._directory.replace(SNAPSHOT, _encode_snapshot(index, term, data))
+            entries: list[Entry] = []
+            if ours:
+                if index < self._durable_index:
+                    entries = _after(index, term, self._scan(self._directory.read(JOURNAL)))
+                self._replace_file(index, term, entries, keep_newer=True)
+            else:
+                self._unwritten.clear()
+                self._cuts_written = self._cuts_made
+                self._replace_file(index, term, entries)
 
     def set_vote(self, term: int, voted_for: str | None) -> None:
         """Make a term and this node's vote in it durable, before either is told to anybody. Blocking."""
         self._check_usable()
-        if term < self.term or (term == self.term and self.voted_for is not None and voted_for != self.voted_for):
-            raise ValueError(
-                f"the vote of term {self.term} for {self.voted_for} cannot become term {term}, {voted_for}"
-            )
-        self._failed = True
-        self._write_vote(self._vote._replace(term=term, voted_for=voted_for))
-        self._failed = False
+        self._check_vote(term, voted_for)
+        self._newest_vote = (term, voted_for)
+        with self._writing():
+            self._unwritten_votes.clear()
+            self._write_vote(self._vote._replace(term=term, voted_for=voted_for))
 
     # -- the journal file
 
@@ -286,6 +322,23 @@ class Journal:
             raise JournalError(f"the metadata journal in {self._directory.path} failed earlier; restart the broker")
         if self._file is None:
             raise JournalError("the metadata journal is not open")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A half written or unsynced file is not to be continued."""
+        self._is_writing = True
+        try:
+            yield
+        except BaseException:
+            self._failed = True
+            raise
+        finally:
+            self._is_writing = False
+
+    def _check_vote(self, term: int, voted_for: str | None) -> None:
+        old_term, old_vote = self._newest_vote
+        if term < old_term or (term == old_term and old_vote is not None and voted_for != old_vote):
+            raise ValueError(f"the vote of term {old_term} for {old_vote} cannot become term {term}, {voted_for}")
 
     def _note_term(self, index: int, term: int) -> None:
         if term != self._terms[-1]:

@@ -6,8 +6,8 @@ that exist. Followers are taken going on round the circle, the rack with the few
 each lap starts them one step further, so that the partitions of a broker that dies do not all fall to the same
 neighbour.
 
-A fenced broker never leads a new partition, and follows only where its rack has no other to offer. Left out: weighing
-brokers by the space or traffic they have.
+A broker that is fenced or about to stop never leads a new partition, and follows only where its rack has no other to
+offer. Left out: weighing brokers by the space or traffic they have.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def place(
 
     `after` leads the partition before the first of these, where a topic grows. Raises `CannotPlaceError`.
     """
-    leaders = _circle([broker for broker in brokers if not broker.fenced])
+    leaders = _circle([broker for broker in brokers if broker.is_active])
     if not leaders:
         raise CannotPlaceError("no broker is active")
     if replication_factor > len(brokers):
@@ -53,12 +53,12 @@ def place(
 
 
 def _followers(leader: Broker, others: list[Broker], count: int) -> list[BrokerId]:
-    """The first `count` of `others` to choose: least used rack, then not fenced, then as they stand."""
+    """The first `count` of `others` to choose: least used rack, then active, then as they stand."""
     used = {leader.rack or "": 1}
     rest = list(others)
     chosen: list[BrokerId] = []
     for _ in range(count):
-        best = min(rest, key=lambda broker: (used.get(broker.rack or "", 0), broker.fenced))
+        best = min(rest, key=lambda broker: (used.get(broker.rack or "", 0), not broker.is_active))
         rest.remove(best)
         used[best.rack or ""] = used.get(best.rack or "", 0) + 1
         chosen.append(best.broker_id)

@@ -6,22 +6,21 @@ reads them to learn what changed (which logs to open, which settings to apply ag
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kraftpy.metadata.commands import ConfigResourceType, Endpoint
+from kraftpy.metadata.frozen import frozen
 from kraftpy.types import BrokerId, LeaderEpoch, Millis, ProducerId, TopicId
 
 NO_LEADER = BrokerId(-1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ClusterFormatted:
     """The cluster has an id."""
 
     cluster_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BrokerRegistered:
     """A broker process is known; it replaces an earlier one of the same id."""
 
@@ -34,15 +33,23 @@ class BrokerRegistered:
     registered_ms: Millis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BrokerChanged:
-    """A broker was fenced or unfenced."""
+    """A broker was fenced or unfenced, or begins to shut down; this is how it is now."""
 
     broker_id: BrokerId
     fenced: bool
+    in_controlled_shutdown: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
+class BrokerUnregistered:
+    """A broker is no longer known."""
+
+    broker_id: BrokerId
+
+
+@frozen
 class TopicCreated:
     """A topic exists, without partitions yet: they follow, in order from 0."""
 
@@ -51,7 +58,7 @@ class TopicCreated:
     created_ms: Millis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TopicDeleted:
     """A topic, its partitions and its settings are gone."""
 
@@ -59,7 +66,7 @@ class TopicDeleted:
     topic_id: TopicId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PartitionCreated:
     """The topic's next partition exists, in a new topic or in one that grows."""
 
@@ -69,24 +76,31 @@ class PartitionCreated:
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
     leader: BrokerId
-    leader_epoch: LeaderEpoch = LeaderEpoch(0)  # noqa: RUF009 - an int
+    leader_epoch: LeaderEpoch = LeaderEpoch(0)
     partition_epoch: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PartitionChanged:
-    """A partition's leader or in-sync replicas are now these. `leader` is `NO_LEADER` while nobody may lead."""
+    """A partition's whole state is now this. `leader` is `NO_LEADER` while nobody may lead."""
 
     topic: str
     topic_id: TopicId
     partition: int
+    replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
     leader: BrokerId
     leader_epoch: LeaderEpoch
     partition_epoch: int
+    adding_replicas: tuple[BrokerId, ...] = ()
+    removing_replicas: tuple[BrokerId, ...] = ()
+    eligible_leader_replicas: tuple[BrokerId, ...] = ()
+    last_known_elr: tuple[BrokerId, ...] = ()
+    is_recovering: bool = False
+    offline_replicas: tuple[BrokerId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConfigChanged:
     """A setting has this value; None means that it is no longer set."""
 
@@ -96,7 +110,7 @@ class ConfigChanged:
     value: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProducerIdsAllocated:
     """Every producer id below `next_producer_id` is given away."""
 
@@ -104,14 +118,24 @@ class ProducerIdsAllocated:
     next_producer_id: ProducerId
 
 
+@frozen
+class FeatureChanged:
+    """A feature is finalized at this level; 0 means that it is not."""
+
+    name: str
+    level: int
+
+
 Record = (
     ClusterFormatted
     | BrokerRegistered
     | BrokerChanged
+    | BrokerUnregistered
     | TopicCreated
     | TopicDeleted
     | PartitionCreated
     | PartitionChanged
     | ConfigChanged
     | ProducerIdsAllocated
+    | FeatureChanged
 )

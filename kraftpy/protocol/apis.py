@@ -151,14 +151,23 @@ APIS: dict[int, Api] = {
         Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, 4),
         Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, 4),
         Api(ApiKey.ALTER_CONFIGS, 0, 2, 2),
+        Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, 2),
         Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, 2),
         Api(ApiKey.CREATE_PARTITIONS, 0, 3, 2),
         Api(ApiKey.DELETE_GROUPS, 0, 2, 2),
+        Api(ApiKey.ELECT_LEADERS, 0, 2, 2),
         Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1),
+        Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, 0),
+        Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, 0),
         Api(ApiKey.OFFSET_DELETE, 0, 0, 1),
+        Api(ApiKey.DESCRIBE_QUORUM, 0, 2, 0),
+        Api(ApiKey.UPDATE_FEATURES, 0, 2, 0),
         Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0),
         Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, 0),
+        Api(ApiKey.UNREGISTER_BROKER, 0, 0, 0),
         Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0),
+        Api(ApiKey.ADD_RAFT_VOTER, 0, 1, 0),
+        Api(ApiKey.REMOVE_RAFT_VOTER, 0, 0, 0),
     )
 }
 """What is advertised, by API key."""

@@ -148,14 +148,39 @@ def encode_response(api_key: int, api_version: int, correlation_id: int, message
     """
     if api_key == _API_VERSIONS and api_version not in APIS[api_key]:
         api_version = 0
+    return _frame(_response_header(api_key, api_version, correlation_id), message, api_version)
+
+
+def encode_response_parts(
+    api_key: int, api_version: int, correlation_id: int, message: object, apart_from: int
+) -> list[Buffer]:
+    """As `encode_response`, in pieces: what is at least `apart_from` bytes long is one of its own, and not copied.
+
+    `records` that are not bytes, but have a length, are passed on as they are.
+    """
+    pieces: list[Buffer] = []
+    between: list[Buffer] = []
+    for part in _parts(_response_header(api_key, api_version, correlation_id), message, api_version):
+        if isinstance(part, bytes) and len(part) < apart_from:
+            between.append(part)
+            continue
+        pieces += (b"".join(between), part)
+        between = []
+    pieces.append(b"".join(between))
+    return [piece for piece in pieces if piece]
+
+
+def _response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
     header = _SIZE.pack(correlation_id)
-    if response_header_version(api_key, api_version) == 1:
-        header += b"\0"
-    return _frame(header, message, api_version)
+    return header + b"\0" if response_header_version(api_key, api_version) == 1 else header
 
 
 def _frame(header: bytes, message: object, version: int) -> bytes:
+    return b"".join(_parts(header, message, version))
+
+
+def _parts(header: bytes, message: object, version: int) -> list[Buffer]:
     parts: list[Buffer] = [b"", header]
     schema.encode_into(parts, message, version)
     parts[0] = _SIZE.pack(sum(map(len, parts)))
-    return b"".join(parts)
+    return parts

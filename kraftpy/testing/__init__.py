@@ -1,1 +1,30 @@
-"""For users: an embedded broker, and files in memory for tests of what keeps files."""
+"""For users: a broker and a cluster for tests, and files in memory for tests of what keeps files.
+
+The names are loaded when first used: pytest loads this package, for its plugin, at each start.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kraftpy.testing.async_cluster import AsyncCluster
+    from kraftpy.testing.cluster import EmbeddedBroker
+    from kraftpy.testing.nodes import Cluster
+    from kraftpy.testing.server_process import BrokerDied
+
+__all__ = ["AsyncCluster", "BrokerDied", "Cluster", "EmbeddedBroker"]
+
+_WHERE = {
+    "AsyncCluster": "kraftpy.testing.async_cluster",
+    "BrokerDied": "kraftpy.testing.server_process",
+    "Cluster": "kraftpy.testing.nodes",
+    "EmbeddedBroker": "kraftpy.testing.cluster",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)

@@ -1,29 +1,25 @@
 """A real broker for a test, a notebook or a demo: its own process, its own directory, a free port.
 
 `EmbeddedBroker` is a context manager around `kraftpy server`. The process ends with the `with` block, and its data
-too unless `data_dir` was given. Nothing here is a mock: the same code serves in production.
+too unless `data_dir` was given. Nothing here is a mock: the same code serves in production. Several nodes at once are
+`kraftpy.testing.nodes.Cluster`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import selectors
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
 
+from kraftpy.testing.server_process import BrokerDied, ServerProcess
+
+__all__ = ["BrokerDied", "EmbeddedBroker"]
+
 _READY = re.compile(r"ready: node \d+, \w+://(?P<address>\S+:\d+)")
-
-
-class BrokerDied(RuntimeError):
-    """The broker's process did not become ready, or ended; the message holds what it wrote."""
 
 
 class EmbeddedBroker:
@@ -46,7 +42,7 @@ class EmbeddedBroker:
         self._settings = dict(settings or {})
         self._start_timeout = start_timeout
         self._stop_timeout = stop_timeout
-        self._process: subprocess.Popen[str] | None = None
+        self._process: ServerProcess | None = None
         self._port = 0
         self.bootstrap = ""
         self.ready_line = ""
@@ -85,33 +81,19 @@ class EmbeddedBroker:
             "log.dirs": str(self.data_dir / "logs"),
             **self._settings,
         }
-        command = [sys.executable, "-m", "kraftpy", "server"]
-        for name, value in settings.items():
-            command += ["--override", f"{name}={value}"]
-        # A broker started by a test must not pick up settings meant for another one.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
-        with (self.data_dir / "server.log").open("a") as errors:
-            self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True, env=environment
-            )
-        self.ready_line = self._first_line()
+        arguments = [part for name, value in settings.items() for part in ("--override", f"{name}={value}")]
+        self._process = ServerProcess(arguments, log=self.data_dir / "server.log", own_session=False)
+        try:
+            self.ready_line = self._process.wait_ready(time.monotonic() + self._start_timeout)
+        except BrokerDied:
+            self._process = None
+            raise
         match = _READY.search(self.ready_line)
         if match is None:
             self.kill()
-            raise BrokerDied(f"the broker did not become ready: {self.ready_line or self.log_text[-2000:]}")
+            raise BrokerDied(f"the broker did not become ready: {self.ready_line}")
         self.bootstrap = match["address"]
         self._port = int(self.bootstrap.rpartition(":")[2])
-
-    def _first_line(self) -> str:
-        process = self._process
-        assert process is not None
-        assert process.stdout is not None
-        deadline = time.monotonic() + self._start_timeout
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            if not selector.select(max(0.0, deadline - time.monotonic())):
-                return ""
-        return process.stdout.readline()
 
     def stop(self) -> int:
         """SIGTERM, and wait; the exit status. Does nothing when it is not running."""
@@ -123,18 +105,7 @@ class EmbeddedBroker:
 
     def _end(self, number: signal.Signals) -> int:
         process, self._process = self._process, None
-        if process is None:
-            return 0
-        if process.stdout is not None:
-            process.stdout.close()
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(number)
-        try:
-            return process.wait(self._stop_timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise BrokerDied(f"the broker did not stop within {self._stop_timeout:g} s and was killed") from None
+        return 0 if process is None else process.end(number, self._stop_timeout)
 
     def close(self) -> None:
         """Stop, and remove the data unless its directory was given."""

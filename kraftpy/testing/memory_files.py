@@ -8,19 +8,27 @@ random numbers. Handles from before it raise. The same seed gives the same disk.
 * `Loss.EVERYTHING`: nothing that was not synced survives.
 * `Loss.PREFIX`: of each file, its first un-synced writes survive, the last of them in part (torn).
 * `Loss.SECTORS`: each 512-byte sector of each un-synced write survives or not on its own; holes read as zeros.
+* `Loss.REORDERED`: each sector of a file is as it was at some moment since the last sync, and the file's size as it was
+  at some moment, all of them drawn on their own; and of a directory's changes any may survive without those before.
 * `Loss.NOTHING`: the process died, the machine did not.
 
-Names survive as a prefix of their directory's changes, in order, as on a journaled file system; with EVERYTHING none,
-with NOTHING all of them. A sync that failed loses what it should have synced, even if a later one succeeds, as on
-Linux.
+Names survive as a prefix of their directory's changes, in order, and each directory has a prefix of its own; with
+EVERYTHING none, with NOTHING all of them. With REORDERED a change survives alone, but for what it rests on: changes of
+the same name before it (a rename has two names, and is whole or not at all). That is harsher than any one file system:
+ext4 and XFS commit one journal in order, so that names survive as a prefix of all changes there were, and a sync of
+anything commits what came before it; btrfs brings single files and names forward out of that order by its log tree.
+What POSIX promises of a sync is all that is relied on here: a file's own bytes and size, a directory's own names.
 
-Left out: reordering of changes between directories is total (each has a prefix of its own), hard links, access rights.
+A sync that failed loses what it should have synced, even if a later one succeeds, as on Linux.
+
+Left out: hard links, renames from one directory to another (the port has none), access rights.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Callable
 from enum import Enum
 from random import Random
@@ -37,6 +45,7 @@ class Loss(Enum):
     EVERYTHING = "everything"
     PREFIX = "prefix"
     SECTORS = "sectors"
+    REORDERED = "reordered"
     NOTHING = "nothing"
 
 
@@ -58,9 +67,10 @@ class _Content:
         self.changes.append(change)
 
     def sync(self) -> None:
-        for change in self.changes:
+        done = len(self.changes)  # while a thread syncs, others may write on: that is not synced
+        for change in self.changes[:done]:
             _apply(self.durable, change)
-        self.changes.clear()
+        del self.changes[:done]
 
     def crash(self, loss: Loss, random: Random) -> None:
         if loss is Loss.NOTHING:
@@ -85,8 +95,35 @@ class _Content:
                     if random.random() < 0.5:
                         _apply(self.durable, (position + at, data[at:end]))
                     at = end
+        elif loss is Loss.REORDERED and self.changes:
+            self.durable = _reordered(self.durable, self.changes, random)
         self.data = bytearray(self.durable)
         self.changes.clear()
+
+
+def _reordered(durable: bytearray, changes: list[_Change], random: Random) -> bytearray:
+    """A file of which each sector, and the size, is as it was at some moment: before the changes, or after any."""
+    newest = len(changes)
+    share = random.choice([0.0, 0.5, 0.9, 1.0])  # how much of it the disk had got around to
+
+    def moment() -> int:
+        return newest if random.random() < share else random.randrange(newest + 1)
+
+    ends = [len(durable)]
+    for position, written in changes:
+        ends.append(position if written is None else max(ends[-1], position + len(written)))
+    size = ends[moment()]
+    sectors: dict[int, list[int]] = {}
+    for start in range(0, max(ends), _SECTOR_BYTES):
+        sectors.setdefault(moment(), []).append(start)
+    result, state = bytearray(max(ends)), bytearray(durable)
+    for number in range(newest + 1):
+        if number:
+            _apply(state, changes[number - 1])
+        for start in sectors.get(number, ()):
+            part = state[start : start + _SECTOR_BYTES]
+            result[start : start + len(part)] = part
+    return result[:size]
 
 
 def _apply(data: bytearray, change: _Change) -> None:
@@ -102,33 +139,51 @@ def _apply(data: bytearray, change: _Change) -> None:
     data[position : position + len(written)] = written
 
 
-class _Folder:
-    """A directory: its names now and on the platter, and every state in between since the last sync."""
+_Names = dict[str, "_Content | _Folder | None"]  # what a change made of names: another node, or (None) nothing
 
-    __slots__ = ("durable", "names", "states")
+
+class _Folder:
+    """A directory: its names now and on the platter, and the changes in between."""
+
+    __slots__ = ("changes", "durable", "names")
 
     def __init__(self) -> None:
         self.names: dict[str, _Content | _Folder] = {}
         self.durable: dict[str, _Content | _Folder] = {}
-        self.states: list[dict[str, _Content | _Folder]] = []
+        self.changes: list[_Names] = []
 
-    def changed(self) -> None:
-        self.states.append(dict(self.names))
+    def changed(self, *names: str) -> None:
+        """These names, together, are what they are now."""
+        self.changes.append({name: self.names.get(name) for name in names})
 
     def sync(self) -> None:
         self.durable = dict(self.names)
-        self.states.clear()
+        self.changes.clear()
 
     def crash(self, loss: Loss, random: Random) -> None:
-        if loss in (Loss.PREFIX, Loss.SECTORS) and self.states:
-            kept = random.randrange(len(self.states) + 1)
-            if kept:
-                self.durable = self.states[kept - 1]
+        if loss in (Loss.PREFIX, Loss.SECTORS) and self.changes:
+            for change in self.changes[: random.randrange(len(self.changes) + 1)]:
+                self._survived(change)
+        elif loss is Loss.REORDERED and self.changes:
+            share = random.choice([0.2, 0.5, 0.8, 1.0])
+            lost: set[str] = set()
+            for change in self.changes:
+                if random.random() < share and lost.isdisjoint(change):
+                    self._survived(change)
+                else:
+                    lost.update(change)
         if loss is not Loss.NOTHING:
             self.names = dict(self.durable)
-            self.states.clear()
+            self.changes.clear()
         for _, node in sorted(self.names.items()):
             node.crash(loss, random)
+
+    def _survived(self, change: _Names) -> None:
+        for name, node in change.items():
+            if node is None:
+                self.durable.pop(name, None)
+            else:
+                self.durable[name] = node
 
 
 class _Fault:
@@ -150,6 +205,8 @@ class MemoryDisk:
         """Writes beyond it end part-way with ENOSPC. None: no end."""
         self.generation = 0
         self.syncs = 0
+        self.bytes_read: Counter[str] = Counter()
+        """Per path, what was read through the port."""
         self.on_operation: Callable[[str, str], None] | None = None
         """Called with operation and path before each; what it raises is what the operation raises."""
         self._used_bytes = 0
@@ -172,10 +229,12 @@ class MemoryDisk:
         self._faults.clear()
 
     def crash(self, random: Random, loss: Loss | None = None) -> None:
-        """Lose power. Without `loss`, `random` draws one of PREFIX, SECTORS and EVERYTHING."""
+        """Lose power. Without `loss`, `random` draws one of those that lose something."""
         self.generation += 1
         self._faults.clear()
-        self._root.crash(random.choice([Loss.PREFIX, Loss.SECTORS, Loss.EVERYTHING]) if loss is None else loss, random)
+        if loss is None:
+            loss = random.choice([Loss.PREFIX, Loss.SECTORS, Loss.EVERYTHING, Loss.REORDERED])
+        self._root.crash(loss, random)
         self._used_bytes = _size(self._root)
 
     def damage(self, path: str, position: int, mask: int = 1) -> None:
@@ -247,7 +306,9 @@ class MemoryFile:
         self._check("read")
         if position < 0 or length < 0:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self._path)
-        return bytes(self._content.data[position : position + length])
+        data = bytes(self._content.data[position : position + length])
+        self._disk.bytes_read[self._path] += len(data)
+        return data
 
     def write(self, position: int, data: Buffer) -> None:
         """All of `data` at `position`; where that fails, a part of it."""
@@ -277,6 +338,9 @@ class MemoryFile:
         self._check("truncate")
         self._disk.room_for(size - len(self._content.data))
         self._content.apply((size, None))
+
+    def reserve(self, position: int, length: int) -> None:
+        """Nothing: memory has no extents."""
 
     def sync(self) -> None:
         """Make what was written durable; what a failed sync should have made so is lost."""
@@ -328,7 +392,7 @@ class MemoryDirectory:
         content = self._folder.names.get(name)
         if content is None:
             content = self._folder.names[name] = _Content()
-            self._folder.changed()
+            self._folder.changed(name)
         return MemoryFile(self._disk, self._file(content, name), f"{self._path}/{name}")
 
     def _file(self, node: _Content | _Folder, name: str) -> _Content:
@@ -345,15 +409,22 @@ class MemoryDirectory:
         node = self._folder.names.get(name)
         if node is None:
             raise self._missing(name)
-        return bytes(self._file(node, name).data)
+        data = bytes(self._file(node, name).data)
+        self._disk.bytes_read[f"{self._path}/{name}"] += len(data)
+        return data
 
     def replace(self, name: str, data: Buffer) -> None:
-        """Make `name` hold exactly `data`, atomically and durably."""
+        """Make `name` hold exactly `data`, atomically and durably.
+
+        Two operations for `on_operation`: `replace` before anything, `replaced` when the directory has to be synced.
+        """
         self._check("replace", name)
         if self._disk.room_for(len(data)) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{self._path}/{name}")
         self._drop(name)
         self._folder.names[name] = _Content(bytes(data))
+        self._folder.changed(name)
+        self._check("replaced", name)
         self._disk.syncs += 1
         self._folder.sync()
 
@@ -365,14 +436,14 @@ class MemoryDirectory:
         node = self._folder.names.pop(old)
         self._drop(new)
         self._folder.names[new] = node
-        self._folder.changed()
+        self._folder.changed(old, new)
 
     def delete(self, name: str) -> None:
         """Delete a file or a whole directory; missing is fine."""
         self._check("delete", name)
         if name in self._folder.names:
             self._drop(name)
-            self._folder.changed()
+            self._folder.changed(name)
 
     def _drop(self, name: str) -> None:
         node = self._folder.names.pop(name, None)
@@ -385,7 +456,7 @@ class MemoryDirectory:
         node = self._folder.names.get(name)
         if node is None:
             node = self._folder.names[name] = _Folder()
-            self._folder.changed()
+            self._folder.changed(name)
         if not isinstance(node, _Folder):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), f"{self._path}/{name}")
         return MemoryDirectory(self._disk, node, f"{self._path}/{name}")

@@ -87,6 +87,8 @@ def _one(
         return chance.choice(POOLS[field.name])
     if "partition" in field.name and field.name not in ("partition_max_bytes",):
         return chance.choice(PARTITIONS)
+    if wire.code == "H":
+        return chance.choice((0, 1, 9092, 2**16 - 1))
     top = 2 ** ({"b": 8, "h": 16, "i": 32, "q": 64}[wire.code] - 1)
     return chance.choice((0, 0, 1, -1, 100, -top, top - 1)) if wire.code != "b" else chance.choice((0, 1, -1, 5))
 

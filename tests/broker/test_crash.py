@@ -1,7 +1,7 @@
 """SIGKILL at any moment: what was acknowledged is there, in order, once, and the broker goes on.
 
-The page cache survives a killed process, so this must hold with and without `flush.messages`; what must hold when the
-power goes is tested against a disk in memory (tests/log, tests/metadata).
+The page cache survives a killed process, so this must hold with and without syncs before the answers; what must hold
+when the power goes is tested against a disk in memory (tests/log, tests/metadata, test_flush_before_ack).
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ SEED = 20261121
 ROUNDS = 6
 PARTITIONS = 2
 IN_FLIGHT = 1000
+SYNCING_NAMES = ["page cache", "flush.messages", "flush.before.ack"]
+SYNCING: list[dict[str, str]] = [{}, {"flush_messages": "1"}, {"kraftpy_flush_before_ack": "true"}]
 
 
 class Writer:
@@ -115,15 +117,15 @@ def check(bootstrap: str, topic: str, writer: Writer) -> None:
                 assert by_offset[offset] == str(number).encode()
 
 
-@pytest.mark.parametrize("flush_messages", ["1", "9223372036854775807"])
-def test_no_acknowledged_record_is_lost(start_broker: StartBroker, flush_messages: str) -> None:
+@pytest.mark.parametrize("syncing", SYNCING, ids=SYNCING_NAMES)
+def test_no_acknowledged_record_is_lost(start_broker: StartBroker, syncing: dict[str, str]) -> None:
     """Killed again and again under a producer that goes on; segments are small, so that rolls are hit too."""
     chance = Random(SEED)
     broker = start_broker()
     topic = "crashed"
     with connect(broker.bootstrap) as connection:
         small = {"internal_segment_bytes": "32768", "index_interval_bytes": "256"}
-        create_topic(connection, topic, PARTITIONS, flush_messages=flush_messages, **small)
+        create_topic(connection, topic, PARTITIONS, **syncing, **small)
     writer = Writer(broker.bootstrap, topic)
     try:
         for _ in range(ROUNDS):
@@ -190,10 +192,14 @@ def test_a_flipped_bit_before_the_recovery_point_is_not_served_as_good(start_bro
     assert read_all(broker.bootstrap, "flipped") == [(number, b"%d" % number) for number in range(5)]
 
 
-@pytest.mark.parametrize("flush_messages", ["1", "9223372036854775807"])
-def test_committed_offsets_survive(start_broker: StartBroker, flush_messages: str) -> None:
+@pytest.mark.parametrize(
+    "syncing",
+    [{}, {"log.flush.interval.messages": "1"}, {"kraftpy.flush.before.ack": "true"}],
+    ids=SYNCING_NAMES,
+)
+def test_committed_offsets_survive(start_broker: StartBroker, syncing: dict[str, str]) -> None:
     """With a sync before each answer too: then answers come later than what follows them is asked."""
-    broker = start_broker(settings={"offsets.topic.num.partitions": "4", "log.flush.interval.messages": flush_messages})
+    broker = start_broker(settings={"offsets.topic.num.partitions": "4", **syncing})
     with connect(broker.bootstrap) as connection:
         create_topic(connection, "read", PARTITIONS)
         for number in range(100):

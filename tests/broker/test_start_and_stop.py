@@ -11,8 +11,11 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
-from broker_wire import StartBroker, ask, connect, fetch_request, is_closed, produce_values, read_all, serves
+from broker_wire import StartBroker, ask, connect, fetch, fetch_request, is_closed, produce_values, read_all, serves
 
+from kraftpy.broker.directories import LogDirectories
+from kraftpy.broker.runtime import OsDirectory, SystemClock
+from kraftpy.config import BrokerConfig
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.frames import encode_request
@@ -145,12 +148,17 @@ def test_a_missing_metadata_journal_is_noticed(start_broker: StartBroker) -> Non
     assert "journal" in line
 
 
-def test_a_partition_whose_topic_cannot_be_told(start_broker: StartBroker) -> None:
-    logs = stopped_broker(start_broker)
-    (logs / "kept-0" / "partition.metadata").write_text("version: 0\ntopic_id: ?\n")
-    status, line = refused("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={logs}", cwd=logs.parent)
-    assert status == DAMAGE
-    assert "partition.metadata" in line
+def test_a_partition_whose_topic_cannot_be_told_is_offline_and_the_others_are_served(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    write(broker.bootstrap, "kept", b"one")
+    write(broker.bootstrap, "damaged", b"two")
+    broker.stop()
+    (broker.data_dir / "logs" / "damaged-0" / "partition.metadata").write_text("version: 0\ntopic_id: ?\n")
+    broker.start()
+    assert values(broker.bootstrap, "kept") == [b"one"]
+    with connect(broker.bootstrap) as connection:
+        assert fetch(connection, "damaged", 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "damaged-0 is offline" in broker.log_text
 
 
 def test_damaged_checkpoints_only_cost_a_scan(start_broker: StartBroker) -> None:
@@ -247,3 +255,21 @@ def test_the_first_line_says_where(start_broker: StartBroker) -> None:
     broker: EmbeddedBroker = start_broker()
     assert f"PLAINTEXT://{broker.bootstrap}" in broker.ready_line
     assert "node 1" in broker.ready_line
+
+
+def test_new_log_directories_have_durable_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(OsDirectory, "sync", lambda directory: synced.append(directory.path))
+    config = BrokerConfig.of({"node.id": "1", "log.dirs": str(tmp_path / "new" / "data")})
+
+    def opened() -> None:
+        directories = LogDirectories(config, SystemClock())
+        directories.open()
+        directories.close(-1, is_clean=False)
+
+    opened()
+    # A name survives a power loss once the directory that it stands in was synced: of "new", "data" and "metadata".
+    assert {str(tmp_path), str(tmp_path / "new"), str(tmp_path / "new" / "data")} <= set(synced)
+    synced.clear()
+    opened()
+    assert synced == [], "what was there before is durable"

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import Callable
 
 import pytest
+from click.testing import CliRunner
 
-from kraftpy.client import Consumer, KafkaError, OffsetSpec, Producer, RangeReader, TopicPartition, UnknownTopic
+from kraftpy.cli import cli
+from kraftpy.client import (
+    Admin,
+    Consumer,
+    KafkaError,
+    OffsetSpec,
+    Producer,
+    RangeReader,
+    TopicPartition,
+    UnknownTopic,
+    UnsupportedVersion,
+)
 from kraftpy.client.columns import decode_columns
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
@@ -224,3 +237,31 @@ async def test_closing_leaves_no_task_behind_also_in_the_middle_of_everything(mo
     with pytest.raises(StopAsyncIteration):
         await anext(consumer)
     check()
+
+
+async def test_the_admin_client_makes_do_with_what_a_broker_serves(mock_cluster: str) -> None:
+    topic = topic_name()
+    async with Producer(bootstrap_servers=mock_cluster) as producer:
+        await producer.send_and_wait(topic, b"x")
+    async with Admin(bootstrap_servers=mock_cluster) as admin:
+        assert len((await admin.describe_cluster(include_fenced=True)).nodes) >= 1
+        (info,) = await admin.describe_topic_partitions([topic])
+        assert [info] == await admin.describe_topics([topic])
+        assert info.partitions[0].eligible_leader_replicas is None  # it cannot tell
+        for asking in (
+            admin.describe_quorum(),
+            admin.elect_leaders(),
+            admin.list_partition_reassignments(),
+            admin.unregister_broker(1),
+            admin.remove_raft_voter(1),
+            admin.update_features({"metadata.version": 30}),
+        ):
+            with pytest.raises(UnsupportedVersion):
+                await asking
+
+
+async def test_the_cluster_command_tells_what_a_broker_serves(mock_cluster: str) -> None:
+    done = await asyncio.to_thread(CliRunner().invoke, cli, ["cluster", "status", "-b", mock_cluster])
+    assert done.exit_code == 0, done.output
+    whole = json.loads(done.stdout.splitlines()[0])
+    assert (whole["kind"], whole["voters"], whole["offline"]) == ("cluster", None, 0)

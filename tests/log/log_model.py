@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kraftpy.config.topic import TopicConfig
-from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log import compaction
+from kraftpy.log.cleaning import Cleaned, Done, clean
+from kraftpy.log.partition_log import PartitionLog, delete_files
 from kraftpy.ports import Directory
 from kraftpy.protocol.record_batch import Record, encode_batch, iter_records, read_header, split_batches, stamp
 from kraftpy.types import Millis
@@ -126,3 +128,56 @@ def reference_index(data: bytes, base_offset: int, interval: int, *, sealed: boo
     if sealed and largest > last_time:
         times += largest.to_bytes(8, "big") + (offset_of_largest - base_offset).to_bytes(4, "big")
     return index, times
+
+
+def compact(
+    log: PartitionLog,
+    first_dirty: int = 0,
+    *,
+    now: int = NOW,
+    high_watermark: int | None = None,
+    limits: compaction.Limits | None = None,
+) -> compaction.CompactionResult | None:
+    """Compact as the broker does, step by step, but here."""
+    job = begin(log, first_dirty, now=now, high_watermark=high_watermark, limits=limits)
+    if job is None:
+        return None
+    done = None
+    try:
+        for step in clean(job.plan, log.directory):
+            if isinstance(step, Done):
+                done = step
+            elif not put_in_place(log, job, step):
+                break
+    finally:
+        result = compaction.finish(log, job, done)
+    check_invariants(log)
+    return result
+
+
+def begin(
+    log: PartitionLog,
+    first_dirty: int = 0,
+    *,
+    now: int = NOW,
+    high_watermark: int | None = None,
+    limits: compaction.Limits | None = None,
+) -> compaction.CompactionJob | None:
+    """Plan a compaction of what is decided now, and make that durable."""
+    decided = compaction.decide(log, log.log_end_offset if high_watermark is None else high_watermark)
+    log.flush()
+    return compaction.begin(log, first_dirty, Millis(now), decided, limits)
+
+
+def put_in_place(log: PartitionLog, job: compaction.CompactionJob, cleaned: Cleaned) -> bool:
+    """Put one new segment in place of the old ones; whether that could be done."""
+    if not compaction.stage(log, job, cleaned):
+        return False
+    log.directory.sync()
+    gone = compaction.put_in_place(log, job)
+    if gone is None:
+        return False
+    log.directory.sync()
+    compaction.complete(log, job)
+    delete_files(log.directory, gone)
+    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -24,8 +25,15 @@ from kraftpy.broker.runtime import OsDirectory
 from kraftpy.log.partition_log import Origin, PartitionLog, delete_files
 from kraftpy.log.retention import SegmentAge, segments_to_delete
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.protocol.record_batch import Compression, check_crc, encode_batch, iter_records, read_header
-from kraftpy.testing.memory_files import MemoryDisk
+from kraftpy.protocol.record_batch import (
+    Compression,
+    CorruptBatch,
+    check_crc,
+    encode_batch,
+    iter_records,
+    read_header,
+)
+from kraftpy.testing.memory_files import Loss, MemoryDisk
 from kraftpy.types import Millis
 
 HOUR = 3_600_000
@@ -250,10 +258,15 @@ def test_a_closed_log_takes_nothing() -> None:
 )
 def test_retention(settings: dict[str, Any], start: int, watermark: int, going: int) -> None:
     ages = [SegmentAge(10, 100, 900), SegmentAge(20, 100, 960), SegmentAge(30, 100, 999)]
-    assert (
-        segments_to_delete(ages, config(**settings), now=Millis(1000), log_start_offset=start, high_watermark=watermark)
-        == going
+    found = segments_to_delete(
+        ages,
+        config(**settings),
+        log_bytes=lambda: 300,
+        now=Millis(1000),
+        log_start_offset=start,
+        high_watermark=watermark,
     )
+    assert found == going
 
 
 def test_an_expired_log_goes_on_in_an_empty_segment_and_readers_are_not_hurt() -> None:
@@ -353,3 +366,25 @@ def test_on_real_files(tmp_path: Path) -> None:
     again.append(numbered(7, 1), leader_epoch=3, now=NOW)
     again.close()
     assert [name for name in directory.names() if name.endswith(".log")] == ["00000000000000000007.log"]
+
+
+def test_an_empty_log_reaches_back_to_a_batch_its_leader_begins_within() -> None:
+    """A leader's log start may lie within a batch (DeleteRecords); a follower that starts over there gets all of it."""
+    disk = MemoryDisk()
+    log = open_log(disk.root.child("t-0"))
+    log.truncate_fully_and_start_at(5)
+    sent = copies([(3, numbered(3, 4)), (7, numbered(7, 2))], leader_epoch=1)
+    result = log.append(sent, leader_epoch=1, now=NOW, origin=Origin.REPLICA)
+    assert (result.base_offset, result.last_offset) == (3, 8)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 9)
+    assert log.epochs.entries() == [(1, 5)]
+    assert [record.offset for record in read_records(log)] == [5, 6, 7, 8]
+    with pytest.raises(CorruptBatch):  # only an empty log does
+        log.append(copies([(8, numbered(8, 4))], leader_epoch=1), leader_epoch=1, now=NOW, origin=Origin.REPLICA)
+    check_invariants(log)
+    disk.root.sync()
+    disk.crash(Random(0), Loss.NOTHING)
+    again = open_log(disk.root.child("t-0"), recovery_point=5, log_start_offset=5)
+    assert [record.offset for record in read_records(again)] == [5, 6, 7, 8]
+    assert again.epochs.entries() == [(1, 5)]
+    check_invariants(again)

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_model import NOW, check_invariants, config, open_log, read_batches, read_records
+from log_model import NOW, begin, check_invariants, compact, config, open_log, read_batches, read_records
 
 from kraftpy.log import compaction, layout
-from kraftpy.log.partition_log import Origin, PartitionLog, delete_files
+from kraftpy.log.cleaning import Cleaned, clean
+from kraftpy.log.compaction import Limits
+from kraftpy.log.key_map import ENTRY_BYTES
+from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.log.segment import CorruptSegment
 from kraftpy.protocol.record_batch import (
     Compression,
     ControlType,
@@ -20,6 +24,7 @@ from kraftpy.protocol.record_batch import (
     encode_control_batch,
     iter_records,
     read_header,
+    stamp,
 )
 from kraftpy.testing.memory_files import Loss, MemoryDirectory, MemoryDisk
 from kraftpy.types import Millis
@@ -50,23 +55,6 @@ def put(log: PartitionLog, *pairs: tuple[str, str | None], now: int = NOW, **fie
     records = [(now, key.encode(), None if value is None else value.encode(), [("h", b"1")]) for key, value in pairs]
     result = log.append(encode_batch(records, **fields), leader_epoch=0, now=Millis(now))
     return result.base_offset
-
-
-def compact(
-    log: PartitionLog, first_dirty: int = 0, *, now: int = NOW, high_watermark: int | None = None, **how: Any
-) -> compaction.CompactionResult | None:
-    watermark = log.log_end_offset if high_watermark is None else high_watermark
-    job = compaction.begin(log, first_dirty, Millis(now), high_watermark=watermark, **how)
-    if job is None:
-        return None
-    try:
-        job.run()
-    finally:
-        result = compaction.finish(log, job)
-    if result is not None:
-        delete_files(log.directory, result.files)
-    check_invariants(log)
-    return result
 
 
 def held(log: PartitionLog) -> list[tuple[int, str, str | None]]:
@@ -165,7 +153,7 @@ def test_a_small_map_takes_several_passes() -> None:
         put(log, (f"k{number % 20}", str(number)), (f"k{(number + 7) % 20}", str(number)))
     log.roll(NOW)
     first_dirty, passes = 0, 0
-    while (result := compact(log, first_dirty, map_bytes=1000)) is not None:
+    while (result := compact(log, first_dirty, limits=Limits(5 * ENTRY_BYTES, 1.0))) is not None:
         assert result.end_offset > first_dirty
         first_dirty, passes = result.end_offset, passes + 1
     assert passes > 3
@@ -245,26 +233,54 @@ def test_what_changed_meanwhile_is_not_undone() -> None:
         for number in range(12):
             put(log, ("a", str(number)))
             log.roll(NOW)
-        job = compaction.begin(log, 0, NOW, high_watermark=12)
+        job = begin(log)
         assert job is not None
-        assert compaction.begin(log, 0, NOW, high_watermark=12) is None
+        assert begin(log) is None
+        steps = clean(job.plan, log.directory)
         if disturb == "fail":
             disk.fail("sync", name=".cleaned")
             with pytest.raises(OSError, match="Input/output"):
-                job.run()
+                next(steps)
         else:
-            job.run()
+            cleaned = next(steps)
+            assert isinstance(cleaned, Cleaned)
         if disturb == "truncate":
-            log.truncate_to(5)
+            log.truncate_to(2)
         elif disturb == "delete":
             log.advance_log_start(3)
             log.delete_old_segments(NOW, 12)
         before = held(log)
+        if disturb != "fail":
+            assert not compaction.stage(log, job, cleaned)
         assert compaction.finish(log, job) is None
         assert held(log) == before
         check_invariants(log)
         assert not [name for name in log.directory.names() if layout.CLEANED in name or layout.SWAP in name]
+        put(log, ("a", "again"))
+        log.roll(NOW)
         assert compact(log) is not None
+
+
+def test_nothing_is_deleted_while_it_is_about_to_be_replaced() -> None:
+    """A crash would complete the swap, and leave a hole behind it."""
+    log = fresh(segment_bytes=80)
+    for number in range(6):
+        put(log, ("a", str(number)))
+    job = begin(log)
+    assert job is not None
+    cleaned = next(clean(job.plan, log.directory))
+    assert isinstance(cleaned, Cleaned)
+    log.advance_log_start(5)
+    assert compaction.stage(log, job, cleaned)
+    assert log.delete_old_segments(NOW, 6) == []
+    log.directory.sync()
+    assert compaction.put_in_place(log, job)
+    assert log.delete_old_segments(NOW, 6) == []
+    log.directory.sync()
+    compaction.complete(log, job)
+    compaction.finish(log, job)
+    assert log.delete_old_segments(NOW, 6)
+    check_invariants(log)
 
 
 def test_a_damaged_segment_is_left_alone() -> None:
@@ -276,8 +292,182 @@ def test_a_damaged_segment_is_left_alone() -> None:
     disk.damage("t-0/00000000000000000000.log", 70)
     with pytest.raises(Exception, match="CRC"):
         compact(log)
-    assert len(read_batches(log)) == 2
     assert not log.is_compacting
+    assert len(log.segments) == 2
+    assert len(read_batches(log, 1)) == 1
+    with pytest.raises(CorruptSegment):
+        log.read(0, 100)
+
+
+def test_a_checkpoint_that_cannot_be_is_none() -> None:
+    """Rule 39: beyond the log's end or before its start, cleaning begins at the start."""
+    for first_dirty in (-1, 10**9):
+        log = fresh()
+        put(log, ("a", "1"), ("a", "2"))
+        log.roll(NOW)
+        job = begin(log, first_dirty)
+        assert job is not None
+        assert job.plan.first_dirty == 0
+        compaction.finish(log, job)
+    log.advance_log_start(1)
+    job = begin(log, 0)
+    assert job is not None
+    assert job.plan.first_dirty == 1
+    compaction.finish(log, job)
+
+
+def test_the_log_start_may_lie_within_a_batch() -> None:
+    log = fresh()
+    put(log, ("a", "1"), ("b", "1"), ("c", "1"))
+    put(log, ("a", "2"))
+    log.roll(NOW)
+    log.advance_log_start(2)
+    assert compact(log, 0) is not None
+    assert log.log_start_offset == 2
+    assert [offset for offset, _, _ in held(log)] == [2, 3]
+    log.advance_log_start(4)
+    assert held(log) == []
+
+
+def test_only_what_is_dirty_has_to_be_old_enough() -> None:
+    """KIP-58: a segment that was cleaned already does not get too young when the lag is raised."""
+    log = fresh()
+    put(log, ("a", "1"))
+    log.roll(NOW)
+    put(log, ("a", "2"), now=NOW + 10)
+    log.roll(NOW)
+    log.config = topic(min_compaction_lag_ms=10)
+    assert compact(log, 1, now=NOW + 19) is None
+    assert compact(log, 1, now=NOW + 20) is not None
+
+
+def test_a_segment_of_a_compacted_topic_is_rolled_for_its_largest_lag() -> None:
+    """KIP-354: or what is in it could not be cleaned in time."""
+    log = fresh(max_compaction_lag_ms=100, min_cleanable_dirty_ratio=0.99, segment_bytes=10_000)
+    put(log, ("a", "1"))
+    put(log, ("a", "2"), now=NOW + 100)
+    assert len(log.segments) == 1
+    put(log, ("b", "1"), now=NOW + 101)
+    assert len(log.segments) == 2
+    assert compact(log, 0, now=NOW + 101) is not None
+    assert [offset for offset, _, _ in held(log)] == [1, 2]
+
+
+def test_records_without_a_key_go() -> None:
+    """Of a topic that was not always compacted."""
+    log = fresh(cleanup_policy=frozenset({"delete"}))
+    log.append(
+        encode_batch([(NOW, None, b"1", ()), (NOW, b"a", b"1", ()), (NOW, None, None, ())]), leader_epoch=0, now=NOW
+    )
+    put(log, ("b", "1"))
+    log.roll(NOW)
+    log.config = topic()
+    assert compact(log) is not None
+    assert held(log) == [(1, "a", "1"), (3, "b", "1")]
+
+
+def test_long_keys_are_told_apart() -> None:
+    log = fresh(segment_bytes=5000)
+    put(log, *[(f"{'x' * size}{number}", "v") for size in (38, 39, 40, 41, 300) for number in range(3)])
+    put(log, *[(f"{'x' * size}1", "w") for size in (38, 39, 40, 41, 300)])
+    log.roll(NOW)
+    assert compact(log) is not None
+    assert len(held(log)) == 15
+    assert [value for _, key, value in held(log) if key.endswith("1")] == ["w"] * 5
+    clean_end = log.log_end_offset
+    put(log, ("x" * 301, "no such key yet"), (f"{'x' * 300}1", "again"))
+    log.roll(NOW)
+    assert compact(log, clean_end) is not None
+    assert len(held(log)) == 16
+    assert ("x" * 300 + "1", "again") in [(key, value) for _, key, value in held(log)]
+
+
+@pytest.mark.parametrize("name", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
+def test_a_topic_s_own_codec_is_that_of_what_is_rewritten(name: str) -> None:
+    log = fresh()
+    for number in range(2):
+        put(log, *[(f"k{each}", "x" * 30) for each in range(3)], (f"only {number}", "x"), compression=Compression.LZ4)
+    log.roll(NOW)
+    log.config = topic(compression_type=name)
+    assert compact(log) is not None
+    codecs = [read_header(data).compression for data in read_batches(log)]
+    wanted = Compression.NONE if name == "uncompressed" else Compression[name.upper()]
+    assert codecs == [wanted, Compression.LZ4], "the second was not touched"
+    assert len(held(log)) == 5
+
+
+def test_what_is_merged_stays_within_a_segment() -> None:
+    """By bytes, by entries of its index, and by the 31 bits of a relative offset."""
+    log = fresh(segment_bytes=200)
+    for number in range(12):
+        put(log, (f"k{number}", "x" * 20))
+    log.config = topic(segment_bytes=400)
+    log.roll(NOW)
+    assert compact(log) is not None
+    assert all(segment.size <= 400 for segment in log.segments)
+    assert len(log.segments) < 12
+    put(log, ("k0", "again"))
+    log.config = topic(segment_bytes=10_000, segment_index_bytes=36, index_interval_bytes=300)
+    log.roll(NOW)
+    assert compact(log, 12) is not None
+    assert all(segment.size <= 600 for segment in log.segments)
+
+
+def test_a_merged_segment_spans_no_more_than_relative_offsets_can_say() -> None:
+    directory = MemoryDisk().root.child("t-0")
+    log = open_log(directory, topic=topic())
+    far = 2**31 - 1
+    for base_offset in (0, 10, far, far + 1):
+        data = bytearray(encode_batch([(NOW, b"k%d" % base_offset, b"v", ())]))
+        stamp(data, base_offset, 0)
+        log.append(data, leader_epoch=0, now=NOW, origin=Origin.REPLICA)
+        log.roll(NOW)
+    assert compact(log) is not None
+    assert [segment.base_offset for segment in log.segments] == [0, far + 1, far + 2]
+    assert [offset for offset, _, _ in held(log)] == [0, 10, far, far + 1]
+
+
+def test_an_emptied_batch_keeps_its_time_and_is_not_the_latest_record() -> None:
+    """As with Kafka; who asks for the largest timestamp is told of a record that is there (KIP-734)."""
+    log = fresh()
+    put(log, ("a", "1"), now=NOW + 50, producer_id=1, producer_epoch=0, base_sequence=0)
+    put(log, ("a", "2"), now=NOW + 20)
+    put(log, ("b", "1"), now=NOW + 10)
+    log.roll(NOW)
+    assert compact(log) is not None
+    headers = [read_header(data) for data in read_batches(log)]
+    assert [(h.records_count, h.max_timestamp - NOW) for h in headers] == [(0, 50), (1, 20), (1, 10)]
+    latest = log.offset_of_max_timestamp()
+    assert latest is not None
+    assert latest[:2] == (1, NOW + 20)
+
+
+def test_compact_and_delete_does_both() -> None:
+    log = fresh(cleanup_policy=frozenset({"compact", "delete"}), retention_ms=1000)
+    put(log, ("a", "1"), ("b", "1"))
+    log.roll(NOW)
+    put(log, ("a", "2"), now=NOW + 500)
+    log.roll(NOW)
+    assert compact(log) is not None
+    assert [offset for offset, _, _ in held(log)] == [1, 2]
+    assert log.delete_old_segments(Millis(NOW + 1501), log.log_end_offset)
+    assert held(log) == []
+
+
+def test_leader_epochs_stay() -> None:
+    disk = MemoryDisk()
+    log = fresh(disk)
+    for leader_epoch in range(4):
+        log.assign_epoch(leader_epoch)
+        data = encode_batch([(NOW, b"a", b"%d" % leader_epoch, ()), (NOW, b"%d" % leader_epoch, b"v", ())])
+        log.append(data, leader_epoch=leader_epoch, now=NOW)
+    log.roll(NOW)
+    before = log.epochs.entries()
+    assert compact(log) is not None
+    assert log.epochs.entries() == before
+    assert [read_header(data).partition_leader_epoch for data in read_batches(log)] == [0, 1, 2, 3]
+    disk.crash(random.Random(1), Loss.EVERYTHING)
+    assert open_log(_directory(disk), topic=log.config, recovery_point=log.recovery_point).epochs.entries() == before
 
 
 # --- against a model --------------------------------------------------------------------------------------------------
@@ -328,7 +518,7 @@ def test_keeps_what_a_map_keeps(steps: list[Any], seed: int) -> None:
         elif step == "roll":
             log.roll(Millis(now))
         elif step == "compact":
-            result = compact(log, clean_end, now=now, map_bytes=dice.choice([400, 10**6]))
+            result = compact(log, clean_end, now=now, limits=Limits(dice.choice([2, 10**6]) * ENTRY_BYTES, 1.0))
             clean_end = clean_end if result is None else result.end_offset
         else:
             if step == "reopen":
@@ -362,10 +552,7 @@ def _lose_power(log: PartitionLog, disk: MemoryDisk, dice: random.Random, first_
 
     disk.on_operation = count_down
     try:
-        job = compaction.begin(log, first_dirty, Millis(now), high_watermark=log.log_end_offset)
-        if job is not None:
-            job.run()
-            compaction.finish(log, job)
+        compact(log, first_dirty, now=now)
     except PowerCut:
         pass
     finally:

@@ -44,14 +44,34 @@ def test_a_pinned_file_is_neither_evicted_nor_closed() -> None:
     also = closed.pin()
     closed.close()
     also.write(0, b"still there")
-    closed.unpin()
+    again = closed.get()
+    assert again is not also, "whoever had pinned it keeps what is no longer anybody else's"
+    closed.unpin(also)
+    assert again.size() == len(b"still there")
     with pytest.raises(OSError, match="Bad file"):
         also.size()
     file.write(0, b"x")
-    pinned.unpin()
+    pinned.unpin(file)
     pinned.close()
     assert pinned._file is None
     pinned.close()
+
+
+def test_a_file_may_be_pinned_by_many_over_several_closings() -> None:
+    handle = LazyFile(MemoryDisk().root, "f", FileCache(2))
+    first = handle.pin()
+    assert handle.pin() is first
+    handle.close()
+    second = handle.pin()
+    handle.move_to(FileCache(1))
+    handle.unpin(first)
+    handle.unpin(second)
+    with pytest.raises(OSError, match="Bad file"):
+        second.size()
+    assert first.size() == 0
+    handle.unpin(first)
+    with pytest.raises(OSError, match="Bad file"):
+        first.size()
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -125,8 +145,9 @@ def test_the_marker_of_a_clean_stop_is_gone_before_it_is_believed() -> None:
     assert layout.take_clean_shutdown(disk.root) == 7
     disk.crash(random.Random(0), Loss.EVERYTHING)
     assert layout.take_clean_shutdown(disk.root) is None
-    disk.root.replace(layout.CLEAN_SHUTDOWN, b"not json")
-    assert layout.take_clean_shutdown(disk.root) == -1
+    for text in (b"not json", b"", b"[]", b"{}", b'{"version": 0, "brokerEpoch": "7"}'):
+        disk.root.replace(layout.CLEAN_SHUTDOWN, text)
+        assert layout.take_clean_shutdown(disk.root) is None
 
 
 def test_properties_and_topic_ids() -> None:
@@ -137,7 +158,7 @@ def test_properties_and_topic_ids() -> None:
     assert layout.read_topic_id(root) is None
     topic_id = TopicId(bytes(range(240, 256)))
     layout.write_topic_id(root, topic_id)
-    assert root.read("partition.metadata") == b"version: 0\ntopic_id: 8PHy8_T19vf4-fr7_P3-_w\n"
+    assert root.read("partition.metadata").startswith(b"version: 0\ntopic_id: 8PHy8_T19vf4-fr7_P3-_w\nxxh64 ")
     assert layout.read_topic_id(root) == topic_id
     for text in (b"", b"version: 0\n", b"version: 0\ntopic_id: x\n", b"\xff"):
         root.replace(layout.PARTITION_METADATA, text)

@@ -113,6 +113,9 @@ def test_live_stored_and_rebuilt_indexes_are_the_reference(sizes: list[int], int
     def check() -> None:
         for base in bases:
             expected = reference_index(directory.read(f"{base:020d}.log"), base, interval, sealed=True)
+            if base == bases[-1] and not expected[0]:  # read whole when the log is opened: less than one interval
+                assert not directory.exists(f"{base:020d}.index")
+                continue
             found = (directory.read(f"{base:020d}.index"), directory.read(f"{base:020d}.timeindex"))
             assert found == expected
 

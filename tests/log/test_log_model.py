@@ -22,7 +22,7 @@ from kraftpy.log.flushing import FlushJob
 from kraftpy.log.partition_log import Origin, PartitionLog, delete_files
 from kraftpy.log.producers import ProducerStates
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.protocol.record_batch import Compression, iter_records, split_batches
+from kraftpy.protocol.record_batch import Compression, iter_records, read_header, split_batches
 from kraftpy.testing.memory_files import Loss, MemoryDisk
 from kraftpy.types import Millis
 
@@ -384,8 +384,9 @@ class LogMachine:
             assert not self.log.read(offset, 0, end_offset=end_offset, min_one_batch=False).records
         assert read_batches(self.log, offset, max_bytes=max_bytes, end_offset=end_offset) == wanted
         piece = self.log.read_slice(offset, max_bytes, end_offset=end_offset)
-        if piece is None:
-            assert not wanted
+        if piece is None:  # behind a gap that compaction left it is copied, and so are batches without records
+            first = read_header(wanted[0]) if wanted else None
+            assert first is None or first.base_offset > offset or not first.records_count
         else:
             result = self.log.read(offset, max_bytes, end_offset=end_offset)
             assert (piece.file.read(piece.position, piece.length), piece.next_offset) == result

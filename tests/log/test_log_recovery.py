@@ -282,7 +282,8 @@ def test_progress_is_told(disk: MemoryDisk) -> None:
     told: list[tuple[int, int]] = []
     open_log(directory, topic=topic, progress=lambda done, total: told.append((done, total)))
     assert [done for done, _ in told] == sorted({done for done, _ in told})
-    assert len(told) == 2
+    assert len(told) == 4
+    assert (told[0][0], told[-1][0]) == (0, log.size_bytes)
     assert {total for _, total in told} == {log.size_bytes}
 
 
@@ -329,3 +330,37 @@ def test_a_crash_during_a_copy_from_the_leader_keeps_whole_batches(disk: MemoryD
         ends.add(again.log_end_offset)
         assert numbers(again) == list(range(again.log_end_offset))
     assert ends == {RECORDS + 4, RECORDS + 7}
+
+
+def test_rule_44_only_what_is_behind_the_recovery_point_is_read(disk: MemoryDisk) -> None:
+    """Of the segments before it no more than the last index interval, whatever their size."""
+    topic = config(segment_bytes=50_000)
+    directory = disk.root.child("t-0")
+    log = open_log(directory, topic=topic)
+    for number in range(1000):
+        log.append(numbered(number, 1, size=150), leader_epoch=0, now=NOW)
+    log.flush()
+    for number in range(1000, 1100):
+        log.append(numbered(number, 1, size=150), leader_epoch=0, now=NOW)
+    sealed = [segment for segment in log.segments[:-1] if segment.base_offset < log.recovery_point - 250]
+    assert len(sealed) >= 3
+    first = max(segment.base_offset for segment in log.segments if segment.base_offset <= log.recovery_point)
+    behind = sum(segment.size for segment in log.segments if segment.base_offset >= first)
+    disk.bytes_read.clear()
+    again = open_log(directory, topic=topic, recovery_point=log.recovery_point)
+    assert again.report.scanned_bytes == behind
+    for segment in sealed:
+        assert disk.bytes_read[f"/t-0/{segment.log.name}"] < 1000 < segment.size
+    all_read = sum(count for path, count in disk.bytes_read.items() if path.endswith(".log"))
+    assert behind <= all_read < behind + 1000 * len(log.segments)
+    assert again.recovery_point == log.recovery_point, "recovery makes nothing durable"
+    assert again.log_end_offset == 1100
+
+
+def test_rule_44_synced_records_that_are_missing_are_told_of(disk: MemoryDisk) -> None:
+    """The owner then writes the lower recovery point before anything is appended (`missing_offsets`)."""
+    filled(disk)
+    again = reopened(disk, recovery_point=RECORDS + 7)
+    assert again.report.missing_offsets == 7
+    assert again.recovery_point == RECORDS
+    assert "7 synced offsets missing" in str(again.report)

@@ -36,11 +36,12 @@ class Scripted:
         self.disk = MemoryDisk()
         self.now = int(NOW)
         self.leader_epoch = 0
+        self.settings: dict[str, object] = {"segment_bytes": 600}
         self.log: PartitionLog = self.open()
 
     def open(self, **how: object) -> PartitionLog:
         self.disk.root.sync()
-        return open_log(self.disk.root.child("t-0"), now=self.now, topic=config(segment_bytes=600), **how)
+        return open_log(self.disk.root.child("t-0"), now=self.now, topic=config(**self.settings), **how)
 
     def do(self, line: str) -> str | None:
         command, *arguments = line.split()
@@ -61,6 +62,7 @@ class Scripted:
         return batch(
             *[b"v"] * count,
             timestamp=self.now,
+            step_ms=0,
             producer_id=id,
             producer_epoch=epoch if id >= 0 else -1,
             base_sequence=seq,
@@ -118,6 +120,36 @@ class Scripted:
     def deleterecords(self, offset: int) -> str | None:
         self.log.advance_log_start(offset)
         return f"start {self.log.log_start_offset}" if len(self.log.producers) else None
+
+    def start(self) -> str:
+        return f"start {self.log.log_start_offset}"
+
+    def set(self, **settings: object) -> None:
+        if (policy := settings.get("cleanup_policy")) is not None:
+            settings["cleanup_policy"] = frozenset(str(policy).split(","))
+        self.settings |= settings
+        self.log.config = config(**self.settings)
+
+    def writeat(self, ms: int, count: int) -> None:
+        """Write what a producer stamps so much later."""
+        data = batch(*[b"v"] * count, timestamp=self.now + ms)
+        self.log.append(data, leader_epoch=self.leader_epoch, now=Millis(self.now))
+
+    def roll(self) -> None:
+        self.log.roll(Millis(self.now))
+
+    def retain(self, hw: int) -> str:
+        before = [segment.base_offset for segment in self.log.segments]
+        self.log.delete_old_segments(Millis(self.now), hw)
+        kept = {segment.base_offset for segment in self.log.segments}
+        gone = " ".join(str(base) for base in before if base not in kept) or "-"
+        return f"gone {gone}, start {self.log.log_start_offset}"
+
+    def segments(self) -> str:
+        return " ".join(str(segment.base_offset) for segment in self.log.segments)
+
+    def sizes(self) -> str:
+        return " ".join(str(segment.size) for segment in self.log.segments)
 
     def lead(self, epoch: int) -> None:
         self.leader_epoch = epoch

@@ -545,7 +545,7 @@ def test_replaying_snapshot_and_journal_gives_the_live_image(tmp_path: Path) -> 
         data = encode_command(command)
         assert journal.append(1, data) == number
         journal.sync()
-        machine.apply(data)
+        machine.apply(number, 1, data)
         if number % 15 == 0:
             journal.save_snapshot(number, 1, machine.snapshot())
     loaded = Journal(OsDirectory(tmp_path)).load()
@@ -553,6 +553,6 @@ def test_replaying_snapshot_and_journal_gives_the_live_image(tmp_path: Path) -> 
     assert loaded.snapshot is not None
     again.restore(loaded.snapshot.data)
     for found in loaded.entries:
-        again.apply(found.data)
+        again.apply(found.index, found.term, found.data)
     assert again.snapshot() == machine.snapshot()
     assert len(again.image.topics()) == 38

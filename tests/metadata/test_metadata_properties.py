@@ -165,11 +165,11 @@ def test_nodes_that_apply_the_same_commands_agree(asked: list[Command], restored
     for number, command in enumerate(three_brokers + asked):
         data = encode_command(command)
         assert decode_command(data) == command
-        decision = first.apply(data)
+        decision = first.apply(number, 1, data).decision
         assert decision.error is not ErrorCode.UNKNOWN_SERVER_ERROR, decision.message
         if number == restored_at:
             second.restore(second.snapshot())
-        assert second.apply(data) == decision
+        assert second.apply(number, 1, data).decision == decision
         check(first.image)
         assert first.image.version == version + len(decision.records)
         version = first.image.version
@@ -188,14 +188,14 @@ def test_deciding_changes_nothing_and_replaying_the_records_is_all_that_applying
 ) -> None:
     machine, other = MetadataStateMachine(), MetadataStateMachine()
     for earlier in three_brokers + before:
-        machine.apply(encode_command(earlier))
-        other.apply(encode_command(earlier))
+        machine.apply(1, 1, encode_command(earlier))
+        other.apply(1, 1, encode_command(earlier))
     bytes_before = machine.snapshot()
     decision = controller.decide(command, machine.image)
     assert machine.snapshot() == bytes_before
     for record in decision.records:
-        machine.image.replay(record)
-    other.apply(encode_command(command))
+        machine.image.replay(record, 1)
+    other.apply(1, 1, encode_command(command))
     assert machine.snapshot() == other.snapshot()
 
 
@@ -203,7 +203,7 @@ def test_deciding_changes_nothing_and_replaying_the_records_is_all_that_applying
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_refused_command_and_no_snapshot(data: bytes) -> None:
     machine = MetadataStateMachine()
-    decision = machine.apply(data)
+    decision = machine.apply(1, 1, data).decision
     assert decision.error is ErrorCode.INVALID_REQUEST
     assert decision.message
     with pytest.raises(CodecError):
@@ -231,8 +231,8 @@ def test_a_command_with_any_part_replaced_decodes_to_its_types_or_is_refused(
         assert decode_command(encode_command(decoded)) == decoded
     machine = MetadataStateMachine()
     for earlier in three_brokers:
-        machine.apply(encode_command(earlier))
-    assert machine.apply(spoilt).error is not ErrorCode.UNKNOWN_SERVER_ERROR
+        machine.apply(1, 1, encode_command(earlier))
+    assert machine.apply(1, 1, spoilt).decision.error is not ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 @pytest.mark.parametrize(
@@ -257,9 +257,9 @@ def test_a_malformed_command_says_what_is_wrong(plain_command: object, told: str
 def test_what_a_newer_version_wrote_stops_the_node_instead_of_being_skipped() -> None:
     newer = msgpack.packb([SCHEMA + 1, 1, {}])
     with pytest.raises(NewerSchemaError, match="upgrade this node"):
-        MetadataStateMachine().apply(newer)
+        MetadataStateMachine().apply(1, 1, newer)
     with pytest.raises(NewerSchemaError, match="upgrade this node"):
-        Image.from_bytes(msgpack.packb([2, {}]))
+        Image.from_bytes(msgpack.packb([SCHEMA + 1, {}]))
 
 
 def test_a_failure_within_decide_is_a_refusal_that_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +268,7 @@ def test_a_failure_within_decide_is_a_refusal_that_changes_nothing(monkeypatch: 
 
     monkeypatch.setattr(controller, "decide", fail)
     machine = MetadataStateMachine()
-    decision = machine.apply(encode_command(FormatCluster(cluster_id="x", time_ms=Millis(0))))
+    decision = machine.apply(1, 1, encode_command(FormatCluster(cluster_id="x", time_ms=Millis(0)))).decision
     assert decision.error is ErrorCode.UNKNOWN_SERVER_ERROR
     assert "ZeroDivisionError: ours" in (decision.message or "")
     assert machine.image.version == 0
@@ -278,7 +278,7 @@ def test_the_bytes_of_a_command_are_fixed() -> None:
     """The journal of an older version must be readable: a change here needs a new schema."""
     command = CreateTopics(topics=(NewTopic(name="t", topic_id=TopicId(b"i" * 16), partitions=2),), time_ms=Millis(7))
     assert msgpack.unpackb(encode_command(command)) == [
-        1,
+        3,
         4,
         {"topics": [{"name": "t", "topic_id": b"i" * 16, "partitions": 2}], "time_ms": 7},
     ]

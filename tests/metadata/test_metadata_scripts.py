@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from image_invariants import Seen, check_image, check_step, partitions
 
 from kraftpy.metadata.commands import (
     AllocateProducerIds,
+    AlterReassignments,
+    BalanceLeaders,
     ChangeBroker,
     ChangePartitions,
+    ChangeReplicas,
     Command,
     ConfigChange,
     ConfigOperation,
@@ -29,28 +33,47 @@ from kraftpy.metadata.commands import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    ElectLeaders,
     Endpoint,
+    FeatureLevel,
+    FeatureUpdate,
     FormatCluster,
     IsrChange,
     IsrMember,
     NewPartitions,
     NewTopic,
+    PartitionReference,
+    Reassignment,
     RegisterBroker,
     ReplicaAssignment,
+    ReplicaChange,
+    ReplicaState,
     SetConfigs,
     TopicReference,
+    UnregisterBroker,
+    UpdateFeatures,
     decode_command,
     encode_command,
 )
 from kraftpy.metadata.controller import Decision, MetadataStateMachine, decide
-from kraftpy.metadata.decision import BrokerResult, ConfigResult, PartitionResult, ProducerIdBlock, TopicResult
-from kraftpy.metadata.image import Image
+from kraftpy.metadata.decision import (
+    BrokerResult,
+    ConfigResult,
+    ElectionResult,
+    FeatureResult,
+    PartitionResult,
+    ProducerIdBlock,
+    ReassignmentResult,
+    TopicResult,
+)
+from kraftpy.metadata.image import ELR_FEATURE, Image, Partition
 from kraftpy.metadata.records import (
-    NO_LEADER,
     BrokerChanged,
     BrokerRegistered,
+    BrokerUnregistered,
     ClusterFormatted,
     ConfigChanged,
+    FeatureChanged,
     PartitionChanged,
     PartitionCreated,
     ProducerIdsAllocated,
@@ -71,6 +94,7 @@ class Script:
         self.machine = MetadataStateMachine()
         self.twin = MetadataStateMachine()
         self.topics_made = 0
+        self.index = 0
 
     @property
     def image(self) -> Image:
@@ -84,23 +108,34 @@ class Script:
         command: Command = getattr(self, f"_{words[0]}")(words[1:])
         data = encode_command(command)
         assert decode_command(data) == command
-        before = self.image.to_bytes()
+        self.index += 1
+        before, seen = self.image.to_bytes(), partitions(self.image)
         assert decide(command, self.image) == decide(command, self.image)
         assert self.image.to_bytes() == before, "decide changes nothing"
-        decision = self.machine.apply(data)
-        assert self.twin.apply(data) == decision
-        check_invariants(self.image)
+        applied = self.machine.apply(self.index, 1, data)
+        decision = applied.decision
+        assert self.twin.apply(self.index, 1, data) == applied
+        check_image(self.image)
+        check_step(seen, partitions(self.image))
         assert self.twin.snapshot() == self.machine.snapshot()
         self.twin.restore(self.machine.snapshot())
-        return [f"> {tell_record(record)}" for record in decision.records] + tell_result(decision)
+        return [f"> {tell_record(record, seen)}" for record in decision.records] + tell_result(decision)
 
     # -- the words
 
     def _format(self, words: list[str]) -> Command:
-        return FormatCluster(cluster_id=words[0], time_ms=NOW)
+        flags, options = split(words)
+        return FormatCluster(
+            cluster_id=flags[0],
+            time_ms=NOW,
+            features=(FeatureLevel(name=ELR_FEATURE, level=1),) if "elr" in flags else (),
+            min_insync_replicas=int(options.get("min_isr", 1)),
+        )
 
     def _register(self, words: list[str]) -> Command:
         flags, options = split(words)
+        broker = self.image.broker(BrokerId(int(flags[0])))
+        last_epoch = broker.broker_epoch if broker and "clean" in flags else -1
         return RegisterBroker(
             broker_id=BrokerId(int(flags[0])),
             incarnation_id=options.get("incarnation", "first").encode().ljust(16, b"."),
@@ -109,7 +144,11 @@ class Script:
             rack=options.get("rack"),
             fenced="fenced" in flags,
             previous_session_expired="expired" in flags,
+            previous_broker_epoch=int(options.get("previous", last_epoch)),
         )
+
+    def _unregister(self, words: list[str]) -> Command:
+        return UnregisterBroker(broker_id=BrokerId(int(words[0])), time_ms=NOW)
 
     def _fence(self, words: list[str]) -> Command:
         return self._change(words, fenced=True)
@@ -117,11 +156,19 @@ class Script:
     def _unfence(self, words: list[str]) -> Command:
         return self._change(words, fenced=False)
 
-    def _change(self, words: list[str], *, fenced: bool) -> Command:
+    def _stop(self, words: list[str]) -> Command:
+        return self._change(words, fenced=False, in_controlled_shutdown=True)
+
+    def _change(self, words: list[str], *, fenced: bool, in_controlled_shutdown: bool = False) -> Command:
         flags, options = split(words)
         broker_id = BrokerId(int(flags[0]))
         return ChangeBroker(
-            broker_id=broker_id, broker_epoch=self._epoch(broker_id, options), fenced=fenced, time_ms=NOW
+            broker_id=broker_id,
+            broker_epoch=self._epoch(broker_id, options),
+            fenced=fenced,
+            in_controlled_shutdown=in_controlled_shutdown,
+            controller_epoch=int(options.get("controller_epoch", -1)),
+            time_ms=NOW,
         )
 
     def _epoch(self, broker_id: BrokerId, options: dict[str, str]) -> int:
@@ -243,6 +290,7 @@ class Script:
                         IsrMember(broker_id=BrokerId(int(member)), broker_epoch=int(epoch) if epoch else -1)
                         for member, _, epoch in members
                     ),
+                    is_recovering=options.get("recovering") == "true",
                 )
             )
             if sender < 0 and partition:
@@ -251,7 +299,64 @@ class Script:
             broker_id=sender, broker_epoch=self._epoch(sender, options), changes=tuple(changes), time_ms=NOW
         )
 
+    def _report(self, words: list[str]) -> Command:
+        flags, options = split(words)
+        broker_id, state = BrokerId(int(flags[0])), ReplicaState[flags[1].upper()]
+        changes = []
+        for word in flags[2:]:
+            named = reference(word)
+            topic = self.image.topic(named.topic)
+            topic_id = topic.topic_id if topic else TopicId(b"?" * 16)
+            changes.append(ReplicaChange(topic_id=topic_id, partition=named.partition, state=state))
+        return ChangeReplicas(
+            broker_id=broker_id, broker_epoch=self._epoch(broker_id, options), changes=tuple(changes), time_ms=NOW
+        )
+
+    def _elect(self, words: list[str]) -> Command:
+        named = None if words[1:] == ["all"] else tuple(reference(word) for word in words[1:])
+        return ElectLeaders(partitions=named, unclean=words[0] == "unclean", time_ms=NOW)
+
+    def _balance(self, words: list[str]) -> Command:
+        _, options = split(words)
+        return BalanceLeaders(
+            imbalance_percentage=int(options.get("percentage", 10)),
+            max_elections=int(options.get("most", 1_000)),
+            controller_epoch=int(options.get("controller_epoch", -1)),
+            time_ms=NOW,
+        )
+
+    def _reassign(self, words: list[str]) -> Command:
+        is_fixed, wanted = take_flag(words, "same_factor")
+        reassignments = []
+        for word in wanted:
+            name, _, replicas = word.partition("=")
+            partition = reference(name)
+            reassignments.append(
+                Reassignment(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    replicas=None if replicas == "cancel" else ids(replicas),
+                )
+            )
+        return AlterReassignments(
+            reassignments=tuple(reassignments), time_ms=NOW, allow_replication_factor_change=not is_fixed
+        )
+
+    def _features(self, words: list[str]) -> Command:
+        validate_only, wanted = take_flag(words, "validate_only")
+        flags, options = split(wanted)
+        kinds = {"upgrade": 1, "safe": 2, "unsafe": 3, "odd": 9}
+        kind = next((kinds[flag] for flag in flags), 1)
+        minimum = int(options.pop("min_isr", 1))
+        updates = [FeatureUpdate(name=name, level=int(level), upgrade_type=kind) for name, level in options.items()]
+        return UpdateFeatures(
+            updates=tuple(updates), time_ms=NOW, validate_only=validate_only, min_insync_replicas=minimum
+        )
+
     # -- what can be shown
+
+    def _show_features(self) -> str:
+        return " ".join(f"{name}={level}" for name, level in sorted(self.image.features().items())) or "none"
 
     def _show_topics(self) -> str:
         return " ".join(f"{topic.name}({len(topic.partitions)})" for topic in self.image.topics()) or "none"
@@ -267,6 +372,7 @@ class Script:
         return (
             f"replicas={told(partition.replicas)} isr={told(partition.isr)} leader={partition.leader} "
             f"leader_epoch={partition.leader_epoch} partition_epoch={partition.partition_epoch}"
+            f"{tell_rest(partition)}"
         )
 
 
@@ -298,7 +404,26 @@ def told(broker_ids: tuple[BrokerId, ...]) -> str:
     return ",".join(str(broker_id) for broker_id in broker_ids)
 
 
-def tell_record(record: Record) -> str:
+def reference(word: str) -> PartitionReference:
+    name, _, number = word.rpartition("-")
+    return PartitionReference(topic=name, partition=int(number))
+
+
+def tell_rest(state: Partition | PartitionChanged) -> str:
+    """What most partitions do not have."""
+    rest = ""
+    for name, members in (
+        ("elr", state.eligible_leader_replicas),
+        ("last_known", state.last_known_elr),
+        ("adding", state.adding_replicas),
+        ("removing", state.removing_replicas),
+        ("offline", state.offline_replicas),
+    ):
+        rest += f" {name}={told(members)}" if members else ""
+    return rest + (" recovering" if state.is_recovering else "")
+
+
+def tell_record(record: Record, seen: Seen) -> str:
     match record:
         case PartitionCreated():
             return (
@@ -306,9 +431,11 @@ def tell_record(record: Record) -> str:
                 f"leader={record.leader}"
             )
         case PartitionChanged():
+            before = seen[record.topic_id, record.partition].replicas
+            replicas = f" replicas={told(record.replicas)}" if record.replicas != before else ""
             return (
-                f"change {record.topic}-{record.partition} isr={told(record.isr)} leader={record.leader} "
-                f"leader_epoch={record.leader_epoch} partition_epoch={record.partition_epoch}"
+                f"change {record.topic}-{record.partition}{replicas} isr={told(record.isr)} leader={record.leader} "
+                f"leader_epoch={record.leader_epoch} partition_epoch={record.partition_epoch}{tell_rest(record)}"
             )
         case TopicCreated():
             return f"topic {record.name} id={int.from_bytes(record.topic_id, 'big')}"
@@ -321,7 +448,12 @@ def tell_record(record: Record) -> str:
             rack = f" rack={record.rack}" if record.rack else ""
             return f"broker {record.broker_id} epoch={record.broker_epoch}{rack}{' fenced' if record.fenced else ''}"
         case BrokerChanged():
-            return f"broker {record.broker_id} {'fenced' if record.fenced else 'active'}"
+            stopping = " stopping" if record.in_controlled_shutdown else ""
+            return f"broker {record.broker_id} {'fenced' if record.fenced else 'active'}{stopping}"
+        case BrokerUnregistered():
+            return f"broker {record.broker_id} is not known"
+        case FeatureChanged():
+            return f"feature {record.name} {record.level}"
         case ProducerIdsAllocated():
             return f"producer ids below {record.next_producer_id} are given"
         case ClusterFormatted():
@@ -342,7 +474,10 @@ def tell_result(decision: Decision[Any]) -> list[str]:
             return ["ok"]
 
 
-def tell_item(item: TopicResult | ConfigResult | PartitionResult) -> str:
+Item = TopicResult | ConfigResult | PartitionResult | ElectionResult | ReassignmentResult | FeatureResult
+
+
+def tell_item(item: Item) -> str:
     match item:
         case PartitionResult():
             after = "" if item.state is None else f" isr={told(item.state.isr)} epoch={item.state.partition_epoch}"
@@ -352,30 +487,12 @@ def tell_item(item: TopicResult | ConfigResult | PartitionResult) -> str:
             shape = f" partitions={item.partitions} rf={item.replication_factor}" if item.partitions > 0 else ""
         case ConfigResult():
             name, shape = item.resource_name or "all", ""
+        case ElectionResult() | ReassignmentResult():
+            name, shape = f"{item.topic}-{item.partition}", ""
+        case FeatureResult():
+            name, shape = item.name, ""
     message = f" {item.message}" if item.message else ""
     return f"{name}: {'ok' if not item.error else item.error.name}{shape}{message}"
-
-
-def check_invariants(image: Image) -> None:
-    """What holds in every image, whatever was asked."""
-    names = [topic.name for topic in image.topics()]
-    assert names == sorted(names)
-    assert image.partition_count == sum(len(topic.partitions) for topic in image.topics())
-    for topic, number, partition in image.partitions():
-        assert image.topic(topic.name) is topic
-        assert image.topic_by_id(topic.topic_id) is topic
-        assert image.partition(topic.name, number) is partition
-        assert partition.isr, "an ISR is never empty"
-        assert list(partition.isr) == [replica for replica in partition.replicas if replica in partition.isr]
-        assert len(set(partition.replicas)) == len(partition.replicas)
-        if partition.leader == NO_LEADER:
-            assert not any(image.is_active(member) for member in partition.isr), "somebody could lead"
-        else:
-            assert partition.leader in partition.isr
-            assert image.is_active(partition.leader)
-    epochs = [broker.broker_epoch for broker in image.brokers()]
-    assert len(set(epochs)) == len(epochs)
-    assert all(epoch <= image.version for epoch in epochs)
 
 
 def blocks(text: str) -> list[tuple[list[str], list[str]]]:

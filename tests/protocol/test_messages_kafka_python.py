@@ -32,9 +32,33 @@ OLD = {
 }
 
 
+UNKNOWN = {"UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter"}
+"""What kafka-python does not speak; kio does."""
+
+OTHER_NAMES = {
+    "QuorumTopic": "TopicData",
+    "QuorumTopicState": "TopicData",
+    "QuorumPartition": "PartitionData",
+    "QuorumPartitionState": "PartitionData",
+}
+"""Structs of a request and of its response that have one name there."""
+
+
+def name_of(kind: Any) -> str:
+    return OTHER_NAMES.get(kind.__name__, kind.__name__)
+
+
+def known_messages() -> list[Any]:
+    return [
+        kind
+        for kind in every_message()
+        if kind.__name__.removesuffix("Request").removesuffix("Response") not in UNKNOWN
+    ]
+
+
 def to_theirs(value: Any, theirs: Any, version: int) -> Any:
     """The same message as an object of kafka-python's; fields are matched by place and checked by name."""
-    assert type(value).__name__ == theirs.__name__
+    assert name_of(type(value)) == theirs.__name__
     ours = [field for field in fields(type(value)) if version in field.versions]
     others = [field for field in theirs._struct.fields.values() if field.for_version_q(version)]
     made: dict[str, Any] = {}
@@ -59,7 +83,7 @@ def convert(value: Any, other: Any, struct: Any, version: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize("kind", every_message(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", known_messages(), ids=lambda kind: kind.__name__)
 def test_the_bytes_are_those_of_kafka_python(kind: Any) -> None:
     theirs = PRESENT[kind.__name__]
     for version in versions_of(kind):

@@ -57,6 +57,8 @@ def _one(field: Field, wire: Any, version: int, random: Random, depth: int) -> A
             return random.randint(-1, 133)
         case Fixed(code="q") if field.name.endswith("_ms"):
             return random.choice(TIMES_MS)
+        case Fixed(code="H"):
+            return random.choice((0, 1, 2**15, 2**16 - 1))
         case Fixed(code):
             top = 2 ** (INTEGERS[code] - 1)
             return random.choice((0, 1, -1, -top, top - 1, random.randint(-top, top - 1)))

@@ -1,36 +1,49 @@
-"""ApiVersions (18), DescribeCluster (60), DescribeLogDirs (35): what this broker and its cluster are.
+"""ApiVersions (18), UpdateFeatures (57), DescribeCluster (60), UnregisterBroker (64).
 
-ApiVersions: KIP-35, KIP-511, features KIP-584. DescribeCluster: KIP-700, endpoint types KIP-919, fenced brokers
-KIP-1073. DescribeLogDirs: KIP-113, volume sizes KIP-827, cordoned directories KIP-1066.
+What this broker and its cluster are. ApiVersions: KIP-35, KIP-511, features KIP-584 and KIP-1022. DescribeCluster:
+KIP-700, endpoint types KIP-919, fenced brokers KIP-1073. UpdateFeatures: KIP-584, KIP-778. UnregisterBroker: KIP-631.
 """
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 from kraftpy.broker import apis
+from kraftpy.broker.apis import shortened
+from kraftpy.broker.submitting import decided_within
+from kraftpy.broker.view import View
+from kraftpy.metadata.commands import FeatureUpdate, UnregisterBroker, UpdateFeatures
+from kraftpy.metadata.features import SUPPORTED
 from kraftpy.protocol.apis import APIS
-from kraftpy.protocol.errors import ErrorCode
-from kraftpy.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from kraftpy.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from kraftpy.protocol.messages.describe_log_dirs import (
-    DescribeLogDirsPartition,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    DescribeLogDirsResult,
-    DescribeLogDirsTopic,
+from kraftpy.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from kraftpy.protocol.messages.update_features import (
+    SAFE_DOWNGRADE,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
 )
+from kraftpy.types import BrokerId
 
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
     from kraftpy.broker.request import RequestContext
 
+_LEVEL_ZERO_VERSION = 4
 _BROKERS = 1
+_CONTROLLERS = 2
 
 
 async def api_versions(broker: Broker, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
@@ -39,7 +52,21 @@ async def api_versions(broker: Broker, request: ApiVersionsRequest, context: Req
         _is_software_name(request.client_software_name) and _is_software_name(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-    return api_versions_response(broker, ErrorCode.NONE)
+    response = api_versions_response(broker, ErrorCode.NONE)
+    image = broker.image
+    # An older client takes a lowest level of 0 for a mistake (KIP-1022).
+    lowest = 0 if context.api_version >= _LEVEL_ZERO_VERSION else 1
+    response.supported_features = [
+        SupportedFeatureKey(name=name, min_version=first, max_version=last)
+        for name, (first, last) in SUPPORTED.items()
+        if first >= lowest and last > 0
+    ]
+    response.finalized_features = [
+        FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+        for name, level in sorted(image.features().items())
+    ]
+    response.finalized_features_epoch = image.version
+    return response
 
 
 def api_versions_response(broker: Broker, error_code: ErrorCode) -> ApiVersionsResponse:
@@ -57,54 +84,72 @@ def _is_software_name(name: str) -> bool:
 async def describe_cluster(
     broker: Broker, request: DescribeClusterRequest, context: RequestContext
 ) -> DescribeClusterResponse:
-    """The cluster's id, controller and brokers."""
+    """The cluster's id, controller and brokers; fenced ones only where they are asked for (KIP-1073)."""
     if request.endpoint_type != _BROKERS:
+        known = request.endpoint_type == _CONTROLLERS
         return DescribeClusterResponse(
-            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message="this is a broker listener; it describes brokers",
             cluster_id=broker.image.cluster_id or "",
             brokers=[],
         )
+    view = View(broker.image, context.listener)
     return DescribeClusterResponse(
         cluster_id=broker.image.cluster_id or "",
-        controller_id=broker.controller_id,
+        controller_id=view.controller(broker.controller_id, broker.node_id),
         brokers=[
-            DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack)
-            for node_id, host, port, rack in broker.endpoints(context.listener)
+            DescribeClusterBroker(
+                broker_id=seen.broker_id, host=seen.host, port=seen.port, rack=seen.rack, is_fenced=seen.is_fenced
+            )
+            for seen in (view.brokers if request.include_fenced_brokers else view.live_brokers)
         ],
     )
 
 
-async def describe_log_dirs(
-    broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
-) -> DescribeLogDirsResponse:
-    """Each log directory with the size of the partitions asked for (null: all)."""
-    wanted = None
-    if request.topics is not None:
-        wanted = {(topic.topic, partition) for topic in request.topics for partition in topic.partitions}
-    results = []
-    for directory in broker.replicas.directories:
-        topics: dict[str, DescribeLogDirsTopic] = {}
-        for replica in broker.replicas.in_directory(directory):
-            name, index = replica.topic_partition
-            if wanted is not None and (name, index) not in wanted:
-                continue
-            topic = topics.setdefault(name, DescribeLogDirsTopic(name=name, partitions=[]))
-            topic.partitions.append(
-                DescribeLogDirsPartition(
-                    partition_index=index, partition_size=replica.log.size_bytes, offset_lag=0, is_future_key=False
-                )
+async def update_features(
+    broker: Broker, request: UpdateFeaturesRequest, context: RequestContext
+) -> UpdateFeaturesResponse:
+    """Give features other levels: all of them, or none."""
+    command = UpdateFeatures(
+        updates=tuple(
+            FeatureUpdate(
+                name=update.feature,
+                level=update.max_version_level,
+                upgrade_type=SAFE_DOWNGRADE if update.allow_downgrade else update.upgrade_type,
             )
-        try:
-            usage = shutil.disk_usage(directory)
-        except OSError:
-            results.append(
-                DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory, topics=[])
-            )
-            continue
-        results.append(
-            DescribeLogDirsResult(
-                log_dir=directory, topics=list(topics.values()), total_bytes=usage.total, usable_bytes=usage.free
-            )
+            for update in request.feature_updates
+        ),
+        time_ms=broker.clock.now(),
+        validate_only=request.validate_only,
+        min_insync_replicas=broker.config.min_insync_replicas,
+    )
+    response = UpdateFeaturesResponse()
+    try:
+        decision = await decided_within(broker, command, request.timeout_ms)
+    except KafkaError as error:
+        response.error_code, response.error_message = error.code, shortened(error.message)
+        return response
+    response.error_code, response.error_message = decision.error, shortened(decision.message)
+    response.results = [
+        UpdatableFeatureResult(feature=result.name, error_code=result.error, error_message=shortened(result.message))
+        for result in decision.result or ()
+    ]
+    return response
+
+
+async def unregister_broker(
+    broker: Broker, request: UnregisterBrokerRequest, context: RequestContext
+) -> UnregisterBrokerResponse:
+    """Forget a broker, which must have stopped: one that lives would be left without its place in the cluster."""
+    registered = broker.image.broker(BrokerId(request.broker_id))
+    if registered is not None and not registered.fenced:
+        return UnregisterBrokerResponse(
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message=f"broker {request.broker_id} is alive; stop it before the cluster is to forget it",
         )
-    return DescribeLogDirsResponse(results=results)
+    command = UnregisterBroker(broker_id=BrokerId(request.broker_id), time_ms=broker.clock.now())
+    try:
+        decision = await broker.metadata.submit(command)
+    except KafkaError as error:
+        return UnregisterBrokerResponse(error_code=error.code, error_message=shortened(error.message))
+    return UnregisterBrokerResponse(error_code=decision.error, error_message=shortened(decision.message))

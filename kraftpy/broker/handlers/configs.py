@@ -1,7 +1,8 @@
 """DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44): the settings of topics and brokers.
 
-Topic settings change in the metadata log and take effect on the open logs at once. A broker's own settings are
-described; none can be changed while it runs, and an attempt says so (INVALID_CONFIG). KIP-133, KIP-226 (sources and
+Topic settings change in the metadata log and take effect on the open logs at once. Of the brokers' settings few can be
+changed while they run: the replication throttles of one broker or of every one, and for every one together what
+elections go by (`CLUSTER_SETTINGS`). An attempt at another says so (INVALID_CONFIG). KIP-133, KIP-226 (sources and
 synonyms), KIP-339 (incremental), KIP-569 (types and documentation).
 
 Left out: broker loggers, client metrics and groups as resources (KIP-412, KIP-714, KIP-848): INVALID_REQUEST.
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from kraftpy.broker.apis import shortened
 from kraftpy.config import BrokerConfig
-from kraftpy.config.describe import ConfigEntry, describe_broker, describe_topic
+from kraftpy.config.broker import CLUSTER_SETTINGS, DYNAMIC_ONLY, DYNAMIC_SETTINGS
+from kraftpy.config.describe import ConfigEntry, describe_broker, describe_every_broker, describe_topic
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType, SetConfigs
 from kraftpy.metadata.decision import ConfigResult
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -53,15 +55,25 @@ def _entries(broker: Broker, resource: describe.DescribeConfigsResource) -> list
         case ConfigResourceType.TOPIC:
             if broker.image.topic(resource.resource_name) is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {resource.resource_name!r}")
-            return describe_topic(broker.image.topic_configs(resource.resource_name), broker.config, names)
+            return describe_topic(
+                broker.image.topic_configs(resource.resource_name),
+                broker.config,
+                names,
+                cluster=broker.image.cluster_configs(),
+            )
         case ConfigResourceType.BROKER:
             if resource.resource_name == "":
-                return []  # settings of every broker alike: none can be set
+                return describe_every_broker(broker.image.cluster_configs(), names)
             if resource.resource_name != str(broker.node_id):
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, f"broker {resource.resource_name!r} does not answer here; ask it itself"
                 )
-            return describe_broker(broker.config, names)
+            return describe_broker(
+                broker.config,
+                names,
+                own=broker.image.configs(ConfigResourceType.BROKER, resource.resource_name),
+                cluster=broker.image.cluster_configs(),
+            )
         case other:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"resources of type {other} have no settings here")
 
@@ -190,7 +202,16 @@ async def _set(
 def _refused_here(change: ConfigChange) -> ConfigResult | None:
     if change.resource_type != ConfigResourceType.BROKER:
         return None
-    return _refused(change, ErrorCode.INVALID_CONFIG, "a broker's settings cannot be changed while it runs")
+    allowed = DYNAMIC_ONLY if change.resource_name else DYNAMIC_SETTINGS
+    for operation in change.operations:
+        if operation.name in allowed:
+            continue
+        if operation.name in CLUSTER_SETTINGS:
+            reason = "can be set for every broker together, not for one"
+        else:
+            reason = "cannot be changed while a broker runs"
+        return _refused(change, ErrorCode.INVALID_CONFIG, f"{operation.name} {reason}")
+    return None
 
 
 def _refused(change: ConfigChange, error: ErrorCode, message: str) -> ConfigResult:

@@ -6,27 +6,32 @@ diverging epoch. A partition that does not exist when the request comes holds up
 Kafka: clients go on asking for deleted topics, and would ask without a pause. Fetch sessions: KIP-227. Epoch checks and
 diverging epochs: KIP-320, KIP-595. Topic ids from version 13: KIP-516. Isolation levels: KIP-98.
 
-Left out: followers' fetches (a `replica_id` of 0 or more is refused; see CVE-2018-1288), fetching from followers
-(KIP-392).
+Followers' fetches (a `replica_id` of 0 or more) are `replica_fetch`. A consumer may read from a follower, up to the
+high watermark that the follower knows; with `replica.selector.class` set to Kafka's rack-aware one the leader tells it
+which (KIP-392). A partition that is led elsewhere is answered with its leader (KIP-951).
+
+Left out: other classes for `replica.selector.class`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from kraftpy.broker.fetch_answers import Answers, name_leaders, respond
+from kraftpy.broker.handlers.replica_fetch import replica_fetch
 from kraftpy.broker.waiting import Watch
+from kraftpy.config.broker import RACK_AWARE_SELECTOR
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
-    FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
-from kraftpy.types import LeaderEpoch, Offset
+from kraftpy.types import BrokerId, LeaderEpoch, Offset
 
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
@@ -35,82 +40,102 @@ if TYPE_CHECKING:
     from kraftpy.broker.request import RequestContext
 
 READ_COMMITTED = 1
+_FIRST_FROM_FOLLOWERS_VERSION = 11
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-
-Answers = list[tuple["FetchedPartition", PartitionData]]
 
 
 async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
     """Read what is there; wait when it is too little; answer."""
     if _replica_id(request, context) >= 0:
-        return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return await replica_fetch(broker, request, context)
     try:
         fetched = broker.fetch_sessions.open(request, context.api_version, broker.clock.now())
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
+    reader = _Reader(broker, request, context)
     missing: set[PartitionKey] = set()
-    answers, enough = _read(broker, request, fetched, missing, is_first=True)
+    answers, enough = _read(reader, fetched, missing, is_first=True)
     if not enough and request.max_wait_ms > 0:
-        answers = await _wait(broker, request, fetched, answers, missing)
+        answers = await _wait(reader, fetched, answers, missing)
     if fetched.is_overtaken:
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-    return _respond(fetched, answers)
+    return respond(fetched, answers, name_leaders(broker, answers, context))
 
 
-async def _wait(
-    broker: Broker, request: FetchRequest, fetched: FetchContext, answers: Answers, missing: set[PartitionKey]
-) -> Answers:
+class _Reader:
+    """Who asks, and what of it matters for every partition."""
+
+    def __init__(self, broker: Broker, request: FetchRequest, context: RequestContext) -> None:
+        self.broker = broker
+        self.request = request
+        self.may_read_followers = context.api_version >= _FIRST_FROM_FOLLOWERS_VERSION
+        self.read_committed = request.isolation_level == READ_COMMITTED
+        self.budget = min(request.max_bytes, broker.config.fetch_max_bytes)
+        self.racks: dict[BrokerId, str] | None = None
+        """Where the brokers are; None where the reader is not sent to the nearest."""
+        if request.rack_id and broker.config.replica_selector_class == RACK_AWARE_SELECTOR:
+            self.racks = {each.broker_id: each.rack for each in broker.image.brokers() if each.rack and not each.fenced}
+
+    def replica(self, partition: FetchedPartition) -> Replica:
+        """What to read. Raises KafkaError where it cannot be read here."""
+        replicas = self.broker.replicas
+        if partition.topic:
+            find = replicas.readable if self.may_read_followers else replicas.leader
+            return find(partition.topic, partition.partition)
+        return replicas.readable_by_id(partition.topic_id, partition.partition)
+
+    def nearest(self, replica: Replica, partition: FetchedPartition) -> int:
+        """The replica the reader should rather ask (rule 48); -1 for none."""
+        if self.racks is None or replica.leading is None:
+            return -1
+        found = replica.leading.nearest(self.request.rack_id, self.racks, partition.fetch_offset)
+        return -1 if found is None or found == self.broker.node_id else found
+
+
+async def _wait(reader: _Reader, fetched: FetchContext, answers: Answers, missing: set[PartitionKey]) -> Answers:
     """Read again whenever something changed, until there is enough or the time is up. No await before the watch."""
-    deadline = asyncio.get_running_loop().time() + request.max_wait_ms / 1000
+    deadline = asyncio.get_running_loop().time() + reader.request.max_wait_ms / 1000
     watched: list[Replica] = []
     for partition in fetched.partitions:
         with suppress(KafkaError):
-            watched.append(_replica(broker, partition))
+            watched.append(reader.replica(partition))
     with Watch(watched) as watch:
         enough = False
         while not enough and await watch.wait_until(deadline):
-            answers, enough = _read(broker, request, fetched, missing)
+            answers, enough = _read(reader, fetched, missing)
     return answers
 
 
 def _read(
-    broker: Broker,
-    request: FetchRequest,
-    fetched: FetchContext,
-    missing: set[PartitionKey],
-    *,
-    is_first: bool = False,
+    reader: _Reader, fetched: FetchContext, missing: set[PartitionKey], *, is_first: bool = False
 ) -> tuple[Answers, bool]:
     """Every partition's answer, and whether they are to be sent without waiting.
 
     `missing` are the partitions that did not exist when the request came; the first call notes them.
     """
-    budget = min(request.max_bytes, broker.config.fetch_max_bytes)
-    read_committed = request.isolation_level == READ_COMMITTED
+    budget = reader.budget
     answers: Answers = []
     total_bytes = 0
     failed = False
     for partition in fetched.partitions:
-        answer = _read_partition(broker, partition, budget - total_bytes, read_committed, first=total_bytes == 0)
+        answer = _read_partition(reader, partition, budget - total_bytes, first=total_bytes == 0)
         total_bytes += len(answer.records or b"")
         if answer.error_code != ErrorCode.NONE:
             if is_first and answer.error_code in _UNKNOWN:
                 missing.add(partition.key)
             failed = failed or partition.key not in missing
-        elif answer.diverging_epoch.epoch >= 0:
+        elif answer.diverging_epoch.epoch >= 0 or answer.preferred_read_replica >= 0:
             failed = True
         answers.append((partition, answer))
     nothing_to_wait_for = len(missing) == len(fetched.partitions)
     # More than the limit never comes: to wait for it would be to wait in vain.
-    return answers, failed or nothing_to_wait_for or total_bytes >= min(request.min_bytes, budget)
+    return answers, failed or nothing_to_wait_for or total_bytes >= min(reader.request.min_bytes, budget)
 
 
-def _read_partition(
-    broker: Broker, partition: FetchedPartition, budget: int, read_committed: bool, *, first: bool
-) -> PartitionData:
+def _read_partition(reader: _Reader, partition: FetchedPartition, budget: int, *, first: bool) -> PartitionData:
     answer = PartitionData(partition_index=partition.partition, high_watermark=-1, records=b"")
     try:
-        replica = _replica(broker, partition)
+        replica = reader.replica(partition)
         replica.check_leader_epoch(partition.current_leader_epoch)
         answer.high_watermark = replica.high_watermark
         answer.last_stable_offset = replica.last_stable_offset
@@ -122,13 +147,19 @@ def _read_partition(
             if diverging is not None:
                 answer.diverging_epoch = EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
                 return answer
+        if reader.racks is not None:
+            answer.preferred_read_replica = reader.nearest(replica, partition)
+            if answer.preferred_read_replica >= 0:
+                return answer
+        read_committed = reader.read_committed
         read = replica.read(
             Offset(partition.fetch_offset),
             max(0, min(partition.max_bytes, budget)),
             read_committed=read_committed,
             min_one_batch=first,
+            slice_from=reader.broker.config.kraftpy_fetch_zero_copy_min_bytes,
         )
-        answer.records = read.records
+        answer.records = cast("bytes", read.records)  # a slice of a file has a length, and is sent by the connection
         if read_committed:
             answer.aborted_transactions = [
                 AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
@@ -139,26 +170,5 @@ def _read_partition(
     return answer
 
 
-def _replica(broker: Broker, partition: FetchedPartition) -> Replica:
-    if partition.topic:
-        return broker.replicas.leader(partition.topic, partition.partition)
-    return broker.replicas.leader_by_id(partition.topic_id, partition.partition)
-
-
 def _replica_id(request: FetchRequest, context: RequestContext) -> int:
     return request.replica_state.replica_id if context.api_version >= 15 else request.replica_id
-
-
-def _respond(fetched: FetchContext, answers: Answers) -> FetchResponse:
-    topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
-    for partition, answer in answers:
-        if not fetched.include(partition, answer):
-            continue
-        key = (partition.topic, partition.topic_id)
-        topic = topics.get(key)
-        if topic is None:
-            topic = topics[key] = FetchableTopicResponse(
-                topic=partition.topic, topic_id=partition.topic_id, partitions=[]
-            )
-        topic.partitions.append(answer)
-    return FetchResponse(session_id=fetched.session_id, responses=list(topics.values()))

@@ -8,11 +8,13 @@ Left out: authorized operations (-2147483648, "not asked for", is Kafka's own wo
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.auto_creation import auto_create_topics
+from kraftpy.broker.view import View
 from kraftpy.metadata.controller import is_internal, topic_name_problem
-from kraftpy.metadata.image import Partition, Topic
+from kraftpy.metadata.image import Image, Partition, Topic
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -35,52 +37,67 @@ if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
     from kraftpy.broker.request import RequestContext
 
+_LISTENER_NOT_FOUND_VERSION = 6
 _NULLABLE_NAME_VERSION = 12
+CREATION_SECONDS = 5.0
+"""How long an answer waits for topics that it creates. What exists must be told even where the quorum has no leader."""
 
 
 async def metadata(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
-    """The topics asked for (all of them for null, and for an empty list in version 0) and every broker."""
+    """The topics asked for (all of them for null, and for an empty list in version 0) and every live broker."""
     asked = request.topics
+    refused: dict[str, ErrorCode] = {}
     if asked is None or (context.api_version == 0 and not asked):
-        topics = [_known(topic) for topic in broker.image.topics()]
+        asked = None
     else:
-        topics = await _asked_for(broker, asked, request.allow_auto_topic_creation, context)
+        # Each once, however often it is named: a small request must not become an answer of any size.
+        asked = list({(topic.name, topic.topic_id): topic for topic in asked}.values())
+        if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
+            refused = await _create_missing(broker, asked)
+    image = broker.image
+    view = View(image, context.listener)
+    if asked is None:
+        topics = [_known(topic, view, context.api_version) for topic in image.topics()]
+    else:
+        topics = [_asked_for(wanted, refused, image, view, context.api_version) for wanted in asked]
     return MetadataResponse(
         brokers=[
-            MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=rack)
-            for node_id, host, port, rack in broker.endpoints(context.listener)
+            MetadataResponseBroker(node_id=seen.broker_id, host=seen.host, port=seen.port, rack=seen.rack)
+            for seen in view.live_brokers
         ],
-        cluster_id=broker.image.cluster_id,
-        controller_id=broker.controller_id,
+        cluster_id=image.cluster_id,
+        controller_id=view.controller(broker.controller_id, broker.node_id),
         topics=topics,
     )
 
 
-async def _asked_for(
-    broker: Broker, asked: list[MetadataRequestTopic], allow_creation: bool, context: RequestContext
-) -> list[MetadataResponseTopic]:
-    # Each once, however often it is named: a small request must not become an answer of any size.
-    asked = list({(topic.name, topic.topic_id): topic for topic in asked}.values())
+async def _create_missing(broker: Broker, asked: list[MetadataRequestTopic]) -> dict[str, ErrorCode]:
+    """Create the topics that are named and not there; an error for each that does not come to be in time."""
     names = [topic.name for topic in asked if topic.name is not None and not _is_by_id(topic)]
     missing = [name for name in names if broker.image.topic(name) is None]
-    refused: dict[str, ErrorCode] = {}
-    if missing and allow_creation and broker.config.auto_create_topics_enable:
-        refused = await auto_create_topics(missing, broker.metadata, broker.config, broker.clock)
-    topics = []
-    for wanted in asked:
-        if wanted.name is None or _is_by_id(wanted):
-            name = None if context.api_version >= _NULLABLE_NAME_VERSION else ""
-            known = broker.image.topic_by_id(TopicId(wanted.topic_id))
-            error = ErrorCode.UNKNOWN_TOPIC_ID
-        else:
-            name = wanted.name
-            known = broker.image.topic(name)
-            error = refused.get(name, _why_unknown(name))
-        if known is not None:
-            topics.append(_known(known))
-        else:
-            topics.append(MetadataResponseTopic(error_code=error, name=name, topic_id=wanted.topic_id, partitions=[]))
-    return topics
+    if not missing:
+        return {}
+    try:
+        async with asyncio.timeout(CREATION_SECONDS):
+            return await auto_create_topics(missing, broker.metadata, broker.config, broker.clock)
+    except TimeoutError:  # the quorum has no leader: what exists is told all the same
+        return dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
+
+
+def _asked_for(
+    wanted: MetadataRequestTopic, refused: dict[str, ErrorCode], image: Image, view: View, version: int
+) -> MetadataResponseTopic:
+    if wanted.name is None or _is_by_id(wanted):
+        name = None if version >= _NULLABLE_NAME_VERSION else ""
+        known = image.topic_by_id(TopicId(wanted.topic_id))
+        error = ErrorCode.UNKNOWN_TOPIC_ID
+    else:
+        name = wanted.name
+        known = image.topic(name)
+        error = refused.get(name, _why_unknown(name))
+    if known is not None:
+        return _known(known, view, version)
+    return MetadataResponseTopic(error_code=error, name=name, topic_id=wanted.topic_id, partitions=[])
 
 
 def _is_by_id(topic: MetadataRequestTopic) -> bool:
@@ -93,33 +110,40 @@ def _why_unknown(name: str) -> ErrorCode:
     )
 
 
-def _known(topic: Topic) -> MetadataResponseTopic:
+def _known(topic: Topic, view: View, version: int) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=is_internal(topic.name),
-        partitions=[
-            MetadataResponsePartition(
-                error_code=_error_of(partition),
-                partition_index=index,
-                leader_id=partition.leader,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=list(partition.replicas),
-                isr_nodes=list(partition.isr),
-            )
-            for index, partition in enumerate(topic.partitions)
-        ],
+        partitions=[_partition(index, partition, view, version) for index, partition in enumerate(topic.partitions)],
     )
 
 
-def _error_of(partition: Partition) -> ErrorCode:
-    return ErrorCode.NONE if partition.has_leader else ErrorCode.LEADER_NOT_AVAILABLE
+def _partition(index: int, partition: Partition, view: View, version: int) -> MetadataResponsePartition:
+    leader, error = view.leader(partition)
+    if error is ErrorCode.LISTENER_NOT_FOUND and version < _LISTENER_NOT_FOUND_VERSION:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
+    answer = MetadataResponsePartition(
+        error_code=error,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        offline_replicas=view.offline(partition),
+    )
+    if version == 0 and answer.offline_replicas:  # such a client takes every replica for one that it can reach
+        answer.replica_nodes = view.online(partition, partition.replicas)
+        answer.isr_nodes = view.online(partition, partition.isr)
+        answer.error_code = error or ErrorCode.REPLICA_NOT_AVAILABLE
+    return answer
 
 
 async def describe_topic_partitions(
     broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> DescribeTopicPartitionsResponse:
     """Topics and their partitions in name order, a page at a time."""
+    view = View(broker.image, context.listener)
     limit = max(1, min(request.response_partition_limit, broker.config.max_request_partition_size_limit))
     names = sorted({topic.name for topic in request.topics}) or [topic.name for topic in broker.image.topics()]
     start = (request.cursor.topic_name, request.cursor.partition_index) if request.cursor is not None else ("", 0)
@@ -153,7 +177,7 @@ async def describe_topic_partitions(
                 name=name,
                 topic_id=topic.topic_id,
                 is_internal=is_internal(topic.name),
-                partitions=[_described(index, partition) for index, partition in page],
+                partitions=[_described(index, partition, view) for index, partition in page],
             )
         )
         limit -= len(page)
@@ -163,14 +187,16 @@ async def describe_topic_partitions(
     return DescribeTopicPartitionsResponse(topics=topics)
 
 
-def _described(index: int, partition: Partition) -> DescribeTopicPartitionsResponsePartition:
+def _described(index: int, partition: Partition, view: View) -> DescribeTopicPartitionsResponsePartition:
+    leader, error = view.leader(partition)
     return DescribeTopicPartitionsResponsePartition(
-        error_code=_error_of(partition),
+        error_code=error,
         partition_index=index,
-        leader_id=partition.leader,
+        leader_id=leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
-        eligible_leader_replicas=[],
-        last_known_elr=[],
+        eligible_leader_replicas=list(partition.eligible_leader_replicas),
+        last_known_elr=list(partition.last_known_elr),
+        offline_replicas=view.offline(partition),
     )

@@ -2,7 +2,8 @@
 
 ListOffsets by timestamp (KIP-79), with epochs (KIP-320), the offset of the largest timestamp (KIP-734); -1 latest, -2
 earliest, -3 largest timestamp, -4 earliest local, -5 last tiered, -6 earliest pending upload (KIP-405, KIP-1005,
-KIP-1023). OffsetForLeaderEpoch: KIP-101, KIP-320. Both check the client's leader epoch.
+KIP-1023). OffsetForLeaderEpoch: KIP-101, KIP-320. Both are for the leader, and check the client's leader epoch. A
+leader that does not know yet how far its predecessor had committed answers OFFSET_NOT_AVAILABLE (KIP-207).
 
 Nothing is tiered here, so the local log starts where the log starts, and the last tiered offset is "none".
 """
@@ -30,12 +31,14 @@ from kraftpy.types import LeaderEpoch, Millis, Offset
 
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
+    from kraftpy.broker.replica import Replica
     from kraftpy.broker.request import RequestContext
 
 READ_COMMITTED = 1
 
 _SINCE_VERSION = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 """The first version of ListOffsets in which a timestamp below zero means something."""
+_SINCE_NOT_AVAILABLE = 5
 
 
 async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
@@ -59,6 +62,8 @@ async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: Req
                 _look_up(broker, request, topic.name, partition, answer)
             except KafkaError as error:
                 answer.error_code = error.code
+                if error.code == ErrorCode.OFFSET_NOT_AVAILABLE and context.api_version < _SINCE_NOT_AVAILABLE:
+                    answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE  # what older clients know to retry
             partitions.append(answer)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
     return ListOffsetsResponse(topics=topics)
@@ -77,6 +82,7 @@ def _look_up(
     log = replica.log
     match partition.timestamp:
         case -1:
+            _check_high_watermark(replica)
             answer.offset = readable_end
             answer.leader_epoch = replica.leader_epoch
         case -2 | -4:
@@ -92,6 +98,14 @@ def _look_up(
             found = replica.offset_for_timestamp(Millis(timestamp), readable_end)
             if found is not None:
                 answer.offset, answer.timestamp, answer.leader_epoch = found.offset, found.timestamp, found.leader_epoch
+            else:
+                _check_high_watermark(replica)
+
+
+def _check_high_watermark(replica: Replica) -> None:
+    """That a new leader knows what its predecessor had committed: till then offsets would seem to go back (rule 11)."""
+    if replica.leading is not None and replica.high_watermark < replica.leading.epoch_start_offset:
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "the new leader does not know yet what is committed")
 
 
 async def offset_for_leader_epoch(

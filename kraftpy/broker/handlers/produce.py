@@ -5,6 +5,13 @@ writes once (KIP-98). Partitions succeed and fail independently. Versions 0 to 2
 for them (KIP-896), but carry message sets, a format that is not stored: they get UNSUPPORTED_FOR_MESSAGE_FORMAT.
 Topic ids from version 13 (KIP-516), the current leader on an error from version 10 (KIP-951).
 
+acks=all asks for `min.insync.replicas` before the append (NOT_ENOUGH_REPLICAS: nothing was written) and again when the
+records are committed (NOT_ENOUGH_REPLICAS_AFTER_APPEND). That error, REQUEST_TIMED_OUT and a leadership that was lost
+meanwhile (NOT_LEADER_OR_FOLLOWER) leave open whether the records will be read: an idempotent producer sends them again.
+
+Where the topic has `kraftpy.flush.before.ack`, or `flush.messages` is reached, acks=1 and acks=all also wait until this
+broker has synced the batch; acks=0 has it synced and waits for nothing.
+
 A producer with acks=0 hears of an error by the end of its connection, as from Kafka: it then asks for the metadata.
 Nobody but the broker writes to its internal topics (INVALID_TOPIC_EXCEPTION).
 
@@ -17,12 +24,13 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from kraftpy.broker.apis import shortened
+from kraftpy.broker.leader_hints import LeaderHints
 from kraftpy.broker.replica import Replica
 from kraftpy.log.partition_log import Origin
 from kraftpy.metadata.controller import is_internal
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from kraftpy.protocol.messages.fetch import NodeEndpoint
 from kraftpy.protocol.messages.produce import (
-    LeaderIdAndEpoch,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -38,15 +46,22 @@ if TYPE_CHECKING:
     from kraftpy.broker.request import RequestContext
 
 ALL_IN_SYNC = -1
+NONE = 0
 _FIRST_BATCH_VERSION = 3
 _ATTRIBUTES_AT, _TRANSACTIONAL = 22, 0x10  # the low byte of a batch's attributes; looked at without reading the header
 _FIRST_TOPIC_ID_VERSION = 13
+_WHY_NOT_COMMITTED = {
+    ErrorCode.REQUEST_TIMED_OUT: "not replicated in time",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "the leadership was lost before the records were committed",
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "replicated, but to fewer than min.insync.replicas",
+}
 
 
 class _Unanswered(NamedTuple):
     """An append whose answer is not final: what it waits for."""
 
     replica: Replica
+    leadership: int
     answer: PartitionProduceResponse
     end_offset: int
     flush_due: bool
@@ -65,15 +80,15 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
         )
         for topic in request.topic_data
     ]
-    for waiting in unanswered:
-        if waiting.flush_due:
-            await _flush(broker, waiting)
+    flushes = [_flush(waiting) for waiting in unanswered if waiting.flush_due] if request.acks != NONE else []
+    if flushes:
+        await asyncio.gather(*flushes)
     if request.acks == ALL_IN_SYNC and unanswered:
         await _committed(unanswered, request.timeout_ms)
-    if request.acks == 0:
+    if request.acks == NONE:
         _tell_by_closing(responses)
         return None
-    return ProduceResponse(responses=responses)
+    return ProduceResponse(responses=responses, node_endpoints=_name_leaders(broker, responses, context))
 
 
 def _append(
@@ -85,7 +100,6 @@ def _append(
     unanswered: list[_Unanswered],
 ) -> PartitionProduceResponse:
     answer = PartitionProduceResponse(index=partition.index, base_offset=-1)
-    replica: Replica | None = None
     try:
         _check(request, context)
         if context.api_version >= _FIRST_TOPIC_ID_VERSION:
@@ -98,17 +112,18 @@ def _append(
         if len(records) >= HEADER_BYTES and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
             # No marker would ever end it: readers of committed records would stop there for good.
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served by this broker")
+        if request.acks == ALL_IN_SYNC:
+            replica.check_in_sync()
         appended = replica.append(records, Origin.CLIENT, broker.clock.now())
     except KafkaError as error:
         answer.error_code = error.code
         answer.error_message = shortened(str(error))
-        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and replica is not None:
-            answer.current_leader = LeaderIdAndEpoch(leader_id=broker.node_id, leader_epoch=replica.leader_epoch)
         return answer
     answer.base_offset = appended.base_offset
     answer.log_append_time_ms = appended.log_append_time
     answer.log_start_offset = appended.log_start_offset
-    unanswered.append(_Unanswered(replica, answer, appended.last_offset + 1, appended.flush_due))
+    waiting = _Unanswered(replica, replica.leadership, answer, appended.last_offset + 1, appended.flush_due)
+    unanswered.append(waiting)
     return answer
 
 
@@ -131,18 +146,44 @@ def _tell_by_closing(responses: list[TopicProduceResponse]) -> None:
                 raise ProtocolError(f"acks=0, and the answer would be {partition.error_message}")
 
 
-async def _flush(broker: Broker, waiting: _Unanswered) -> None:
-    """`flush.messages` is reached: sync before acknowledging."""
+async def _flush(waiting: _Unanswered) -> None:
+    """`flush.messages` is reached, or the topic syncs before it acknowledges."""
+    replica, answer = waiting.replica, waiting.answer
     try:
-        await waiting.replica.flush(waiting.end_offset, broker.clock.now())
+        await replica.flush(waiting.end_offset)
+        if replica.leading is None or replica.leadership != waiting.leadership:
+            code = ErrorCode.KAFKA_STORAGE_ERROR if replica.is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            raise KafkaError(code, "the leadership was lost before the records were synced")
     except KafkaError as error:
-        waiting.answer.error_code = error.code
-        waiting.answer.error_message = str(error)
+        answer.error_code = error.code
+        answer.error_message = shortened(str(error))
+        answer.base_offset = -1
 
 
 async def _committed(unanswered: list[_Unanswered], timeout_ms: int) -> None:
-    deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-    for replica, answer, end_offset, _ in unanswered:
-        if not await replica.committed(end_offset, deadline):
-            answer.error_code = ErrorCode.REQUEST_TIMED_OUT
-            answer.error_message = f"not replicated within {timeout_ms} ms"
+    deadline = None
+    for replica, leadership, answer, end_offset, _ in unanswered:
+        if answer.error_code != ErrorCode.NONE:
+            continue
+        error_code = replica.outcome(end_offset, leadership)
+        if error_code is None:
+            if deadline is None:
+                deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+            error_code = await replica.committed(end_offset, leadership, deadline)
+        if error_code != ErrorCode.NONE:
+            answer.error_code = error_code
+            answer.error_message = _WHY_NOT_COMMITTED.get(error_code, error_code.name)
+            answer.base_offset = -1
+
+
+def _name_leaders(broker: Broker, responses: list[TopicProduceResponse], context: RequestContext) -> list[NodeEndpoint]:
+    """Say who leads the partitions that are not led here."""
+    hints: LeaderHints | None = None
+    for topic in responses:
+        for answer in topic.partition_responses:
+            if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                hints = hints or LeaderHints(broker, context.listener)
+                leader = hints.of(topic.name, topic.topic_id, answer.index)
+                if leader is not None:
+                    answer.current_leader = leader
+    return [] if hints is None else hints.endpoints

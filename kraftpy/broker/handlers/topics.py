@@ -3,16 +3,16 @@
 The first three are metadata commands, decided as one in the metadata log; topics succeed and fail independently.
 The answer comes when the partitions can be used. KIP-4, KIP-195, KIP-204 (DeleteRecords by watermark: KIP-107),
 KIP-464 (defaults for -1), KIP-516 (topic ids), KIP-525 (settings in the answer).
-
-Left out: `timeout_ms` (a single node's decision is local; it does not time out).
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.apis import shortened
 from kraftpy.broker.auto_creation import new_topic_id
+from kraftpy.broker.submitting import decided_within
 from kraftpy.config.describe import describe_topic
 from kraftpy.metadata.commands import (
     ConfigValue,
@@ -80,7 +80,7 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, context: R
         validate_only=request.validate_only,
     )
     try:
-        decision = await broker.metadata.submit(command)
+        decision = await decided_within(broker, command, request.timeout_ms)
     except KafkaError as error:
         return CreateTopicsResponse(
             topics=[
@@ -110,7 +110,9 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, context: R
                     config_source=entry.source,
                     is_sensitive=entry.is_sensitive,
                 )
-                for entry in describe_topic(overrides[result.name or ""], broker.config)
+                for entry in describe_topic(
+                    overrides[result.name or ""], broker.config, cluster=broker.image.cluster_configs()
+                )
             ]
         answers.append(answer)
     return CreateTopicsResponse(topics=answers)
@@ -132,7 +134,8 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: R
             ]
         )
     try:
-        decision = await broker.metadata.submit(DeleteTopics(topics=tuple(references), time_ms=broker.clock.now()))
+        command = DeleteTopics(topics=tuple(references), time_ms=broker.clock.now())
+        decision = await decided_within(broker, command, request.timeout_ms)
     except KafkaError as error:
         return DeleteTopicsResponse(
             responses=[
@@ -179,7 +182,7 @@ async def create_partitions(
         validate_only=request.validate_only,
     )
     try:
-        decision = await broker.metadata.submit(command)
+        decision = await decided_within(broker, command, request.timeout_ms)
     except KafkaError as error:
         return CreatePartitionsResponse(
             results=[
@@ -202,19 +205,18 @@ async def create_partitions(
 async def delete_records(
     broker: Broker, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
-    """Move each partition's log start offset; -1 moves it to the high watermark."""
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[await _delete(broker, topic.name, partition) for partition in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+    """Move each partition's log start offset; -1 moves it to the high watermark. Its replicas that live follow."""
+    deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
+    topics = []
+    for topic in request.topics:
+        deleting = [_delete(broker, topic.name, partition, deadline) for partition in topic.partitions]
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=await asyncio.gather(*deleting)))
+    return DeleteRecordsResponse(topics=topics)
 
 
-async def _delete(broker: Broker, topic: str, partition: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+async def _delete(
+    broker: Broker, topic: str, partition: DeleteRecordsPartition, deadline: float
+) -> DeleteRecordsPartitionResult:
     answer = DeleteRecordsPartitionResult(partition_index=partition.partition_index, low_watermark=-1)
     try:
         replica = broker.replicas.leader(topic, partition.partition_index)
@@ -224,7 +226,7 @@ async def _delete(broker: Broker, topic: str, partition: DeleteRecordsPartition)
         if not 0 <= before <= replica.high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{before} is not within the log")
         await broker.replicas.delete_records(replica, before)
-        answer.low_watermark = replica.log.log_start_offset
+        answer.low_watermark = await replica.low_watermark_at(before, deadline)
     except KafkaError as error:
         answer.error_code = error.code
     return answer

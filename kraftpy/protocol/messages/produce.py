@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from kraftpy.protocol.messages.fetch import LeaderIdAndEpoch, NodeEndpoint
 from kraftpy.protocol.schema import (
     ZERO_UUID,
     array,
@@ -64,14 +65,6 @@ class BatchIndexAndErrorMessage:
 
 
 @struct
-class LeaderIdAndEpoch:
-    """Who leads the partition now, where the broker asked does not."""
-
-    leader_id: Annotated[int, int32] = -1
-    leader_epoch: Annotated[int, int32] = -1
-
-
-@struct
 class PartitionProduceResponse:
     """One partition: an error, or the offset of the first record."""
 
@@ -92,16 +85,6 @@ class TopicProduceResponse:
     name: Annotated[str, string, "0-12", ignorable] = ""
     topic_id: Annotated[bytes, uuid, "13+", ignorable] = ZERO_UUID
     partition_responses: Annotated[list[PartitionProduceResponse], array] = []
-
-
-@struct
-class NodeEndpoint:
-    """Where to reach a leader that the answer names."""
-
-    node_id: Annotated[int, int32]
-    host: Annotated[str, string]
-    port: Annotated[int, int32]
-    rack: Annotated[str | None, string] = None
 
 
 @message(api_key=0, versions="0-13", flexible="9+")

@@ -1,0 +1,147 @@
+"""`python -m chaos`: judge a history, show it, make a sample of one, write it as Jepsen's EDN.
+
+    python -m chaos check history.jsonl     every checker, a table, exit status 1 if something must not be
+    python -m chaos sample history.jsonl    a history of the perfect Kafka, to try the others on
+    python -m chaos report history.jsonl    a page with plots, verdicts and what the faults cost: history.html
+    python -m chaos plan --seed 7           a schedule of faults
+    python -m chaos edn history.jsonl       Jepsen's history.edn on standard output
+    python -m chaos sim --seeds 100         simulated clusters under faults, one for each seed
+    python -m chaos sim --seed 7            one of them, and its history in seed-7.jsonl
+
+Left out: real worlds (namespaces, containers).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from chaos import checkers, edn, nemesis
+from chaos.checkers.verdict import Options
+from chaos.history import BadHistory, History, Op, read, to_line
+from chaos.reference.samples import SAMPLES
+
+
+def load(file: Path) -> list[Op]:
+    """The operations of a history: JSON lines, or Jepsen's EDN by its suffix."""
+    try:
+        if file.suffix == ".edn":
+            return edn.from_edn(file.read_text(encoding="utf-8"))
+        with file.open(encoding="utf-8") as lines:
+            return read(lines)
+    except (BadHistory, OSError) as error:
+        raise click.ClickException(f"{file}: {error}") from error
+
+
+def load_history(file: Path) -> History:
+    """Its operations in pairs."""
+    try:
+        return History(load(file))
+    except BadHistory as error:
+        raise click.ClickException(f"{file}: {error}") from error
+
+
+_FILE = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+
+
+@click.group()
+def main() -> None:
+    """Histories of a Kafka under faults."""
+
+
+@main.command("check")
+@_FILE
+@click.option("--allow", multiple=True, metavar="ANOMALY", help="Tolerate this anomaly. Repeatable.")
+@click.option("--rw-edges", is_flag=True, help="Look for G-single and G2-item, which Kafka permits, too.")
+@click.option("--evidence", default=3, show_default=True, help="Anomalies of a kind to show.")
+def check_command(file: Path, allow: tuple[str, ...], rw_edges: bool, evidence: int) -> None:
+    """Judge a history with every checker."""
+    from chaos.terminal import show
+
+    history = load_history(file)
+    verdicts = checkers.check(history, Options(allow=frozenset(allow), rw_edges=rw_edges))
+    show(history, verdicts, evidence)
+    sys.exit(any(not verdict.valid for verdict in verdicts))
+
+
+@main.command("sample")
+@_FILE
+@click.option("--workload", type=click.Choice(list(SAMPLES)), default="log", show_default=True)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--lines", default=10_000, show_default=True)
+def sample_command(file: Path, workload: str, seed: int, lines: int) -> None:
+    """Write a history in which nothing is wrong."""
+    ops = SAMPLES[workload](seed).run(lines)
+    with file.open("w", encoding="utf-8") as sink:
+        sink.writelines(to_line(op) + "\n" for op in ops)
+    click.echo(f"{len(ops)} lines in {file}")
+
+
+@main.command("report")
+@_FILE
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="The page; beside the history if not given."
+)
+@click.option("--command", help="The command that repeats the run, if the history does not say it.")
+@click.option("--title", default="", help="The page's title.")
+def report_command(file: Path, out: Path | None, command: str | None, title: str) -> None:
+    """Write a run's page."""
+    from chaos.report import render
+    from chaos.terminal import summary
+
+    history = load_history(file)
+    verdicts = checkers.check(history)
+    out = out or file.with_suffix(".html")
+    out.write_text(render(history, verdicts, command=command, title=title), encoding="utf-8")
+    click.echo(f"{summary(history)}\n{out}")
+    sys.exit(any(not verdict.valid for verdict in verdicts))
+
+
+_KINDS = click.Choice([str(kind) for kind in nemesis.Kind])
+
+
+@main.command("plan")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--minutes", default=5.0, show_default=True)
+@click.option("--kind", "kinds", multiple=True, type=_KINDS, help="Only these. Repeatable.")
+def plan_command(seed: int, minutes: float, kinds: tuple[str, ...]) -> None:
+    """Show the faults that a seed gives, one JSON object a line."""
+    chosen = tuple(nemesis.Kind(kind) for kind in kinds) or tuple(nemesis.Kind)
+    for fault in nemesis.schedule(seed, nemesis.Plan(kinds=chosen, duration_ms=round(minutes * 60_000))):
+        click.echo(json.dumps(fault.as_value()))
+
+
+@main.command("edn")
+@_FILE
+@click.option("--numbered", is_flag=True, help="Number the keys, as Jepsen's plots expect.")
+def edn_command(file: Path, numbered: bool) -> None:
+    """Write a history as Jepsen's EDN operations."""
+    ops = load(file)
+    if numbered:
+        ops, names = edn.numbered(ops)
+        for name, number in names.items():
+            click.echo(f"{number} is {name}", err=True)
+    click.echo(edn.for_jepsen(ops), nl=False)
+
+
+@main.command("sim")
+@click.option("--seeds", default=50, show_default=True, help="How many.")
+@click.option("--first", default=1, show_default=True, help="The first of them.")
+@click.option("--seed", type=int, help="Only this one; its history is written to seed-N.jsonl.")
+@click.option("--minutes", default=5.0, show_default=True, help="Virtual minutes of faults and load.")
+@click.option("--jobs", default=2, show_default=True, help="Processes.")
+def sim_command(seeds: int, first: int, seed: int | None, minutes: float, jobs: int) -> None:
+    """Simulate clusters. Exit status 1 if a seed found something wrong; its line repeats it."""
+    if os.environ.get("PYTHONHASHSEED") != "0":  # a seed is to mean the same in every process
+        os.execve(sys.executable, [sys.executable, "-m", "chaos", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
+    from chaos.seeds import simulate, simulate_one
+
+    sys.exit(0 if (simulate(first, seeds, minutes, jobs) if seed is None else simulate_one(seed, minutes)) else 1)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m chaos")

@@ -1,0 +1,106 @@
+"""A partition has one leader in an epoch, and what that leader has promised it does not take back.
+
+    two-leaders            two nodes lead a partition in one epoch
+    leader-epoch-falls     a node went back to an earlier epoch of a partition without a restart
+    high-watermark-falls, last-stable-falls, log-start-falls     at the leader of one epoch
+    watermark-order        log start <= last stable offset <= high watermark <= log end does not hold
+    lost-tail              an acknowledged record stands at or above the high watermark in the end
+    commit-beyond-stable   a group's committed offset lies above the last stable offset in the end
+
+Read from: `watermarks` {node, key, leader, leader_epoch, log_start, last_stable, high_watermark, log_end}, asked of one
+node; `final` for those after healing, `incarnation` beside the value if the node may have restarted; acknowledged sends
+(with acks=all) and commits.
+
+Left out: watermarks between epochs, where a new leader's lag behind the old one's until it hears from its followers;
+topics that are deleted and made again under their name, since a key is one partition for the whole history.
+"""
+
+from __future__ import annotations
+
+from chaos.checkers.realtime import falls
+from chaos.checkers.verdict import Findings, Options, Verdict
+from chaos.checkers.versions import sends, versions
+from chaos.history import History, Key, Op, Type
+
+NAME = "leaders"
+
+_NEVER_FALL = {
+    "high_watermark": "high-watermark-falls",
+    "last_stable": "last-stable-falls",
+    "log_start": "log-start-falls",
+}
+
+
+def check(history: History, options: Options) -> Verdict:
+    """Judge leaders."""
+    findings = Findings(NAME, options)
+    readings = [op for op in history.completed("watermarks") if op.type is Type.OK]
+    findings.verdict.examined = len(readings)
+    leading = [op for op in readings if op.value["leader"]]
+    _one_leader(history, findings, readings, leading)
+    _watermarks(history, findings, readings, leading)
+    _in_the_end(history, findings, leading)
+    return findings.verdict
+
+
+def _one_leader(history: History, findings: Findings, readings: list[Op], leading: list[Op]) -> None:
+    leaders: dict[tuple[Key, int], Op] = {}
+    for op in leading:
+        key, epoch, node = op.value["key"], op.value["leader_epoch"], op.value["node"]
+        first = leaders.setdefault((key, epoch), op)
+        if first.value["node"] != node:
+            text = f"{key}: nodes {first.value['node']} and {node} both lead in epoch {epoch}"
+            findings.add("two-leaders", text, (first, op), key=key, epoch=epoch, nodes=[first.value["node"], node])
+    epochs = (
+        (op, (op.value["node"], op.value["key"], op.extra.get("incarnation")), op.value["leader_epoch"])
+        for op in readings
+    )
+    for fall in falls(history, epochs):
+        key, node = fall.later.value["key"], fall.later.value["node"]
+        text = f"{key}: node {node} went from leader epoch {fall.high} back to {fall.low}"
+        findings.add("leader-epoch-falls", text, (fall.earlier, fall.later), key=key, node=node)
+
+
+def _watermarks(history: History, findings: Findings, readings: list[Op], leading: list[Op]) -> None:
+    for field, name in _NEVER_FALL.items():
+        numbers = (
+            (op, (op.value["key"], op.value["leader_epoch"], op.value["node"]), op.value[field]) for op in leading
+        )
+        for fall in falls(history, numbers):
+            key = fall.later.value["key"]
+            text = f"{key}: {field} of the leader fell from {fall.high} to {fall.low} within an epoch"
+            findings.add(name, text, (fall.earlier, fall.later), key=key, values=[fall.high, fall.low])
+    for op in readings:
+        order = [op.value[name] for name in ("log_start", "last_stable", "high_watermark", "log_end")]
+        if order != sorted(order):
+            text = f"{op.value['key']}: log start, last stable, high watermark and log end are {order}"
+            findings.add("watermark-order", text, (op,), key=op.value["key"], node=op.value["node"])
+
+
+def _in_the_end(history: History, findings: Findings, leading: list[Op]) -> None:
+    final: dict[Key, Op] = {}
+    for op in leading:
+        if op.extra.get("final"):
+            best = final.setdefault(op.value["key"], op)
+            if op.value["leader_epoch"] >= best.value["leader_epoch"]:
+                final[op.value["key"]] = op
+    if not final:
+        return
+    for op in versions(history).ops:
+        if op.type is Type.OK:
+            for key, offset, value in sends(op):
+                end = final.get(key)
+                if end is not None and offset is not None and offset >= end.value["high_watermark"]:
+                    text = (
+                        f"{key}: {value!r} was acknowledged at {offset}, and {end.value['high_watermark']} is the end"
+                    )
+                    findings.add("lost-tail", text, (op, end), key=key, offset=offset, value=value)
+    for op in history.completed("commit"):
+        for key, offset in op.value["offsets"].items() if op.type is Type.OK else ():
+            end = final.get(key)
+            if end is not None and offset > end.value["last_stable"]:
+                group = op.value["group"]
+                text = (
+                    f"{group}: {key} is committed at {offset}, above the last stable offset {end.value['last_stable']}"
+                )
+                findings.add("commit-beyond-stable", text, (op, end), group=group, key=key, offset=offset)

@@ -1,0 +1,137 @@
+"""A transaction happens whole or not at all, once, and not after its producer was replaced.
+
+    torn-transaction     a part of what it wrote was read, another part never
+    processed-twice      an input record has two descendants in the output that can be read
+    not-processed        a later input record was processed, an earlier one never
+    unknown-input        an output record descends from an input record that does not exist
+    zombie-commit        a transaction was acknowledged to a producer that another had replaced before it began
+    epoch-reused         two producers were given the same producer id and epoch
+    epoch-falls          a producer was given a lower epoch of the same producer id
+
+(What a transaction read that was never committed is G1a, in the log's checker; cycles are in `cycles`.)
+
+Read from: `txn`; `process`, a transaction that polls, sends a descendant of each record
+(`chaos.checkers.versions.descendant`) and commits the offsets; `init` {transactional_id, producer_id, epoch}, with
+`transactional_id` beside the value of the transactions that follow. Torn and unprocessed are judged only where the
+history ends with polls marked `final`, made when no transaction was open any more.
+
+The note `unknown_outcomes` says how many transactions of unknown fate turned out committed, and how many left no trace.
+"""
+
+from __future__ import annotations
+
+from chaos.checkers.realtime import asked_at, falls
+from chaos.checkers.verdict import Findings, Options, Verdict
+from chaos.checkers.versions import Versions, ancestor, sends, versions
+from chaos.history import History, Key, Op, Type
+
+NAME = "transactions"
+
+
+def check(history: History, options: Options) -> Verdict:
+    """Judge transactions."""
+    findings = Findings(NAME, options)
+    known = versions(history)
+    transactions = [op for op in known.ops if op.f in ("txn", "process")]
+    inits = [op for op in history.completed("init") if op.type is Type.OK]
+    findings.verdict.examined = len(transactions) + len(inits)
+    if any(op.extra.get("final") for op in known.ops):
+        _whole(known, findings)
+        _unprocessed(known, findings)
+    _once(known, findings)
+    _producers(history, inits, findings)
+    _outcomes(known, findings)
+    return findings.verdict
+
+
+def _whole(known: Versions, findings: Findings) -> None:
+    for op in known.ops:
+        if op.type is Type.FAIL:
+            continue
+        written = [(key, value) for key, _, value in sends(op)]
+        unread = [(key, value) for key, value in written if value not in known.ok_reads.get(key, ())]
+        if unread and len(unread) < len(written):
+            key, value = unread[0]
+            text = f"a transaction's {value!r} in {key} was never read, though other records of it were"
+            readers = [known.readers_of[k][v][0] for k, v in written if (k, v) not in unread]
+            findings.add("torn-transaction", text, (op, *readers[:4]), key=key, value=value, unread=unread)
+
+
+def _descendants(known: Versions) -> dict[tuple[Key, int], list[tuple[Key, str]]]:
+    """Output records that somebody read, by the input record they come from."""
+    found: dict[tuple[Key, int], list[tuple[Key, str]]] = {}
+    for key, values in known.ok_reads.items():
+        order = known.order(key)
+        for value in sorted((value for value in values if isinstance(value, str)), key=lambda v: order.by_value[v]):
+            source = ancestor(value)
+            if source is not None:
+                found.setdefault(source, []).append((key, value))
+    return found
+
+
+def _once(known: Versions, findings: Findings) -> None:
+    for (key, offset), outputs in _descendants(known).items():
+        ops = [known.writer_of.get(k, {}).get(v) for k, v in outputs]
+        if len(outputs) > 1:
+            text = f"{key} at offset {offset} was processed into {', '.join(repr(value) for _, value in outputs)}"
+            findings.add("processed-twice", text, ops, key=key, offset=offset, outputs=outputs)
+        if offset not in known.order(key).log:
+            text = f"{outputs[0][1]!r} in {outputs[0][0]} comes from {key} at offset {offset}, where nothing is"
+            findings.add("unknown-input", text, ops, key=key, offset=offset, outputs=outputs)
+
+
+def _unprocessed(known: Versions, findings: Findings) -> None:
+    processed = _descendants(known)
+    farthest: dict[Key, int] = {}
+    for key, offset in processed:
+        farthest[key] = max(farthest.get(key, -1), offset)
+    for key, end in farthest.items():
+        order = known.order(key)
+        for offset in order.offsets:
+            if offset < end and (key, offset) not in processed:
+                value = order.log[offset][0]
+                writer = known.writer_of.get(key, {}).get(value)
+                text = f"{key}: offset {end} was processed, offset {offset} never"
+                findings.add("not-processed", text, (writer,), key=key, offset=offset, value=value)
+
+
+def _producers(history: History, inits: list[Op], findings: Findings) -> None:
+    given: dict[tuple[int, int], Op] = {}
+    latest: dict[str, list[Op]] = {}
+    for op in inits:
+        identity = (op.value["producer_id"], op.value["epoch"])
+        first = given.setdefault(identity, op)
+        if first is not op:
+            text = f"producer id {identity[0]} with epoch {identity[1]} was given twice"
+            findings.add("epoch-reused", text, (first, op), producer_id=identity[0], epoch=identity[1])
+        latest.setdefault(op.value["transactional_id"], []).append(op)
+    epochs = ((op, (op.value["transactional_id"], op.value["producer_id"]), op.value["epoch"]) for op in inits)
+    for fall in falls(history, epochs):
+        text = f"epoch {fall.low} was given after epoch {fall.high} of the same producer id"
+        findings.add("epoch-falls", text, (fall.earlier, fall.later), what=fall.what, epochs=[fall.high, fall.low])
+    _zombies(history, latest, findings)
+
+
+def _zombies(history: History, inits: dict[str, list[Op]], findings: Findings) -> None:
+    """In the history's order, whoever was given the id last, where no two were given it at the same time."""
+    for op in history.completed("txn", "process", "send"):
+        name = op.extra.get("transactional_id")
+        if name not in inits or op.type is not Type.OK:
+            continue
+        begun = asked_at(history, op)
+        own = [init for init in inits[name] if init.process == op.process and init.index < begun]
+        if not own:
+            continue
+        for init in inits[name]:
+            if init.process != op.process and own[-1].index < asked_at(history, init) and init.index < begun:
+                text = f"process {op.process} committed as {name}, which process {init.process} had taken over"
+                findings.add("zombie-commit", text, (own[-1], init, op), transactional_id=name)
+                break
+
+
+def _outcomes(known: Versions, findings: Findings) -> None:
+    unknown = [op for op in known.ops if op.type is Type.INFO and any(True for _ in sends(op))]
+    if not unknown:
+        return
+    committed = sum(known.must_have_committed(op) for op in unknown)
+    findings.verdict.notes["unknown_outcomes"] = {"committed": committed, "no_trace": len(unknown) - committed}

@@ -1,0 +1,537 @@
+"""Faults as data, with targets in words; a schedule of them from a seed; what a world must be able to do.
+
+A `Fault` says what breaks, whom it hits and for how long. Its target is words ("minority", "leader of t0-1"), which
+`resolve` turns into nodes against what is known of the cluster when the fault begins, and `breaks` turns into the
+primitive actions that a `World` carries out. `heals` undoes them.
+
+    kill             the process dies at once, and is started again at the end
+    stop             it is asked to stop, and started again at the end
+    pause            it is stopped by a signal and goes on at the end
+    partition        links are cut: `shape` says which
+    slow, lossy      links from and to the nodes have a delay, or lose a share of what they carry
+    clock-skew       the clock is wrong by so much, until the end
+    clock-strobe     it jumps to and fro
+    disk-full        writes fail with ENOSPC
+    fsync-error      fsync fails once with EIO
+    slow-disk        fsync takes long
+    corruption       a byte of a file is changed: `of` says of which (active segment, sealed segment, quorum journal)
+    lose-unsynced    the process dies, and what it had written and not synced with it
+    lose-disk        the process dies, its disk is emptied, and it is started anew
+    rolling-restart  each node is stopped and started, one after the other
+    remove-voter     a node leaves the quorum, and comes back at the end
+    move-leader      a partition is led by another of its replicas
+    reassign         a partition gets other replicas
+    create-topic, delete-topic     beside the workload's own
+    several          more than one of these at once
+
+Partitions' shapes: `one` (from all others), `halves`, `majorities-ring` (each node hears a majority, no two the
+same), `bridge` (two halves that share one node), `target` (the target's nodes from the rest), `one-way` (what the
+target's nodes send is lost, what is sent to them arrives).
+
+Invariants: the same seed gives the same schedule; a schedule ends with everything healed; what harms data on disk
+hits one node, once in a run.
+
+Left out: hardware clocks. What a world cannot do is not in its `abilities`, and is never scheduled for it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Protocol
+
+from chaos.history import FAULT, HEAL
+
+NodeId = int
+
+SKIPPED = "skipped"
+"""The nemesis left a fault out: its words meant nobody."""
+
+
+class Kind(StrEnum):
+    """What breaks."""
+
+    KILL = "kill"
+    STOP = "stop"
+    PAUSE = "pause"
+    PARTITION = "partition"
+    SLOW = "slow"
+    LOSSY = "lossy"
+    CLOCK_SKEW = "clock-skew"
+    CLOCK_STROBE = "clock-strobe"
+    DISK_FULL = "disk-full"
+    FSYNC_ERROR = "fsync-error"
+    SLOW_DISK = "slow-disk"
+    CORRUPTION = "corruption"
+    LOSE_UNSYNCED = "lose-unsynced"
+    LOSE_DISK = "lose-disk"
+    ROLLING_RESTART = "rolling-restart"
+    REMOVE_VOTER = "remove-voter"
+    MOVE_LEADER = "move-leader"
+    REASSIGN = "reassign"
+    CREATE_TOPIC = "create-topic"
+    DELETE_TOPIC = "delete-topic"
+    SEVERAL = "several"
+
+
+HARMS_DATA = frozenset({Kind.CORRUPTION, Kind.LOSE_DISK, Kind.LOSE_UNSYNCED})
+"""A minority may lose data and nobody may notice; with a majority the cluster has nothing to restore it from."""
+
+SHAPES = ("one", "halves", "majorities-ring", "bridge", "target", "one-way")
+CORRUPTIBLE = ("active segment", "sealed segment", "quorum journal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What to break, as data."""
+
+    id: int
+    kind: Kind
+    target: str = "one"
+    at_ms: int = 0
+    """Since the run began."""
+    lasts_ms: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """`shape`, `delay_ms`, `jitter_ms`, `loss`, `skew_ms`, `period_ms`, `of`, `parts`, `partition`, `topic`."""
+
+    def as_value(self) -> dict[str, Any]:
+        """For the history and for a file."""
+        return {**asdict(self), "kind": str(self.kind), "settings": _plain(dict(self.settings))}
+
+
+def _plain(what: Any) -> Any:
+    match what:
+        case Fault():
+            return what.as_value()
+        case dict():
+            return {name: _plain(of) for name, of in what.items()}
+        case list() | tuple():
+            return [_plain(of) for of in what]
+        case _:
+            return what
+
+
+def from_value(value: Mapping[str, Any]) -> Fault:
+    """The fault that `as_value` described."""
+    settings = dict(value["settings"])
+    if "parts" in settings:
+        settings["parts"] = tuple(from_value(part) for part in settings["parts"])
+    known = {name: value[name] for name in ("id", "target", "at_ms", "lasts_ms")}
+    return Fault(kind=Kind(value["kind"]), settings=settings, **known)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """What is known of the cluster when a fault begins. What is not known is absent."""
+
+    nodes: tuple[NodeId, ...]
+    controller: NodeId | None = None
+    leaders: Mapping[str, NodeId] = field(default_factory=dict)
+    """Of partitions, "t0-1"."""
+    replicas: Mapping[str, tuple[NodeId, ...]] = field(default_factory=dict)
+    coordinators: Mapping[str, NodeId] = field(default_factory=dict)
+    """Of groups."""
+
+
+class NoSuchTarget(Exception):
+    """Nobody is meant: the partition has no leader, or the words are no target."""
+
+
+def resolve(target: str, state: ClusterState, chance: random.Random) -> tuple[NodeId, ...]:
+    """The nodes that the words mean now, in order.
+
+    one, minority, majority, all · node N · controller · leader of P · followers of P · coordinator of G · any leader
+    """
+    nodes = sorted(state.nodes)
+    majority = len(nodes) // 2 + 1
+    match target.split(" "):
+        case ["one"]:
+            return (chance.choice(nodes),)
+        case ["minority"]:
+            return _some(chance, nodes, max(1, len(nodes) - majority))
+        case ["majority"]:
+            return _some(chance, nodes, majority)
+        case ["all"]:
+            return tuple(nodes)
+        case ["node", number] if number.isdigit() and int(number) in nodes:
+            return (int(number),)
+        case ["controller"] if state.controller is not None:
+            return (state.controller,)
+        case ["leader", "of", partition] if partition in state.leaders:
+            return (state.leaders[partition],)
+        case ["followers", "of", partition] if partition in state.leaders and partition in state.replicas:
+            followers = sorted(set(state.replicas[partition]) - {state.leaders[partition]})
+            if followers:
+                return tuple(followers)
+        case ["any", "leader"] if state.leaders:
+            return (state.leaders[chance.choice(sorted(state.leaders))],)
+        case ["coordinator", "of", group] if group in state.coordinators:
+            return (state.coordinators[group],)
+    raise NoSuchTarget(target)
+
+
+def _some(chance: random.Random, nodes: Sequence[NodeId], count: int) -> tuple[NodeId, ...]:
+    return tuple(sorted(chance.sample(nodes, k=count)))
+
+
+Cut = tuple[NodeId, NodeId]
+"""What the first sends to the second is lost."""
+
+
+def cuts(shape: str, state: ClusterState, hit: Sequence[NodeId], chance: random.Random) -> tuple[Cut, ...]:
+    """The links a partition of this shape cuts, each direction on its own, in order."""
+    nodes = sorted(state.nodes)
+    match shape:
+        case "one":
+            return between((chance.choice(nodes),), nodes)
+        case "halves":
+            return between(_some(chance, nodes, len(nodes) // 2), nodes)
+        case "target":
+            return between(hit, nodes)
+        case "one-way":
+            return tuple((node, other) for node in sorted(hit) for other in nodes if other not in hit)
+        case "bridge":
+            shuffled = chance.sample(nodes, k=len(nodes))
+            bridge, rest = shuffled[0], shuffled[1:]
+            return between(rest[: len(rest) // 2], [node for node in nodes if node != bridge])
+        case "majorities-ring":
+            ring = chance.sample(nodes, k=len(nodes))
+            seen = {node: _majority_around(ring, place) for place, node in enumerate(ring)}
+            return tuple((a, b) for a in nodes for b in nodes if a not in seen[b])
+        case _:
+            raise ValueError(f"no shape of a partition: {shape!r}")
+
+
+def _majority_around(ring: Sequence[NodeId], place: int) -> set[NodeId]:
+    """As many neighbours in the ring as make a majority with the node in their middle."""
+    majority = len(ring) // 2 + 1
+    return {ring[(place - majority // 2 + step) % len(ring)] for step in range(majority)}
+
+
+def between(part: Sequence[NodeId], nodes: Sequence[NodeId]) -> tuple[Cut, ...]:
+    """Every link between the part and the rest, both ways."""
+    rest = [node for node in nodes if node not in part]
+    return tuple(sorted([(a, b) for a in part for b in rest] + [(b, a) for a in part for b in rest]))
+
+
+class World(Protocol):
+    """Carries faults out. A method may take its time; what it began is undone by its counterpart, or by `heal_all`."""
+
+    @property
+    def abilities(self) -> frozenset[Kind]:
+        """What it can do. Nothing else is asked of it."""
+
+    async def state(self) -> ClusterState:
+        """What is known of the cluster now."""
+
+    async def kill(self, node: NodeId) -> None:
+        """End the process without warning."""
+
+    async def stop(self, node: NodeId) -> None:
+        """Ask the process to end, and wait until it has."""
+
+    async def start(self, node: NodeId) -> None:
+        """Start the process; nothing if it runs."""
+
+    async def pause(self, node: NodeId) -> None:
+        """Stop the process in its tracks."""
+
+    async def resume(self, node: NodeId) -> None:
+        """Let it go on."""
+
+    async def cut(self, links: Sequence[Cut]) -> None:
+        """Lose what the first of each pair sends to the second."""
+
+    async def mend(self, links: Sequence[Cut]) -> None:
+        """Undo these cuts."""
+
+    async def degrade(self, node: NodeId, delay_ms: int, jitter_ms: int, loss: float) -> None:
+        """Make the node's links slow and lossy; zeros make them good again."""
+
+    async def set_clock(self, node: NodeId, skew_ms: int) -> None:
+        """Make the node's clock wrong by so much; 0 makes it right."""
+
+    async def disk(self, node: NodeId, *, full: bool, fsync_delay_ms: int) -> None:
+        """How the node's disk behaves from now on."""
+
+    async def fail_fsync(self, node: NodeId) -> None:
+        """Let the next fsync fail."""
+
+    async def corrupt(self, node: NodeId, of: str, seed: int) -> bool:
+        """Change one byte of a file of this sort; False if there is none."""
+
+    async def lose_unsynced(self, node: NodeId) -> None:
+        """Kill the process and forget what it did not sync."""
+
+    async def lose_disk(self, node: NodeId) -> None:
+        """Kill the process and empty its disk."""
+
+    async def set_voter(self, node: NodeId, voter: bool) -> None:
+        """Take the node out of the quorum, or into it."""
+
+    async def move_leader(self, partition: str, seed: int) -> None:
+        """Let another in-sync replica lead."""
+
+    async def reassign(self, partition: str, seed: int) -> None:
+        """Give the partition other replicas."""
+
+    async def create_topic(self, topic: str, partitions: int) -> None:
+        """Beside the workload's."""
+
+    async def delete_topic(self, topic: str) -> None:
+        """One that `create_topic` made."""
+
+    async def heal_all(self) -> None:
+        """Mend, resume, start and set right whatever is not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One call of a method of a `World`."""
+
+    method: str
+    arguments: tuple[Any, ...] = ()
+    named: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def carry_out(world: World, actions: Sequence[Action]) -> None:
+    """One after the other."""
+    for action in actions:
+        await getattr(world, action.method)(*action.arguments, **action.named)
+
+
+class Unable(Exception):
+    """A world was given a fault that is not among its abilities."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A fault that has begun: whom it hit, what to do, and what undoes it."""
+
+    fault: Fault
+    nodes: tuple[NodeId, ...]
+    begin: tuple[Action, ...]
+    end: tuple[Action, ...]
+
+
+def breaks(fault: Fault, state: ClusterState, chance: random.Random) -> Broken:
+    """The fault against this cluster. Raises `NoSuchTarget` if it means nobody."""
+    if fault.kind is Kind.SEVERAL:
+        parts = [breaks(part, state, chance) for part in fault.settings["parts"]]
+        nodes = tuple(sorted({node for part in parts for node in part.nodes}))
+        begin = tuple(action for part in parts for action in part.begin)
+        end = tuple(action for part in reversed(parts) for action in part.end)
+        return Broken(fault=fault, nodes=nodes, begin=begin, end=end)
+    whole = fault.kind in (Kind.MOVE_LEADER, Kind.REASSIGN, Kind.CREATE_TOPIC, Kind.DELETE_TOPIC)
+    nodes = () if whole else resolve(fault.target, state, chance)
+    first, last = _actions(fault, state, nodes, chance)
+    return Broken(fault=fault, nodes=nodes, begin=tuple(first), end=tuple(last))
+
+
+def _each(method: str, nodes: Sequence[NodeId], *arguments: Any, **named: Any) -> list[Action]:
+    return [Action(method=method, arguments=(node, *arguments), named=named) for node in nodes]
+
+
+def _actions(
+    fault: Fault, state: ClusterState, nodes: tuple[NodeId, ...], chance: random.Random
+) -> tuple[list[Action], list[Action]]:
+    settings = fault.settings
+    match fault.kind:
+        case Kind.KILL | Kind.LOSE_UNSYNCED | Kind.LOSE_DISK | Kind.STOP:
+            return _each(fault.kind.replace("-", "_"), nodes), _each("start", nodes)
+        case Kind.PAUSE:
+            return _each("pause", nodes), _each("resume", nodes)
+        case Kind.PARTITION:
+            links = cuts(settings["shape"], state, nodes, chance)
+            return [Action(method="cut", arguments=(links,))], [Action(method="mend", arguments=(links,))]
+        case Kind.SLOW:
+            slow = (settings["delay_ms"], settings["jitter_ms"], 0.0)
+            return _each("degrade", nodes, *slow), _each("degrade", nodes, 0, 0, 0.0)
+        case Kind.LOSSY:
+            return _each("degrade", nodes, 0, 0, settings["loss"]), _each("degrade", nodes, 0, 0, 0.0)
+        case Kind.CLOCK_SKEW:
+            return _each("set_clock", nodes, settings["skew_ms"]), _each("set_clock", nodes, 0)
+        case Kind.CLOCK_STROBE:
+            jumps = [a for skew in (settings["skew_ms"], 0) * 3 for a in _each("set_clock", nodes, skew)]
+            return jumps, _each("set_clock", nodes, 0)
+        case Kind.DISK_FULL:
+            good = _each("disk", nodes, full=False, fsync_delay_ms=0)
+            return _each("disk", nodes, full=True, fsync_delay_ms=0), good
+        case Kind.SLOW_DISK:
+            good = _each("disk", nodes, full=False, fsync_delay_ms=0)
+            return _each("disk", nodes, full=False, fsync_delay_ms=settings["delay_ms"]), good
+        case Kind.FSYNC_ERROR:
+            return _each("fail_fsync", nodes), _each("start", nodes)
+        case Kind.CORRUPTION:
+            return _each("corrupt", nodes, settings["of"], chance.getrandbits(32)), _each("start", nodes)
+        case Kind.ROLLING_RESTART:
+            return [a for node in nodes for a in (*_each("stop", [node]), *_each("start", [node]))], []
+        case Kind.REMOVE_VOTER:
+            return _each("set_voter", nodes, False), _each("set_voter", nodes, True)
+        case Kind.MOVE_LEADER | Kind.REASSIGN:
+            partition = settings.get("partition") or _any_partition(state, chance)
+            method = fault.kind.replace("-", "_")
+            return [Action(method=method, arguments=(partition, chance.getrandbits(32)))], []
+        case Kind.CREATE_TOPIC:
+            return [Action(method="create_topic", arguments=(settings["topic"], chance.randint(1, 4)))], []
+        case Kind.DELETE_TOPIC:
+            return [Action(method="delete_topic", arguments=(settings["topic"],))], []
+        case Kind.SEVERAL:
+            raise AssertionError("its parts are broken one by one")
+
+
+def _any_partition(state: ClusterState, chance: random.Random) -> str:
+    if not state.leaders:
+        raise NoSuchTarget("a partition")
+    return chance.choice(sorted(state.leaders))
+
+
+async def run(
+    world: World,
+    faults: Sequence[Fault],
+    chance: random.Random,
+    note: Callable[[str, dict[str, Any]], object],
+    sleep_until_ms: Callable[[int], Awaitable[None]],
+) -> None:
+    """Carry a schedule out, and note in the history what begins and ends when.
+
+    A fault that means nobody at its time is noted as `skipped`. Whatever happens, the world is healed in the end.
+    """
+    for fault in faults:
+        for part in fault.settings.get("parts", (fault,)):
+            if part.kind not in world.abilities:
+                raise Unable(part.kind)
+    try:
+        for fault in faults:
+            await sleep_until_ms(fault.at_ms)
+            try:
+                broken = breaks(fault, await world.state(), chance)
+            except NoSuchTarget as nobody:
+                note(SKIPPED, {"id": fault.id, "target": str(nobody)})
+                continue
+            note(FAULT, {**fault.as_value(), "nodes": list(broken.nodes)})
+            await carry_out(world, broken.begin)
+            await sleep_until_ms(fault.at_ms + fault.lasts_ms)
+            await carry_out(world, broken.end)
+            note(HEAL, {"id": fault.id})
+    finally:
+        await world.heal_all()
+
+
+# Schedules.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """From what a schedule is drawn."""
+
+    kinds: tuple[Kind, ...]
+    duration_ms: int
+    partitions: tuple[str, ...] = ()
+    """That targets may name."""
+    groups: tuple[str, ...] = ()
+    quiet_start_ms: int = 5_000
+    pause_ms: tuple[int, int] = (2_000, 15_000)
+    """Between a fault's end and the next one's begin."""
+    lasts_ms: tuple[int, int] = (1_000, 15_000)
+    several: float = 0.2
+    """Chance of two or three at once."""
+    calm: float = 0.1
+    """Chance of a longer pause instead of a fault."""
+
+
+def schedule(seed: int, plan: Plan) -> list[Fault]:
+    """Faults in order of time, none beginning before the one before it has ended; the last ends within the duration."""
+    chance = random.Random(seed)
+    planner = _Planner(chance, plan)
+    faults: list[Fault] = []
+    now = plan.quiet_start_ms
+    while True:
+        if chance.random() < plan.calm:
+            now += plan.pause_ms[1]
+        lasts = chance.randint(*plan.lasts_ms)
+        if now + lasts > plan.duration_ms:
+            return faults
+        faults.append(planner.fault(len(faults), now, lasts))
+        now += lasts + chance.randint(*plan.pause_ms)
+
+
+class _Planner:
+    def __init__(self, chance: random.Random, plan: Plan) -> None:
+        self._chance = chance
+        self._plan = plan
+        self._topics: list[str] = []
+        self._made = 0
+        self._harmed = False
+
+    def fault(self, number: int, at_ms: int, lasts_ms: int) -> Fault:
+        if self._chance.random() < self._plan.several:
+            parts = [self._single(number, at_ms, lasts_ms) for _ in range(self._chance.randint(2, 3))]
+            return Fault(
+                id=number,
+                kind=Kind.SEVERAL,
+                target=" and ".join(part.target for part in parts),
+                at_ms=at_ms,
+                lasts_ms=lasts_ms,
+                settings={"parts": tuple(parts)},
+            )
+        return self._single(number, at_ms, lasts_ms)
+
+    def _single(self, number: int, at_ms: int, lasts_ms: int) -> Fault:
+        chance = self._chance
+        possible = [kind for kind in self._plan.kinds if kind is not Kind.SEVERAL and self._may(kind)]
+        kind = chance.choice(possible)
+        fault = Fault(id=number, kind=kind, target=self._target(kind), at_ms=at_ms, lasts_ms=lasts_ms)
+        self._harmed = self._harmed or kind in HARMS_DATA
+        return replace(fault, settings=self._settings(kind))
+
+    def _may(self, kind: Kind) -> bool:
+        if kind is Kind.DELETE_TOPIC:
+            return bool(self._topics)
+        return kind not in HARMS_DATA or not self._harmed
+
+    def _target(self, kind: Kind) -> str:
+        chance, plan = self._chance, self._plan
+        if kind in HARMS_DATA or kind in (Kind.FSYNC_ERROR, Kind.REMOVE_VOTER):
+            return "one"
+        if kind is Kind.ROLLING_RESTART:
+            return "all"
+        targets = ["one", "minority", "controller", "any leader"]
+        if kind not in (Kind.PARTITION, Kind.DISK_FULL):
+            targets += ["majority", "all"]
+        targets += [f"leader of {partition}" for partition in plan.partitions[:3]]
+        targets += [f"coordinator of {group}" for group in plan.groups[:2]]
+        return chance.choice(targets)
+
+    def _settings(self, kind: Kind) -> dict[str, Any]:
+        chance = self._chance
+        match kind:
+            case Kind.PARTITION:
+                return {"shape": chance.choice(SHAPES)}
+            case Kind.SLOW:
+                return {"delay_ms": chance.choice([20, 50, 100, 500]), "jitter_ms": chance.choice([5, 10, 50])}
+            case Kind.LOSSY:
+                return {"loss": chance.choice([0.01, 0.05, 0.2])}
+            case Kind.CLOCK_SKEW | Kind.CLOCK_STROBE:
+                return {"skew_ms": round(1.5 ** chance.randint(6, 31)) * chance.choice([-1, 1])}
+            case Kind.SLOW_DISK:
+                return {"delay_ms": chance.choice([50, 200, 1000])}
+            case Kind.CORRUPTION:
+                return {"of": chance.choice(CORRUPTIBLE)}
+            case Kind.CREATE_TOPIC:
+                self._made += 1
+                self._topics.append(f"nemesis-{self._made}")
+                return {"topic": self._topics[-1]}
+            case Kind.DELETE_TOPIC:
+                return {"topic": self._topics.pop(chance.randrange(len(self._topics)))}
+            case _:
+                return {}
+
+
+def timeline(faults: Sequence[Fault]) -> Iterator[tuple[int, bool, Fault]]:
+    """Begins (True) and ends (False) by time; at the same time ends come first."""
+    events = [(fault.at_ms, True, fault) for fault in faults]
+    events += [(fault.at_ms + fault.lasts_ms, False, fault) for fault in faults]
+    yield from sorted(events, key=lambda event: (event[0], event[1], event[2].id))

@@ -1,0 +1,134 @@
+"""A run as one HTML page that needs no network: verdicts, plot, what each kind of fault cost, anomalies with evidence.
+
+What a run says of itself stands in its history, as a note of process "run" with f "run": {command, world, seed, ...};
+the page shows it, and the command to repeat the run. Everything else is computed from the history.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chaos.availability import SECOND, KindOfFault, Outage, Quantiles, by_kind, outages, quantiles, spans
+from chaos.checkers.verdict import Anomaly, Verdict
+from chaos.history import History, Op, Type, to_line
+
+RUN = "run"
+TEMPLATES = Path(__file__).with_name("templates")
+LONGEST_LINE = 1200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedFor:
+    """What was asked for by one name."""
+
+    f: str
+    ok: int
+    fail: int
+    info: int
+    latency: Quantiles | None
+
+
+def asked_for(history: History) -> list[AskedFor]:
+    """Operations by name."""
+    by_name: dict[str, list[Op]] = {}
+    for op in history.completions:
+        by_name.setdefault(op.f, []).append(op)
+    found = []
+    for name, ops in sorted(by_name.items()):
+        latencies = [(op.time - history.invocation(op).time) / 1e6 for op in ops if op.type is Type.OK]
+        counts = {kind: sum(op.type is kind for op in ops) for kind in (Type.OK, Type.FAIL, Type.INFO)}
+        found.append(
+            AskedFor(
+                f=name,
+                ok=counts[Type.OK],
+                fail=counts[Type.FAIL],
+                info=counts[Type.INFO],
+                latency=quantiles(latencies),
+            )
+        )
+    return found
+
+
+def run_of(history: History) -> dict[str, Any]:
+    """What the run said of itself."""
+    said: dict[str, Any] = {}
+    for op in history.notes(RUN):
+        said |= op.value
+    return said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """An anomaly with the lines that prove it."""
+
+    checker: str
+    anomaly: Anomaly
+    evidence: str
+    lines: list[str]
+
+
+def _shown(history: History, verdicts: Sequence[Verdict], *, allowed: bool) -> list[Shown]:
+    by_index = {op.index: op for op in [*history.ops, *history.completions]}
+    found = []
+    for verdict in verdicts:
+        for anomaly in verdict.anomalies:
+            if anomaly.allowed is allowed:
+                lines = [_cut(to_line(by_index[index])) for index in anomaly.ops if index in by_index]
+                evidence = _cut(json.dumps(dict(anomaly.evidence), ensure_ascii=False, default=str))
+                found.append(Shown(checker=verdict.checker, anomaly=anomaly, evidence=evidence, lines=lines))
+    return found
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} ... ({len(text)} characters)"
+
+
+def render(history: History, verdicts: Sequence[Verdict], *, command: str | None = None, title: str = "") -> str:
+    """The page."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    from chaos.plots import colours, plot
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["ms"] = ms
+    environment.filters["sum_counts"] = lambda counts: sum(counts.values())
+    environment.filters["seconds"] = lambda nanoseconds: f"{nanoseconds / SECOND:.2f}"
+    faults = spans(history)
+    cost: list[Outage] = outages(history)
+    kinds: list[KindOfFault] = by_kind(cost)
+    run = run_of(history)
+    return environment.get_template("report.html").render(
+        title=title or f"{run.get('workload', 'chaos')} on {run.get('world', 'a cluster')}",
+        run={name: value for name, value in run.items() if name != "command"},
+        command=command or run.get("command"),
+        history=history,
+        duration_s=history.duration / SECOND,
+        valid=all(verdict.valid for verdict in verdicts),
+        judged=any(verdict.examined for verdict in verdicts),
+        verdicts=verdicts,
+        asked_for=asked_for(history),
+        plot=Markup(plot(history, faults)),  # our own drawing
+        colours=colours(faults),
+        outages=cost,
+        kinds=kinds,
+        wrong=_shown(history, verdicts, allowed=False),
+        allowed=_shown(history, verdicts, allowed=True),
+    )
+
+
+def ms(number: float | None) -> str:
+    """Milliseconds as people read them."""
+    if number is None:
+        return "-"
+    return f"{number:,.0f}" if number >= 10 else f"{number:.1f}"

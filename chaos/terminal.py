@@ -1,0 +1,57 @@
+"""What a run came to, as tables for a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from chaos.checkers.verdict import Verdict
+from chaos.history import History, Op, Type, to_line
+
+
+def show(history: History, verdicts: Sequence[Verdict], evidence: int = 3, console: Console | None = None) -> None:
+    """The verdicts, and for each kind of anomaly some that can be looked at."""
+    console = console or Console(highlight=False)
+    console.print(summary(history))
+    table = Table("checker", "examined", "verdict", "anomalies", "allowed")
+    for verdict in verdicts:
+        state = "[red]wrong[/]" if not verdict.valid else "[green]right[/]" if verdict.examined else "nothing to judge"
+        table.add_row(
+            verdict.checker, str(verdict.examined), state, _counts(verdict.counts), _counts(verdict.allowed_counts)
+        )
+    console.print(table)
+    for verdict in verdicts:
+        for name, what in verdict.notes.items():
+            console.print(f"{verdict.checker}: {name} {escape(json.dumps(what))}", style="dim", soft_wrap=True)
+    lines = {op.index: op for op in history.ops}
+    for verdict in verdicts:
+        shown: dict[str, int] = {}
+        for anomaly in verdict.anomalies:
+            shown[anomaly.name] = shown.get(anomaly.name, 0) + 1
+            if anomaly.allowed or shown[anomaly.name] > evidence:
+                continue
+            console.print(f"\n[red]{escape(anomaly.name)}[/] {escape(anomaly.text)}", soft_wrap=True)
+            for index in anomaly.ops:
+                console.print(f"  {escape(_line(lines.get(index), index))}", soft_wrap=True)
+
+
+def summary(history: History) -> str:
+    """One line: how much was done."""
+    kinds = {kind: sum(op.type is kind for op in history.completions) for kind in (Type.OK, Type.FAIL, Type.INFO)}
+    counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return f"{len(history.completions)} operations in {history.duration / 1e9:.1f} s: {counted}"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return "\n".join(f"{name} {count}" for name, count in counts.items())
+
+
+def _line(op: Op | None, index: int) -> str:
+    if op is None:
+        return f"operation {index} was never completed"
+    line = to_line(op)
+    return line if len(line) <= 400 else line[:400] + " ..."

@@ -1,0 +1,255 @@
+"""Clients that carry out calls with `kraftpy.client` and record them: the same in every world.
+
+A client is one producer (idempotent, acks=all) and one consumer. It works through calls one at a time. What certainly
+did not happen is `fail`; what may have happened is `info`, after which the client is thrown away as if it had died, and
+a new one goes on under a new process number (`process + count`). Keys are partitions, `orders-3`; topics are created
+where they are missing.
+
+Left out: transactions, share groups and pipelines, until the broker has them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from chaos.generator import Call, Calls
+from chaos.history import Key, Recorder, Type
+from kraftpy.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from kraftpy.client.group import RebalanceListener
+from kraftpy.client.runtime import Runtime
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+
+Outcome = tuple[Type, Any]
+
+_POLL_MS: Final = 200
+_SURELY_NOT: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+"""Answers to a send after which nothing was or will be written."""
+_REBALANCING: Final = frozenset(
+    {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a workload's clients need to know."""
+
+    bootstrap_servers: str
+    runtime: Runtime
+    now_ns: Callable[[], int]
+    """Nanoseconds since the run began."""
+    partitions: int = 2
+    replication_factor: int = 3
+    delivery_timeout_ms: int = 10_000
+    request_timeout_ms: int = 3_000
+
+
+def partition_of(key: Key) -> TopicPartition:
+    """The partition a key names."""
+    topic, _, number = key.rpartition("-")
+    return TopicPartition(topic, int(number))
+
+
+def key_of(partition: TopicPartition) -> Key:
+    """The key of a partition."""
+    return f"{partition.topic}-{partition.partition}"
+
+
+class _Listener(RebalanceListener):
+    """Notes what a rebalance moved."""
+
+    def __init__(self, note: Callable[[Iterable[TopicPartition]], None]) -> None:
+        self._note = note
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        """These came."""
+        self._note(partitions)
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        """These went."""
+        self._note(partitions)
+
+
+class Client:
+    """One process of a history at a time."""
+
+    def __init__(self, setting: Setting, recorder: Recorder, calls: Calls, process: int, count: int) -> None:
+        self.process = process
+        self._setting = setting
+        self._recorder = recorder
+        self._calls = calls
+        self._count = count
+        self._producer: Producer | None = None
+        self._consumer: Consumer | None = None
+        self._group: str | None = None
+        self._topics: set[str] = set()
+        self._rebalanced: list[dict[str, Any]] = []
+
+    async def work(self, is_over: Callable[[], bool], pause: Callable[[], float]) -> None:
+        """Carry out calls until there are none or `is_over`."""
+        try:
+            while not is_over():
+                call = self._calls.call(self.process)
+                if call is None:
+                    return
+                await self._carry_out(call)
+                await asyncio.sleep(pause())
+        finally:
+            await self._throw_away()
+
+    async def _carry_out(self, call: Call) -> None:
+        now_ns = self._setting.now_ns
+        self._recorder.invoke(now_ns(), self.process, call.f, call.value, **call.extra)
+        extra: dict[str, Any] = dict(call.extra)
+        kind, value = await self._outcome(call, extra)
+        if self._rebalanced:
+            extra["rebalance_log"], self._rebalanced = self._rebalanced, []
+        op = self._recorder.complete(now_ns(), self.process, kind, value, **extra)
+        self._calls.observe(op)
+        if kind is Type.INFO:
+            self.process += self._count
+            await self._throw_away()
+
+    async def _outcome(self, call: Call, extra: dict[str, Any]) -> Outcome:
+        try:
+            match call.f:
+                case "send":
+                    return await self._send(call.value)
+                case "poll":
+                    return await self._poll()
+                case "assign":
+                    return await self._assign(call)
+                case "subscribe":
+                    return await self._subscribe(call)
+                case "commit":
+                    return await self._commit(call)
+                case "committed":
+                    return await self._committed(call)
+                case "crash":
+                    return Type.INFO, None
+                case _:
+                    raise ValueError(f"no client can carry out {call.f!r}")
+        except KafkaError as error:
+            extra["error"] = f"{error.code.name}: {error.message}"
+            if call.f == "send":
+                return (Type.FAIL if error.code in _SURELY_NOT else Type.INFO), call.value
+            if call.f == "commit":
+                return (Type.FAIL if error.code in _REBALANCING else Type.INFO), call.value
+            return Type.FAIL, call.value  # it changes nothing
+
+    # --- logs ---
+
+    async def _send(self, micro: list[list[Any]]) -> Outcome:
+        producer = await self._have_producer()
+        done: list[Any] = []
+        for _, key, value in micro:
+            partition = partition_of(key)
+            await self._have_topics([partition.topic])
+            sent = await producer.send(partition.topic, str(value).encode(), partition=partition.partition)
+            metadata = await sent
+            done.append(["send", key, [metadata.offset, value]])
+        return Type.OK, done
+
+    async def _poll(self) -> Outcome:
+        consumer = await self._have_consumer()
+        found = await consumer.getmany(timeout_ms=_POLL_MS)
+        records: dict[Key, list[list[Any]]] = {}
+        for partition, batch in found.items():
+            records[key_of(partition)] = [[record.offset, int(record.value or b"-1")] for record in batch]
+        return Type.OK, [["poll", records]]
+
+    async def _assign(self, call: Call) -> Outcome:
+        partitions = [partition_of(key) for key in call.value]
+        await self._have_topics(partition.topic for partition in partitions)
+        consumer = await self._have_consumer()
+        known = consumer.assignment()
+        consumer.assign(partitions)
+        fresh = [each for each in partitions if each not in known or call.extra.get("seek_to_beginning")]
+        for partition in fresh:
+            consumer.seek(partition, 0)
+        return Type.OK, call.value
+
+    async def _subscribe(self, call: Call) -> Outcome:
+        self._group = call.extra.get("group", "group")
+        topics = sorted({partition_of(key).topic for key in call.value})
+        await self._have_topics(topics)
+        consumer = await self._have_consumer()
+        consumer.subscribe(topics, listener=_Listener(self._note_rebalance))
+        return Type.OK, call.value
+
+    # --- groups ---
+
+    def _note_rebalance(self, partitions: Iterable[TopicPartition]) -> None:
+        keys = sorted(key_of(partition) for partition in partitions)
+        if keys:
+            self._rebalanced.append({"keys": keys})
+
+    async def _commit(self, call: Call) -> Outcome:
+        consumer = await self._have_consumer()
+        offsets = {partition_of(key): offset for key, offset in call.value["offsets"].items()}
+        await consumer.commit(offsets)
+        return Type.OK, call.value
+
+    async def _committed(self, call: Call) -> Outcome:
+        self._group = call.value["group"]
+        consumer = await self._have_consumer()
+        found = await consumer.committed([partition_of(key) for key in call.value["keys"]])
+        offsets = {key_of(partition): None if at is None else at.offset for partition, at in found.items()}
+        return Type.OK, {**call.value, "offsets": offsets}
+
+    # --- what it works with ---
+
+    def _options(self) -> Mapping[str, Any]:
+        return {
+            "bootstrap_servers": self._setting.bootstrap_servers,
+            "client_id": f"process-{self.process}",
+            "request_timeout_ms": self._setting.request_timeout_ms,
+            "runtime": self._setting.runtime,
+        }
+
+    async def _have_producer(self) -> Producer:
+        if self._producer is None:
+            producer = Producer(
+                **self._options(), acks="all", delivery_timeout_ms=self._setting.delivery_timeout_ms, linger_ms=0
+            )
+            self._producer = await producer.start()
+        return self._producer
+
+    async def _have_consumer(self) -> Consumer:
+        if self._consumer is None:
+            group: dict[str, Any] = {}
+            if self._group is not None:
+                group = {"group_id": self._group, "enable_auto_commit": False}
+            consumer = Consumer(**self._options(), **group, auto_offset_reset="earliest", session_timeout_ms=6_000)
+            self._consumer = await consumer.start()
+        return self._consumer
+
+    async def _have_topics(self, topics: Iterable[str]) -> None:
+        missing = sorted(set(topics) - self._topics)
+        if not missing:
+            return
+        setting = self._setting
+        async with Admin(**self._options()) as admin:
+            for topic in missing:
+                new = NewTopic(
+                    name=topic, num_partitions=setting.partitions, replication_factor=setting.replication_factor
+                )
+                try:
+                    await admin.create_topics([new])
+                except KafkaError as error:
+                    if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                        raise
+                self._topics.add(topic)
+
+    async def _throw_away(self) -> None:
+        """As a process that dies: nothing is flushed, nobody says goodbye."""
+        producer, self._producer = self._producer, None
+        consumer, self._consumer = self._consumer, None
+        self._group = None
+        self._rebalanced = []
+        if producer is not None:
+            await producer.close(timeout_ms=0)
+        if consumer is not None:
+            await consumer.close(timeout_ms=0)

@@ -1,0 +1,1 @@
+"""Where a workload runs: simulated, in namespaces, in containers."""

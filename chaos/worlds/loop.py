@@ -1,0 +1,446 @@
+"""A seeded event loop with virtual time, on which whole processes run, pause and die.
+
+It is an asyncio event loop: production code runs on it unchanged. Time passes only when nothing is ready, and then
+jumps to the next timer. Every callback belongs to the `Process` in whose context it was scheduled; contexts are
+inherited by tasks, timers and callbacks, so whatever a process starts is its own. A paused process keeps its callbacks
+until it resumes; a dead one never runs again, which is a crash at any `await`.
+
+Work for threads (`run_in_executor`, `asyncio.to_thread`) runs on the loop too, at one instant, after or before a delay
+drawn from the seed: what it did is seen by others before it is told to who asked, or only then. Work of an executor
+with one thread keeps its order. A process that dies may leave such work half done: its disk stops it at an operation
+drawn from the seed.
+
+Invariants: the same seed and the same program give the same order of callbacks; no thread, no socket, no real clock.
+Left out: sendfile, signals, subprocesses, DNS, datagrams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import heapq
+import itertools
+import logging
+import os
+import random
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from random import Random
+from typing import Any, Final, TypeVar, cast
+from unittest import mock
+
+T = TypeVar("T")
+
+_SAME_INSTANT: Final = 20_000
+"""Callbacks at one instant before time moves by `_STEP_SECONDS` all the same: a busy loop takes time too."""
+_STEP_SECONDS: Final = 0.001
+_COLLECT_EVERY: Final = 200_000
+
+_numbers = itertools.count()
+current: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+"""The process that runs now; None outside of all."""
+
+
+class _Task(asyncio.Task[Any]):
+    """A task whose place in a set is the same in every run: asyncio keeps tasks in sets."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.number = next(_numbers)
+
+    def __hash__(self) -> int:
+        return getattr(self, "number", 0)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class _Future(asyncio.Future[Any]):
+    """The same for a future."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.number = next(_numbers)
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class Process:
+    """Something that runs, pauses and dies as a whole. `random` is its own chance, `host` its address."""
+
+    def __init__(self, loop: SimulatedLoop, name: str, host: str, seed: str) -> None:
+        self.loop = loop
+        self.name = name
+        self.host = host
+        self.random = Random(seed)
+        self.is_dead = False
+        self.is_paused = False
+        self.thread_delay: Callable[[], float] = lambda: 0.0
+        """Seconds that the next piece of work for a thread takes."""
+        self.before_death: list[Callable[[], None]] = []
+        """Called when it dies: sockets are closed by the kernel."""
+        self.in_threads: dict[int, Callable[[], None]] = {}
+        """Work that threads have begun and that has had no effect yet."""
+        self._held: deque[asyncio.Handle] = deque()
+        self.tasks: list[asyncio.Task[Any]] = []
+        loop.processes.append(self)
+        self._context = contextvars.Context()
+        self._context.run(current.set, self)
+
+    def run(self, main: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        """Start a task of this process."""
+        task: asyncio.Task[T] = self._context.run(self.loop.create_task, main, name=name)
+        return task
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
+        """Have something happen in this process; nothing does if it is dead."""
+        if not self.is_dead:
+            self._context.run(self.loop.call_soon, callback, *args)
+
+    def pause(self) -> None:
+        """Stop it as SIGSTOP does: whatever becomes ready waits."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """Let it go on with all that waited."""
+        if self.is_paused:
+            self.is_paused = False
+            self.loop.ready.extend((handle, self) for handle in self._held)
+            self._held.clear()
+
+    def half_done(self, interrupt: Callable[[Callable[[], None]], None]) -> None:
+        """Let `interrupt` run what its threads have begun, each piece as far as it got when the process died."""
+        unfinished, self.in_threads = self.in_threads, {}
+        for work in unfinished.values():
+            self._context.run(interrupt, work)
+
+    def die(self) -> None:
+        """End it at once: nothing of it runs any more, no `finally`, no destructor."""
+        if self.is_dead:
+            return
+        self.is_dead = True
+        self._held.clear()
+        self.in_threads.clear()
+        for callback in self.before_death:
+            callback()
+        self.before_death.clear()
+
+    def hold(self, handle: asyncio.Handle) -> None:
+        """Keep a callback until the process goes on."""
+        self._held.append(handle)
+
+    def owns(self, task: asyncio.Task[Any]) -> None:
+        """Keep a task for as long as the simulation lasts: one that were collected would run its `finally` blocks."""
+        self.tasks.append(task)
+        if len(self.tasks) > 10_000 and not self.is_dead:
+            self.tasks = [task for task in self.tasks if not task.done()]
+
+
+class SimulatedLoop:
+    """The loop: as much of `asyncio.AbstractEventLoop` as there is a use for.
+
+    `network` answers `create_server` and `create_connection`.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(f"loop {seed}")
+        self.ready: deque[tuple[asyncio.Handle, Process | None]] = deque()
+        self.network: Any = None
+        self.outside = contextvars.Context()
+        """A context of no process: for the network itself."""
+        self.unhandled: list[dict[str, Any]] = []
+        """What nobody caught, in processes that live."""
+        self.processes: list[Process] = []
+        self.callbacks = 0
+        self._now = 0.0
+        self._timers: list[tuple[float, int, asyncio.TimerHandle, Process | None]] = []
+        self._number = 0
+        self._is_running = False
+        self._is_closed = False
+        self.as_loop = cast("asyncio.AbstractEventLoop", self)
+        """Itself, for asyncio."""
+        self._executors: dict[int, tuple[Any, float]] = {}
+
+    # --- time ---
+
+    def time(self) -> float:
+        """Virtual seconds since the simulation began."""
+        return self._now
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:
+        """Run a callback at this instant, after all that is ready."""
+        context = contextvars.copy_context() if context is None else context
+        handle = asyncio.Handle(callback, args, self.as_loop, context)
+        if self._is_closed:
+            return handle
+        self.ready.append((handle, context.get(current)))
+        return handle
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:
+        """There is one thread."""
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        """Run a callback some virtual seconds from now."""
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        """Run a callback at a virtual time."""
+        context = contextvars.copy_context() if context is None else context
+        handle = asyncio.TimerHandle(when, callback, args, self.as_loop, context)
+        self._number += 1
+        heapq.heappush(self._timers, (when, self._number, handle, context.get(current)))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is skipped when its time comes."""
+
+    # --- running ---
+
+    def run_until(self, done: Callable[[], bool], *, at_most_seconds: float) -> bool:
+        """Run until `done` or for that long; whether it was done. RuntimeError where nothing can happen any more."""
+        deadline = self._now + at_most_seconds
+        with self._as_running():
+            while not done():
+                if not self._turn(deadline):
+                    return done()
+        return True
+
+    def run_for(self, seconds: float) -> None:
+        """Let that much virtual time pass."""
+        self.run_until(lambda: False, at_most_seconds=seconds)
+
+    def run_until_complete(self, future: Any) -> Any:
+        """Run a coroutine or future to its end. RuntimeError where it waits for something that never comes."""
+        future = asyncio.ensure_future(future, loop=self.as_loop)
+        with self._as_running():
+            while not future.done():
+                if not self._turn(float("inf")):
+                    raise RuntimeError("nothing is left to happen")
+        return future.result()
+
+    @contextmanager
+    def _as_running(self) -> Iterator[None]:
+        asyncio._set_running_loop(self.as_loop)
+        self._is_running = True
+        was_collecting = gc.isenabled()
+        gc.disable()  # when it happens must not depend on what else is in memory
+        try:
+            yield
+        finally:
+            self._is_running = False
+            asyncio._set_running_loop(None)
+            if was_collecting:
+                gc.enable()
+
+    def _turn(self, deadline: float) -> bool:
+        """Run what is ready at this instant, or move to the next timer; False where that is beyond `deadline`."""
+        timers, ready = self._timers, self.ready
+        if not ready:
+            while timers and timers[0][2]._cancelled:
+                heapq.heappop(timers)
+            if not timers or timers[0][0] > deadline:
+                if deadline != float("inf"):
+                    self._now = max(self._now, deadline)
+                return False
+            self._now = max(self._now, timers[0][0])
+        now = self._now
+        while timers and timers[0][0] <= now:
+            _, _, handle, process = heapq.heappop(timers)
+            if not handle._cancelled:
+                ready.append((handle, process))
+        left = _SAME_INSTANT
+        while ready:
+            handle_, process = ready.popleft()
+            if handle_._cancelled:
+                continue
+            if process is not None:
+                if process.is_dead:
+                    continue
+                if process.is_paused:
+                    process.hold(handle_)
+                    continue
+            handle_._run()
+            self.callbacks += 1
+            left -= 1
+            if not left:
+                self._now += _STEP_SECONDS
+                break
+        if self.callbacks >= self._collected_at + _COLLECT_EVERY:
+            self._collected_at = self.callbacks
+            gc.collect(1)
+        return True
+
+    _collected_at = 0
+
+    def is_running(self) -> bool:
+        """Whether it runs now."""
+        return self._is_running
+
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._is_closed
+
+    def close(self) -> None:
+        """Forget everything that was to happen."""
+        self._is_closed = True
+        self.ready.clear()
+        self._timers.clear()
+        for process in self.processes:
+            process.tasks.clear()
+
+    def get_debug(self) -> bool:
+        """Never."""
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        """Ignored."""
+
+    async def shutdown_asyncgens(self) -> None:
+        """They end with the simulation."""
+
+    # --- tasks, futures, errors ---
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """A future of this loop."""
+        return _Future(loop=self.as_loop)
+
+    def create_task(
+        self,
+        coro: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[T]:
+        """A task of the process that runs now."""
+        task: asyncio.Task[T] = _Task(coro, loop=self.as_loop, name=name, context=context)
+        process = current.get()
+        if process is not None:
+            process.owns(task)
+        return task
+
+    def get_task_factory(self) -> None:
+        """There is none."""
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Keep what nobody caught, unless whoever should have is dead."""
+        process = current.get()
+        if not self._is_closed and (process is None or not process.is_dead):
+            self.unhandled.append({**context, "process": process, "time": self._now})
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """The same."""
+        self.call_exception_handler(context)
+
+    # --- threads ---
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Work that a thread would do: at one instant, before or after its delay."""
+        future = self.create_future()
+        process = current.get()
+        delay = 0.0 if process is None else process.thread_delay()
+        begins = self._now
+        if getattr(executor, "_max_workers", 0) == 1:
+            begins = max(begins, self._executors.get(id(executor), (executor, 0.0))[1])
+            self._executors[id(executor)] = (executor, begins + delay)
+        is_early = process is not None and process.random.random() < 0.5
+        outcome: list[tuple[bool, Any]] = []
+
+        def work() -> None:
+            try:
+                outcome.append((True, func(*args)))
+            except StopIteration as error:
+                outcome.append((False, RuntimeError(repr(error))))
+            except Exception as error:
+                outcome.append((False, error))
+
+        def tell() -> None:
+            if not outcome:
+                if process is not None:
+                    process.in_threads.pop(id(future), None)
+                work()
+            if future.cancelled():
+                return
+            is_good, value = outcome[0]
+            if is_good:
+                future.set_result(value)
+            else:
+                future.set_exception(value)
+
+        if is_early:
+            self.call_at(begins, work)
+        elif process is not None:
+            process.in_threads[id(future)] = work
+        self.call_at(begins + delay, tell)
+        return future
+
+    def set_default_executor(self, executor: Any) -> None:
+        """Ignored."""
+
+    async def shutdown_default_executor(self) -> None:
+        """There are no threads."""
+
+    # --- the network ---
+
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
+        """Listen on the host of the process that asks."""
+        return self.network.listen(protocol_factory, port or 0, options.get("start_serving", True))
+
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
+        """Connect from the process that asks. Raises OSError."""
+        return await self.network.connect(protocol_factory, host, port)
+
+
+def collect_quietly() -> None:
+    """Collect what simulations left. Tasks that never ended run their `finally` blocks now, and are not heard."""
+    disabled, hook = logging.root.manager.disable, sys.unraisablehook
+    logging.disable()
+    sys.unraisablehook = lambda _: None
+    try:
+        while gc.collect():  # what ends may leave something else that ends
+            pass
+    finally:
+        sys.unraisablehook = hook
+        logging.disable(disabled)
+
+
+@contextmanager
+def seeded_world(loop: SimulatedLoop, seed: int, now: Callable[[], float]) -> Iterator[None]:
+    """Whatever asks the operating system for chance or the time gets it from the simulation meanwhile.
+
+    Each process has its own chance; ids and nonces are thereby the same in every run of a seed. `now` is the wall clock
+    of whoever has none of its own, in seconds since the Unix epoch.
+    """
+    outside = Random(f"chance {seed}")
+
+    def urandom(size: int) -> bytes:
+        process = current.get()
+        return (outside if process is None else process.random).randbytes(size)
+
+    state = random.getstate()
+    with ExitStack() as stack:
+        for module, name, value in (
+            (os, "urandom", urandom),
+            (random, "_urandom", urandom),
+            (time, "time", now),
+            (time, "time_ns", lambda: int(now() * 1e9)),
+            (time, "monotonic", loop.time),
+            (time, "monotonic_ns", lambda: int(loop.time() * 1e9)),
+            (time, "perf_counter", loop.time),
+        ):
+            stack.enter_context(mock.patch.object(module, name, value))
+        stack.callback(random.setstate, state)
+        random.seed(seed)
+        yield

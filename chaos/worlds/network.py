@@ -1,0 +1,280 @@
+"""The network of a simulation: TCP between processes, as far as programs can tell.
+
+Bytes arrive in order, whole or cut anywhere, after a delay drawn from the seed; loss is a delay, since TCP sends again.
+A cut link holds bytes back and lets them go, all at once and in order, some time after it is healed; a connection
+survives that, and is half open meanwhile. A process that dies while its machine lives has its connections reset; a
+machine that dies leaves its peers with half-open ones, which are reset when they send to it after it is back. A link
+may be cut in one direction only. An attempt to connect that nobody answers is repeated and may in the end be answered
+twice: the server then sees a connection that its client knows nothing of.
+
+A receiver that does not read holds at most `tcp.WINDOW_BYTES`; then the sender's own buffer grows, and its protocol is
+told to pause (asyncio's flow control).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+from chaos.worlds.loop import Process, SimulatedLoop, current
+from chaos.worlds.tcp import Endpoint, Flow, Socket, Transport
+
+_FIRST_PORT: Final = 49152
+_RETRY_SYN: Final = (1.0, 3.0, 7.0, 15.0, 31.0, 63.0)
+_CONNECT_TIMEOUT: Final = 127.0
+
+
+class Weather:
+    """What a link is like, in one direction. Seconds; `loss` is the chance that a packet has to be sent again."""
+
+    __slots__ = ("bytes_per_second", "is_cut", "jitter", "latency", "loss")
+
+    def __init__(self) -> None:
+        self.latency = 0.0002
+        self.jitter = 0.0003
+        self.loss = 0.0
+        self.bytes_per_second = 500e6
+        self.is_cut = False
+
+
+class Network:
+    """All hosts and what lies between them."""
+
+    def __init__(self, loop: SimulatedLoop, seed: int) -> None:
+        self.loop = loop
+        self.random = Random(f"network {seed}")
+        self.connections_made = 0
+        self.phantoms = 0.0
+        """The chance that an attempt to connect reaches the server twice."""
+        self._weather: dict[tuple[str, str], Weather] = {}
+        self._listening: dict[tuple[str, int], Server] = {}
+        self._next_port = _FIRST_PORT
+        self._machines_down: set[str] = set()
+        self._flows: dict[tuple[str, str], dict[Flow, None]] = {}
+        loop.network = self
+
+    # --- what lies between ---
+
+    def weather(self, source: str, target: str) -> Weather:
+        """The link from one host to another."""
+        found = self._weather.get((source, target))
+        if found is None:
+            found = self._weather[source, target] = Weather()
+        return found
+
+    def cut(self, source: str, target: str) -> None:
+        """Nothing gets from one host to the other any more."""
+        if source != target:
+            self.weather(source, target).is_cut = True
+
+    def heal(self) -> None:
+        """All links are whole again, and fast; what was held back goes on its way."""
+        for pair, weather in self._weather.items():
+            was_cut = weather.is_cut
+            fresh = Weather()
+            for name in Weather.__slots__:
+                setattr(weather, name, getattr(fresh, name))
+            if was_cut:
+                self.released(pair)
+
+    def mend(self, source: str, target: str) -> None:
+        """This direction is whole again."""
+        weather = self.weather(source, target)
+        if weather.is_cut:
+            weather.is_cut = False
+            self.released((source, target))
+
+    def degrade(self, source: str, target: str, latency: float, jitter: float, loss: float) -> None:
+        """Make this direction slower by so many seconds, and lossy; zeros make it good again."""
+        weather, good = self.weather(source, target), Weather()
+        weather.latency, weather.jitter, weather.loss = good.latency + latency, good.jitter + jitter, loss
+
+    def released(self, pair: tuple[str, str]) -> None:
+        """What a cut held back is sent again, after as long as TCP has come to wait."""
+        for flow in list(self._flows.get(pair, ())):
+            flow.retransmit()
+
+    def delay(self, source: str, target: str, size: int) -> float:
+        """Seconds that a packet takes."""
+        weather = self.weather(source, target)
+        seconds = weather.latency + self.random.random() * weather.jitter + size / weather.bytes_per_second
+        while weather.loss and self.random.random() < weather.loss:
+            seconds += 0.2
+        return seconds
+
+    # --- machines ---
+
+    def machine_down(self, host: str) -> None:
+        """The machine lost its power: nobody hears of it."""
+        self._machines_down.add(host)
+        self._forget_listeners(host)
+
+    def machine_up(self, host: str) -> None:
+        """It has power again; what is sent to its old connections is answered with a reset."""
+        self._machines_down.discard(host)
+        for pair in list(self._flows):
+            if pair[1] == host and not self.weather(*pair).is_cut:
+                self.released(pair)
+
+    def is_up(self, host: str) -> bool:
+        """Whether the machine answers at all."""
+        return host not in self._machines_down
+
+    def _forget_listeners(self, host: str) -> None:
+        for key in [key for key in self._listening if key[0] == host]:
+            del self._listening[key]
+
+    # --- listening and connecting ---
+
+    def listen(self, factory: Callable[[], Any], port: int, start_serving: bool) -> Server:
+        """Bind a port of the process that runs now. Raises OSError where it is taken."""
+        process = current.get()
+        assert process is not None, "only processes listen"
+        if not port:
+            port = self._free_port()
+        if (process.host, port) in self._listening:
+            raise OSError(98, "Address already in use")
+        server = Server(self, process, port, factory, start_serving)
+        self._listening[process.host, port] = server
+        process.before_death.append(server.close)
+        return server
+
+    def closed(self, server: Server) -> None:
+        """A server listens no more."""
+        if self._listening.get((server.process.host, server.port)) is server:
+            del self._listening[server.process.host, server.port]
+
+    def _free_port(self) -> int:
+        self._next_port += 1
+        return self._next_port
+
+    async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
+        """Connect to a host. ConnectionRefusedError, TimeoutError (as OSError) where that fails."""
+        process = current.get()
+        assert process is not None, "only processes connect"
+        gives_up_at = self.loop.time() + _CONNECT_TIMEOUT
+        for pause in (*_RETRY_SYN, None):
+            answer = self.loop.create_future()
+            self._send_syn(process, factory, host, port, answer)
+            wait = gives_up_at - self.loop.time() if pause is None else pause
+            done, _ = await asyncio.wait([answer], timeout=max(0.0, wait))
+            if done:
+                transport, protocol = answer.result()
+                if not transport.is_closing():
+                    protocol.connection_made(transport)
+                    transport.opened()
+                    return transport, protocol
+                raise ConnectionResetError(104, "Connection reset by peer")
+        raise TimeoutError(110, "Connection timed out")
+
+    def _send_syn(
+        self, process: Process, factory: Callable[[], Any], host: str, port: int, answer: asyncio.Future[Any]
+    ) -> None:
+        if self.weather(process.host, host).is_cut or not self.is_up(host):
+            return
+        times = 2 if self.phantoms and self.random.random() < self.phantoms else 1
+        for _ in range(times):
+            delay = self.delay(process.host, host, 60)
+            self.loop.call_at(
+                self.loop.time() + delay,
+                self._syn_arrives,
+                process,
+                factory,
+                host,
+                port,
+                answer,
+                context=self.loop.outside,
+            )
+
+    def _syn_arrives(
+        self, process: Process, factory: Callable[[], Any], host: str, port: int, answer: asyncio.Future[Any]
+    ) -> None:
+        if not self.is_up(host):
+            return
+        back = self.delay(host, process.host, 60)
+        server = self._listening.get((host, port))
+        is_heard = not self.weather(host, process.host).is_cut
+        if server is None or not server.is_serving_:
+            if is_heard:
+                refused = ConnectionRefusedError(111, "Connection refused")
+
+                def refuse() -> None:
+                    if not answer.done():
+                        answer.set_exception(refused)
+
+                self._tell(process, back, refuse)
+            return
+        near = Endpoint(self, process, self._free_port(), host, port)
+        far = Endpoint(self, server.process, port, process.host, near.port)
+        near.join(far)
+        far.join(near)
+        self.connections_made += 1
+        server.accept(far)
+        if not is_heard:
+            far.peer_knows_nothing()
+            return
+
+        def established() -> None:
+            if answer.done() or process.is_dead:  # this attempt came late: it is reset
+                near.abort()
+                return
+            transport = Transport(near)
+            answer.set_result((transport, transport.begin(factory)))
+
+        self._tell(process, back, established)
+
+    def _tell(self, process: Process, delay: float, callback: Callable[[], object]) -> None:
+        self.loop.call_later(delay, process.call_soon, callback, context=self.loop.outside)
+
+    def flow_began(self, flow: Flow) -> None:
+        """A direction of a connection is there."""
+        self._flows.setdefault((flow.source.process.host, flow.target.process.host), {})[flow] = None
+
+    def flow_ended(self, flow: Flow) -> None:
+        """It is gone."""
+        self._flows.get((flow.source.process.host, flow.target.process.host), {}).pop(flow, None)
+
+
+class Server:
+    """What `create_server` returns."""
+
+    def __init__(
+        self, network: Network, process: Process, port: int, factory: Callable[[], Any], start_serving: bool
+    ) -> None:
+        self.network = network
+        self.process = process
+        self.port = port
+        self.factory = factory
+        self.is_serving_ = start_serving
+        self.sockets = [Socket(process.host, port)]
+
+    def accept(self, endpoint: Endpoint) -> None:
+        """A connection has come."""
+
+        def made() -> None:
+            if endpoint.is_closed:
+                return
+            transport = Transport(endpoint)
+            protocol = transport.begin(self.factory)
+            protocol.connection_made(transport)
+            transport.opened()
+
+        self.process.call_soon(made)
+
+    async def start_serving(self) -> None:
+        """Accept connections from now on."""
+        self.is_serving_ = True
+
+    def is_serving(self) -> bool:
+        """Whether it accepts connections."""
+        return self.is_serving_
+
+    def close(self) -> None:
+        """Listen no more."""
+        self.is_serving_ = False
+        self.network.closed(self)
+
+    async def wait_closed(self) -> None:
+        """It is closed at once."""

@@ -1,0 +1,46 @@
+"""The answer to a Fetch, whoever asked: what the session has to be told, and who leads what is not led here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kraftpy.broker.fetch_sessions import FetchContext, FetchedPartition
+from kraftpy.broker.leader_hints import LeaderHints
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, NodeEndpoint, PartitionData
+
+if TYPE_CHECKING:
+    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.request import RequestContext
+
+_LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+Answers = list[tuple[FetchedPartition, PartitionData]]
+
+
+def name_leaders(broker: Broker, answers: Answers, context: RequestContext) -> list[NodeEndpoint]:
+    """Say who leads the partitions that are not led here (KIP-951)."""
+    hints: LeaderHints | None = None
+    for partition, answer in answers:
+        if answer.error_code in _LED_ELSEWHERE:
+            hints = hints or LeaderHints(broker, context.listener)
+            leader = hints.of(partition.topic, partition.topic_id, partition.partition)
+            if leader is not None:
+                answer.current_leader = leader
+    return [] if hints is None else hints.endpoints
+
+
+def respond(fetched: FetchContext, answers: Answers, endpoints: list[NodeEndpoint]) -> FetchResponse:
+    """The response with whatever its session has to be told."""
+    topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
+    for partition, answer in answers:
+        if not fetched.include(partition, answer):
+            continue
+        key = (partition.topic, partition.topic_id)
+        topic = topics.get(key)
+        if topic is None:
+            topic = topics[key] = FetchableTopicResponse(
+                topic=partition.topic, topic_id=partition.topic_id, partitions=[]
+            )
+        topic.partitions.append(answer)
+    return FetchResponse(session_id=fetched.session_id, responses=list(topics.values()), node_endpoints=endpoints)

@@ -1,0 +1,170 @@
+"""ElectLeaders (43), AlterPartitionReassignments (45), ListPartitionReassignments (46): who leads, and who keeps what.
+
+An election is answered when its outcome is known here; a move goes on after its answer, until the new replicas are in
+sync. KIP-183, KIP-460 (unclean), KIP-455 (moves), KIP-860 (a guard for the replication factor).
+
+Moves under way are listed as this broker knows them, which may be a moment behind the controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from kraftpy.broker.apis import shortened
+from kraftpy.broker.submitting import decided_within
+from kraftpy.metadata.commands import AlterReassignments, ElectLeaders, PartitionReference, Reassignment
+from kraftpy.metadata.image import Image, Topic
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from kraftpy.protocol.messages.elect_leaders import (
+    PREFERRED,
+    UNCLEAN,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from kraftpy.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+from kraftpy.types import BrokerId
+
+if TYPE_CHECKING:
+    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.request import RequestContext
+
+_FIRST_TOP_LEVEL_ERROR_VERSION = 1
+
+
+async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
+    """Elect a leader for each partition named, or for all where it is needed."""
+    partitions = None
+    if request.topic_partitions is not None:
+        partitions = tuple(
+            PartitionReference(topic=topic.topic, partition=partition)
+            for topic in request.topic_partitions
+            for partition in topic.partitions
+        )
+    try:
+        if request.election_type not in (PREFERRED, UNCLEAN):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{request.election_type} is no type of election")
+        command = ElectLeaders(
+            partitions=partitions, unclean=request.election_type == UNCLEAN, time_ms=broker.clock.now()
+        )
+        decision = await decided_within(broker, command, request.timeout_ms)
+        if decision.error is not ErrorCode.NONE:
+            raise KafkaError(decision.error, decision.message or decision.error.meaning)
+    except KafkaError as error:
+        return _no_election(error, partitions or (), context.api_version)
+    results: dict[str, ReplicaElectionResult] = {}
+    for result in decision.result or ():
+        _topic_of(results, result.topic).partition_result.append(
+            PartitionResult(
+                partition_id=result.partition, error_code=result.error, error_message=shortened(result.message)
+            )
+        )
+    return ElectLeadersResponse(replica_election_results=list(results.values()))
+
+
+def _no_election(error: KafkaError, partitions: Iterable[PartitionReference], version: int) -> ElectLeadersResponse:
+    """Version 0 has no place for an error of the whole: it is each partition's then."""
+    if version >= _FIRST_TOP_LEVEL_ERROR_VERSION:
+        return ElectLeadersResponse(error_code=error.code)
+    results: dict[str, ReplicaElectionResult] = {}
+    for partition in partitions:
+        _topic_of(results, partition.topic).partition_result.append(
+            PartitionResult(
+                partition_id=partition.partition, error_code=error.code, error_message=shortened(error.message)
+            )
+        )
+    return ElectLeadersResponse(replica_election_results=list(results.values()))
+
+
+def _topic_of(results: dict[str, ReplicaElectionResult], topic: str) -> ReplicaElectionResult:
+    return results.setdefault(topic, ReplicaElectionResult(topic=topic))
+
+
+async def alter_partition_reassignments(
+    broker: Broker, request: AlterPartitionReassignmentsRequest, context: RequestContext
+) -> AlterPartitionReassignmentsResponse:
+    """Begin to move each partition, or give its move up (null)."""
+    command = AlterReassignments(
+        reassignments=tuple(
+            Reassignment(
+                topic=topic.name,
+                partition=partition.partition_index,
+                replicas=None if partition.replicas is None else tuple(map(BrokerId, partition.replicas)),
+            )
+            for topic in request.topics
+            for partition in topic.partitions
+        ),
+        time_ms=broker.clock.now(),
+        allow_replication_factor_change=request.allow_replication_factor_change,
+    )
+    response = AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change
+    )
+    try:
+        decision = await decided_within(broker, command, request.timeout_ms)
+    except KafkaError as error:
+        response.error_code, response.error_message = error.code, shortened(error.message)
+        return response
+    response.error_code, response.error_message = decision.error, shortened(decision.message)
+    topics: dict[str, ReassignableTopicResponse] = {}
+    for result in decision.result or ():
+        topics.setdefault(result.topic, ReassignableTopicResponse(name=result.topic)).partitions.append(
+            ReassignablePartitionResponse(
+                partition_index=result.partition, error_code=result.error, error_message=shortened(result.message)
+            )
+        )
+    response.responses = list(topics.values())
+    return response
+
+
+async def list_partition_reassignments(
+    broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
+) -> ListPartitionReassignmentsResponse:
+    """The moves under way: of the partitions named, or of all. What is not moving, or not there, is left out."""
+    image = broker.image
+    moving = _every(image) if request.topics is None else _named(image, request)
+    return ListPartitionReassignmentsResponse(topics=[topic for topic in moving if topic.partitions])
+
+
+def _every(image: Image) -> list[OngoingTopicReassignment]:
+    return [
+        OngoingTopicReassignment(name=topic.name, partitions=_moves(topic, range(len(topic.partitions))))
+        for topic in image.topics()
+    ]
+
+
+def _named(image: Image, request: ListPartitionReassignmentsRequest) -> list[OngoingTopicReassignment]:
+    wanted: dict[str, dict[int, None]] = {}  # each partition once, however often it is named
+    for named in request.topics or ():
+        wanted.setdefault(named.name, {}).update(dict.fromkeys(named.partition_indexes))
+    return [
+        OngoingTopicReassignment(name=name, partitions=_moves(topic, numbers))
+        for name, numbers in wanted.items()
+        if (topic := image.topic(name)) is not None
+    ]
+
+
+def _moves(topic: Topic, numbers: Iterable[int]) -> list[OngoingPartitionReassignment]:
+    return [
+        OngoingPartitionReassignment(
+            partition_index=number,
+            replicas=list(partition.replicas),
+            adding_replicas=list(partition.adding_replicas),
+            removing_replicas=list(partition.removing_replicas),
+        )
+        for number in numbers
+        if 0 <= number < len(topic.partitions) and (partition := topic.partitions[number]).is_reassigning
+    ]

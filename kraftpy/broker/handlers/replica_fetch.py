@@ -1,0 +1,197 @@
+"""Fetch (key 1) as a follower sends it: records up to the log's end, and what the follower has by asking for the next.
+
+A follower's fetch offset is its acknowledgement of all before it, so who may send one matters: only a replica of the
+partition, in the session it registered with (rules 13 and 49; CVE-2018-1288), by the listener between brokers. An
+offset in a log that has parted from the leader's acknowledges nothing (rule 3).
+
+A request looks at the partitions that came with it and at those of its session that changed since the last answer, not
+at all of them: neither an idle follower nor one append costs what a thousand partitions would. That the follower still
+has what it last fetched from is noted for the others once in a while, for the leader measures its lag by that.
+
+Records go out as soon as there are any. A high watermark, or a log start, that moved and nothing else waits a few
+milliseconds for records to go with. A throttled follower gets its records when the throttle lets them go (`throttle`).
+
+Left out: versions before 15, in which a follower cannot say which registration it is of (KIP-903).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from kraftpy.broker.fetch_answers import name_leaders, respond
+from kraftpy.broker.waiting import News
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse, PartitionData
+from kraftpy.types import BrokerId, LeaderEpoch, Offset, TopicId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.fetch_sessions import FetchContext, FetchedPartition, PartitionKey
+    from kraftpy.broker.replica import Replica
+    from kraftpy.broker.request import RequestContext
+
+_FIRST_VERSION = 15
+_NEWS_WAITS_S = 0.01
+_SWEEP_S = 1.0
+_SWEEPS_PER_LAG = 10
+
+
+async def replica_fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
+    """Read what is new; wait where nothing is; answer."""
+    if context.api_version < _FIRST_VERSION or context.listener != broker.config.inter_broker_listener:
+        return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    try:
+        fetched = broker.fetch_sessions.open(
+            request, context.api_version, broker.clock.now(), follower_id=request.replica_state.replica_id
+        )
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code)
+    reading = _Reading(broker, request, fetched)
+    try:
+        await reading.read_or_wait()
+    finally:
+        reading.end()
+    if fetched.is_overtaken:
+        return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    answers = list(reading.answers.values())
+    return respond(fetched, answers, name_leaders(broker, answers, context))
+
+
+class _Reading:
+    """One follower's request while it is answered."""
+
+    def __init__(self, broker: Broker, request: FetchRequest, fetched: FetchContext) -> None:
+        session = fetched.session
+        self.answers: dict[PartitionKey, tuple[FetchedPartition, PartitionData]] = {}
+        self._broker = broker
+        self._fetched = fetched
+        self._throttles = broker.fetchers.throttles
+        self._follower = BrokerId(request.replica_state.replica_id)
+        self._follower_epoch = request.replica_state.replica_epoch
+        self._max_wait_ms = request.max_wait_ms
+        self._budget = min(request.max_bytes, broker.config.fetch_max_bytes)
+        self._enough = min(max(1, request.min_bytes), self._budget)
+        self._news: News[PartitionKey] = News() if session is None or session.news is None else session.news
+        self._partitions = (
+            {partition.key: partition for partition in fetched.partitions} if session is None else session.partitions
+        )
+        self._total_bytes = 0
+        self._must_answer = False
+        self._has_news = False
+        self._held_ms = 0
+        """How long the throttle holds back what was read last."""
+
+    def end(self) -> None:
+        """Whatever came of it: without a session nobody reads the news any more."""
+        if self._fetched.session is None:
+            self._news.is_over = True
+
+    async def read_or_wait(self) -> None:
+        """Read until there is something to tell, or the time is up."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        deadline = now + self._max_wait_ms / 1000
+        changed = dict.fromkeys(partition.key for partition in self._fetched.asked)
+        changed.update(dict.fromkeys(self._news.take()))
+        self._sweep(now, changed)
+        self._read(changed)
+        while not self._must_answer and self._total_bytes < self._enough:
+            if self._has_news:
+                deadline = min(deadline, loop.time() + _NEWS_WAITS_S)
+            held_until = loop.time() + self._held_ms / 1000 if self._held_ms else deadline
+            is_woken = await self._news.wait_until(min(deadline, held_until))
+            if self._fetched.is_overtaken or not (is_woken or held_until < deadline):
+                return
+            self._held_ms = 0
+            self._read(self._news.take())
+
+    def _sweep(self, now: float, changed: Iterable[PartitionKey]) -> None:
+        """Note what the follower still has of partitions of which nothing is new."""
+        session = self._fetched.session
+        lag_s = self._broker.config.replica_lag_time_max_ms / 1000
+        if session is None or now - session.swept_at < min(_SWEEP_S, lag_s / _SWEEPS_PER_LAG):
+            return
+        session.swept_at = now
+        for key, partition in session.partitions.items():
+            if not partition.is_accepted or key in changed:
+                continue
+            replica = self._broker.replicas.held_by_id(partition.topic_id, partition.partition)
+            if replica is None or replica.leading is None or replica.leader_epoch != partition.current_leader_epoch:
+                continue
+            try:
+                self._note(replica, partition)
+            except KafkaError:
+                self._news.put_back(key)
+
+    def _note(self, replica: Replica, partition: FetchedPartition) -> None:
+        replica.fetched(self._follower, self._follower_epoch, partition.fetch_offset, partition.log_start_offset)
+
+    def _read(self, keys: Iterable[PartitionKey]) -> None:
+        for key in keys:
+            partition = self._partitions.get(key)
+            if partition is None:  # forgotten
+                replica = self._broker.replicas.held_by_id(TopicId(key[1]), key[2])
+                if replica is not None:
+                    replica.tell_no_more(self._news)
+                continue
+            before = self.answers.pop(key, None)
+            if before is not None:
+                self._total_bytes -= len(before[1].records or b"")
+            if self._total_bytes >= self._budget:
+                self._news.put_back(key)
+                continue
+            answer = self._read_partition(partition)
+            self._total_bytes += len(answer.records or b"")
+            self.answers[key] = (partition, answer)
+            if answer.error_code != ErrorCode.NONE:
+                self._must_answer = True
+                self._news.put_back(key)  # to be told until it is well, or no longer asked
+            elif answer.diverging_epoch.epoch >= 0:
+                self._must_answer = True
+            elif partition.is_news(answer):
+                self._has_news = True
+
+    def _read_partition(self, partition: FetchedPartition) -> PartitionData:
+        answer = PartitionData(partition_index=partition.partition, high_watermark=-1, records=b"")
+        partition.is_accepted = False
+        try:
+            replica = self._broker.replicas.leader_by_id(partition.topic_id, partition.partition)
+            replica.tell(self._news)
+            replica.check_leader_epoch(partition.current_leader_epoch)
+            replica.check_follower(self._follower, self._follower_epoch)
+            answer.log_start_offset = replica.log.log_start_offset
+            answer.high_watermark = replica.high_watermark
+            answer.last_stable_offset = replica.last_stable_offset
+            offset = Offset(partition.fetch_offset)
+            if partition.last_fetched_epoch >= 0:
+                diverging = replica.diverging_epoch(LeaderEpoch(partition.last_fetched_epoch), offset)
+                if diverging is not None:
+                    answer.diverging_epoch = EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
+                    return answer
+            throttled_ms = self._throttles.leader_wait_ms(replica, self._follower)
+            records: bytes | memoryview = b""
+            if throttled_ms:
+                self._held_ms = min(self._held_ms or throttled_ms, throttled_ms)
+            else:
+                read = replica.read_for_follower(
+                    offset,
+                    max(0, min(partition.max_bytes, self._budget - self._total_bytes)),
+                    min_one_batch=self._total_bytes == 0,
+                    slice_from=self._broker.config.kraftpy_fetch_zero_copy_min_bytes,
+                )
+                records = cast("bytes", read)  # a slice of a file has a length, and is sent by the connection
+                if throttled_ms is not None:
+                    self._throttles.leading.spend(len(records))
+            self._note(replica, partition)
+            partition.is_accepted = True
+            answer.high_watermark = replica.high_watermark
+            answer.last_stable_offset = replica.last_stable_offset
+            answer.records = records
+            if not records and offset < replica.log_end_offset:
+                self._news.put_back(partition.key)  # there was no room for it, or it is held back
+        except KafkaError as error:
+            answer.error_code = error.code
+        return answer

@@ -1,0 +1,47 @@
+"""Who leads a partition that is not led here, in the answer that says so, to save asking for metadata (KIP-951)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kraftpy.protocol.messages.fetch import LeaderIdAndEpoch, NodeEndpoint
+from kraftpy.types import TopicId
+
+if TYPE_CHECKING:
+    from kraftpy.broker.broker import Broker
+
+
+class LeaderHints:
+    """The hints of one answer; `endpoints` are those of the leaders it names, as seen from its listener."""
+
+    def __init__(self, broker: Broker, listener: str) -> None:
+        self._broker = broker
+        self._listener = listener
+        self._endpoints: dict[int, NodeEndpoint] = {}
+
+    @property
+    def endpoints(self) -> list[NodeEndpoint]:
+        """Where the leaders that were named are."""
+        return list(self._endpoints.values())
+
+    def of(self, topic: str, topic_id: bytes, partition: int) -> LeaderIdAndEpoch | None:
+        """The partition's leader by the metadata; None where there is none, or it cannot be reached by this listener.
+
+        The topic's id is asked where its name is "".
+        """
+        image = self._broker.image
+        found = image.topic(topic) if topic else image.topic_by_id(TopicId(topic_id))
+        if found is None or not 0 <= partition < len(found.partitions):
+            return None
+        state = found.partitions[partition]
+        if not state.has_leader:
+            return None
+        if state.leader not in self._endpoints:
+            leader = image.broker(state.leader)
+            endpoint = None if leader is None else leader.endpoint(self._listener)
+            if leader is None or endpoint is None:
+                return None
+            self._endpoints[state.leader] = NodeEndpoint(
+                node_id=state.leader, host=endpoint.host, port=endpoint.port, rack=leader.rack
+            )
+        return LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch)

@@ -1,0 +1,87 @@
+"""Opening logs: the threads that do it, and what people are told while it takes long.
+
+Each log is opened by a thread of `num.recovery.threads.per.data.dir`; what has to be scanned after a crash is read
+segment by segment by as many more, so that one large log keeps all of them busy as many small ones do. They are two
+pools because who opens a log waits for its scans.
+
+Whoever waits for longer than a moment is told how far it is, every two seconds, in one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from kraftpy.log.recovery import Progress, Scan
+from kraftpy.log.scanning import Scanned
+
+logger = logging.getLogger(__name__)
+
+_TELL_EVERY_S = 2.0
+
+
+class Opening:
+    """Some logs that are opened together. A context: when it is left, its threads have ended."""
+
+    def __init__(self, logs: int, opening_threads: int, scanning_threads: int) -> None:
+        self.logs = logs
+        self.opened = 0
+        self.pool = ThreadPoolExecutor(max(1, min(opening_threads, logs)), thread_name_prefix="open-log")
+        self.began_at = time.monotonic()
+        self._scans = ThreadPoolExecutor(max(1, scanning_threads), thread_name_prefix="scan-log")
+        self._scanned: list[tuple[int, int]] = []  # per log that is scanned: bytes done, of how many
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.pool.shutdown(cancel_futures=True)
+        self._scans.shutdown(cancel_futures=True)
+
+    def progress(self) -> Progress:
+        """For one log: where its scan tells how far it is. Each log needs one of its own."""
+        number = -1
+
+        def progress(done: int, total: int) -> None:
+            nonlocal number
+            if number < 0:  # told first by the thread that opens the log, before any scan has begun
+                self._scanned.append((done, total))
+                number = len(self._scanned) - 1
+            self._scanned[number] = (done, total)
+
+        return progress
+
+    def side_by_side(self, scans: Sequence[Scan]) -> Generator[Scanned, None, None]:
+        """Carry out the scans of a log in the threads there are for it (`recovery.SideBySide`)."""
+        futures: list[Future[Scanned]] = [self._scans.submit(each) for each in scans]
+        try:
+            for future in futures:
+                yield future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+            for future in futures:
+                if not future.cancelled():
+                    future.exception()  # waits; whoever closes this no longer cares how it ended
+
+    async def tell(self, say: Callable[[str], None] = logger.warning) -> None:
+        """Say how far it is, again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(_TELL_EVERY_S)
+            say(f"opening logs: {self}")
+
+    def __str__(self) -> str:
+        done, total = (sum(column) for column in zip(*self._scanned, strict=True)) if self._scanned else (0, 0)
+        seconds = time.monotonic() - self.began_at
+        line = f"{self.opened} of {self.logs} partitions, {self.logs - self.opened} left"
+        if total:
+            rate = done / 1e6 / seconds if seconds > 0 else 0.0
+            line += f"; after a crash: {done / 1e9:.2f} of {total / 1e9:.2f} GB read again, {rate:,.0f} MB/s"
+        return f"{line}; {seconds:.0f} s"

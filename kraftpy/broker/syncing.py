@@ -1,0 +1,221 @@
+"""Group commit: on each log directory one round of syncs at a time, shared by everybody who waits for it.
+
+What is requested while a round runs goes into the next one, which begins when the round has ended; who waits is told
+when the round that holds his records has ended. So an append waits for two rounds at most, and a round serves all the
+requests that came during the one before: the more producers wait for the disk, the fewer syncs each of them costs.
+
+A round is one `FlushJob` for each log that is due (or for as many as may have files open at once), made when the round
+begins, so that it covers all that was appended until then. The jobs run in a few threads of the directory's own: syncs
+of files on one disk that overlap share a commit of its journal. One file's failure is that log's alone.
+
+Invariants: a log is in one round at a time, and in none while something has it for itself (`Log.is_taken`); nobody is
+told that his records are synced unless a sync that began after their append has ended well.
+
+Left out: `syncfs`, one call for all of a round: it would also write what every other log, and every other program, has
+in the page cache of that file system, and its error would name no file (decision 15).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from kraftpy.log.flushing import FlushJob
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.types import TopicPartition
+
+_THREADS_PER_DISK = 4
+_LOGS_PER_ROUND = 64
+"""Each has files of its own open, from the round's beginning to its end: of thousands of logs, not of all at once."""
+
+
+class Log(Protocol):
+    """A log that can be synced: what `Replica` is to the rounds."""
+
+    topic_partition: TopicPartition
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether something has the log for itself, or waits to; then it calls `Rounds.let_go` in the end."""
+        ...
+
+    @property
+    def synced_end_offset(self) -> int:
+        """Everything before it is synced."""
+        ...
+
+    def begin_sync(self) -> FlushJob | None:
+        """What there is to sync now; None for nothing. Raises KafkaError where the log cannot be synced any more."""
+        ...
+
+    def end_sync(self, job: FlushJob, failure: Exception | None) -> Exception | None:
+        """Take over what a job achieved; what those who waited are to be told of a failure."""
+        ...
+
+
+class _Waiter(NamedTuple):
+    end_offset: int
+    told: asyncio.Future[None]
+
+
+class Rounds:
+    """The syncs of one log directory. For the event loop; only jobs run in threads."""
+
+    def __init__(self, path: str) -> None:
+        self.rounds = 0
+        """How many there were in which something was synced."""
+        self._pool = ThreadPoolExecutor(_THREADS_PER_DISK, thread_name_prefix=f"sync {path}")
+        self._due: dict[Log, None] = {}
+        self._parked: dict[Log, None] = {}
+        self._waiting: dict[Log, list[_Waiter]] = {}
+        self._is_busy = False
+
+    @property
+    def waiting(self) -> int:
+        """How many wait now."""
+        return sum(map(len, self._waiting.values()))
+
+    def request(self, log: Log) -> None:
+        """Sync all that the log holds when the next round begins. Whoever asks before the loop comes around shares."""
+        self._due[log] = None
+        if not self._is_busy:
+            self._is_busy = True
+            asyncio.get_running_loop().call_soon(self._begin)
+
+    async def wait(self, log: Log, end_offset: int) -> None:
+        """Have everything before `end_offset` synced. Raises KafkaError where that cannot be.
+
+        Who is cancelled meanwhile (its client has gone) holds up nobody.
+        """
+        if log.synced_end_offset >= end_offset:
+            return
+        told = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(log, []).append(_Waiter(end_offset, told))
+        self.request(log)
+        await told
+
+    def let_go(self, log: Log) -> None:
+        """The log is free again: sync it, if that was asked for meanwhile."""
+        if log in self._parked:
+            del self._parked[log]
+            self.request(log)
+
+    def hand_over(self, log: Log, to: Rounds) -> None:
+        """A log that is taken is on another disk from now on: who waits for it waits there until it is free."""
+        waiting = self._waiting.pop(log, [])
+        is_due = bool(waiting) or log in self._parked or log in self._due
+        self._parked.pop(log, None)
+        self._due.pop(log, None)
+        if waiting:
+            to._waiting.setdefault(log, []).extend(waiting)
+        if is_due:
+            to._parked[log] = None
+
+    def stop(self) -> None:
+        """No more rounds: every log is closed."""
+        self._pool.shutdown(wait=False)
+
+    # --- a round -----------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        due = list(islice(self._due, _LOGS_PER_ROUND))
+        for log in due:
+            del self._due[log]
+        jobs: list[tuple[Log, FlushJob]] = []
+        for log in due:
+            if log.is_taken:
+                self._parked[log] = None
+                continue
+            try:
+                job = log.begin_sync()
+            except KafkaError as error:
+                self._tell(log, error)
+                continue
+            if job is None:
+                self._tell(log, None)
+            else:
+                jobs.append((log, job))
+        if not jobs:
+            self._go_on()
+            return
+        self.rounds += 1
+        loop = asyncio.get_running_loop()
+        shares = [jobs[number::_THREADS_PER_DISK] for number in range(min(_THREADS_PER_DISK, len(jobs)))]
+        running = asyncio.gather(
+            *(loop.run_in_executor(self._pool, _run, [job for _, job in share]) for share in shares)
+        )
+        running.add_done_callback(partial(self._end, shares))
+
+    def _end(
+        self, shares: Sequence[Sequence[tuple[Log, FlushJob]]], running: asyncio.Future[list[list[Exception | None]]]
+    ) -> None:
+        for share, failures in zip(shares, running.result(), strict=True):
+            for (log, job), failure in zip(share, failures, strict=True):
+                end_offset = job.promised_end_offset
+                error = log.end_sync(job, failure)
+                if error is None and log.synced_end_offset < end_offset:
+                    self._due[log] = None  # something lowered what the job could promise: once more
+                self._tell(log, error)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._is_busy = bool(self._due)
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._begin)
+
+    def _tell(self, log: Log, error: Exception | None) -> None:
+        """Answer those whose records are synced; all, where they cannot be."""
+        waiting = self._waiting.pop(log, None)
+        if waiting is None:
+            return
+        later: list[_Waiter] = []
+        for waiter in waiting:
+            if waiter.told.done():
+                continue
+            if log.synced_end_offset >= waiter.end_offset:
+                waiter.told.set_result(None)
+            elif error is not None:
+                waiter.told.set_exception(error)
+            elif log in self._due:
+                later.append(waiter)
+            else:
+                message = f"{log.topic_partition} was cut before it was synced"
+                waiter.told.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message))
+        if later:
+            self._waiting[log] = later
+
+
+class Syncs:
+    """The rounds of every log directory."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[str, Rounds] = {}
+
+    def of(self, path: str) -> Rounds:
+        """Those of one log directory."""
+        rounds = self._rounds.get(path)
+        if rounds is None:
+            rounds = self._rounds[path] = Rounds(path)
+        return rounds
+
+    def stop(self) -> None:
+        """No more: every log is closed."""
+        for rounds in self._rounds.values():
+            rounds.stop()
+
+
+def _run(jobs: list[FlushJob]) -> list[Exception | None]:
+    """Run jobs one after the other, each whatever became of those before it; their failures. In a thread."""
+    failures: list[Exception | None] = []
+    for job in jobs:
+        try:
+            job.run()
+        except Exception as error:  # the log takes nothing more, and who waits is told
+            failures.append(error)
+        else:
+            failures.append(None)
+    return failures

@@ -1,0 +1,157 @@
+"""What Apache Kafka's container image does around Kafka, for ours: `python -m kraftpy.cli.container run|healthy`.
+
+So that a user's compose file needs no more than another `image:`, the places and rules are that image's:
+
+- settings are the file /mnt/shared/config/server.properties, then the environment (KAFKA_NODE_ID is node.id), then
+  arguments of the form KAFKA_NODE_ID=1;
+- where only advertised.listeners are given, listeners are the same ports on every interface;
+- CLUSTER_ID marks new log directories;
+- with nothing said about listeners the broker is at port 9092 and told to clients as localhost:9092.
+
+Settings and variables for what is not here (a heap, JMX, ...) are ignored, with a warning or silently.
+
+One thing differs: without log.dirs data are kept in /var/lib/kafka/data, a volume of the image; or, where something is
+mounted there, in /tmp/kafka-logs or /tmp/kraft-combined-logs, Kafka's defaults.
+
+Left out: TLS and SASL (secrets in /etc/kafka/secrets); such listeners are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from kraftpy.config import BrokerConfig, ConfigError, load
+from kraftpy.config.sources import parse_properties
+
+PROPERTIES = Path("/mnt/shared/config/server.properties")
+DATA = "/var/lib/kafka/data"
+KAFKA_DATA = ("/tmp/kafka-logs", "/tmp/kraft-combined-logs")
+EXIT_SETTINGS = 2
+
+_LOG_LEVELS = {
+    "ALL": "DEBUG",
+    "TRACE": "DEBUG",
+    "DEBUG": "DEBUG",
+    "INFO": "INFO",
+    "WARN": "WARNING",
+    "ERROR": "ERROR",
+    "FATAL": "CRITICAL",
+    "OFF": "CRITICAL",
+}
+
+
+def main() -> None:
+    """`run [KEY=VALUE...]` becomes the server; `healthy` exits with status 0 where that server serves."""
+    command, arguments = sys.argv[1] if len(sys.argv) > 1 else "", sys.argv[2:]
+    match command:
+        case "run":
+            run(arguments)
+        case "healthy":
+            healthy()
+        case _:
+            sys.exit("usage: python -m kraftpy.cli.container run [KEY=VALUE...] | healthy")
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run the server until it is told to stop, and exit with its status."""
+    # The kernel keeps signals without a handler from the first process of a container: until the server has its own,
+    # there is nothing that a stop could lose.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        os.environ.update(given_as_arguments(arguments))
+        config = configure()
+        if cluster_id := os.environ.get("CLUSTER_ID", "").strip():
+            from kraftpy.broker.format import format_directories
+
+            format_directories(config, cluster_id)
+    except Exception as error:
+        from kraftpy.broker.directories import DirectoryError
+
+        if not isinstance(error, ConfigError | DirectoryError):
+            raise
+        print(f"kraftpy: {error}", file=sys.stderr)
+        sys.exit(EXIT_SETTINGS)
+
+    from kraftpy.cli import cli
+
+    cli(["server", *_file_arguments()], prog_name="kraftpy")
+
+
+def healthy() -> None:
+    """Exit with status 0 where the server that this environment describes serves."""
+    from kraftpy.cli.output import Failure
+    from kraftpy.cli.ping import ask
+
+    config = configure()
+    listener = config.client_listeners[0] if config.is_broker else config.listeners[0]
+    host = "localhost" if listener.host in ("", "0.0.0.0", "::") else listener.host
+    try:
+        if config.is_broker:
+            ask(f"[{host}]:{listener.port}" if ":" in host else f"{host}:{listener.port}", node=config.node_id)
+        else:
+            _connect(host, listener.port)
+    except Failure as failure:
+        sys.exit(failure.message)
+    except OSError as error:
+        sys.exit(f"{listener}: {error.strerror or error}")
+
+
+def _connect(host: str, port: int) -> None:
+    """A controller speaks only to its own kind: that it takes connections has to do."""
+    import socket
+
+    socket.create_connection((host, port), timeout=5).close()
+
+
+def configure() -> BrokerConfig:
+    """Put what the image decides into the environment, and read the settings there are then. Raises ConfigError."""
+    if not os.environ.get("KAFKA_ADVERTISED_LISTENERS", "unset"):
+        del os.environ["KAFKA_ADVERTISED_LISTENERS"]  # empty is not given: compose files have it so for controllers
+    text = PROPERTIES.read_text(encoding="utf-8", errors="replace") if PROPERTIES.exists() else ""
+    os.environ.update(decided(os.environ, text, is_mount=os.path.ismount))
+    return load(text, os.environ, file_name=str(PROPERTIES)).config
+
+
+def _file_arguments() -> list[str]:
+    return [str(PROPERTIES)] if PROPERTIES.exists() else []
+
+
+def given_as_arguments(arguments: Sequence[str]) -> dict[str, str]:
+    """KEY=VALUE arguments as variables. Raises ConfigError."""
+    pairs = [argument.partition("=") for argument in arguments]
+    for name, equals, value in pairs:
+        if not name or not equals:
+            raise ConfigError(f"'{name}{equals}{value}' is not allowed: expected KEY=VALUE, such as KAFKA_NODE_ID=1")
+    return {name: value for name, _, value in pairs}
+
+
+def decided(environment: Mapping[str, str], properties: str, *, is_mount: Callable[[str], bool]) -> dict[str, str]:
+    """The variables the image sets for settings that neither the environment nor the properties file gives."""
+    in_file = parse_properties(properties)
+
+    def given(setting: str) -> str:
+        return environment.get("KAFKA_" + setting.upper().replace(".", "_")) or in_file.get(setting, "")
+
+    chosen = {}
+    if not given("log.dirs") and not given("log.dir"):
+        chosen["KAFKA_LOG_DIRS"] = next(filter(is_mount, KAFKA_DATA), DATA)
+    is_broker = "broker" in (given("process.roles") or "broker")
+    if not given("listeners") and is_broker:
+        if advertised := given("advertised.listeners"):
+            chosen["KAFKA_LISTENERS"] = re.sub(r"://(\[[^\]]*\]|[^:,]*):", "://0.0.0.0:", advertised)
+        else:
+            chosen["KAFKA_LISTENERS"] = "PLAINTEXT://0.0.0.0:9092"
+            chosen["KAFKA_ADVERTISED_LISTENERS"] = "PLAINTEXT://localhost:9092"
+    level = environment.get("KAFKA_LOG4J_ROOT_LOGLEVEL", "").upper()
+    if level in _LOG_LEVELS and "KRAFTPY_LOG_LEVEL" not in environment:
+        chosen["KRAFTPY_LOG_LEVEL"] = _LOG_LEVELS[level]
+    return chosen
+
+
+if __name__ == "__main__":
+    main()

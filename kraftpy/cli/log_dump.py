@@ -1,0 +1,299 @@
+"""`kraftpy log dump`: what the files of a log hold, as lines for people or as JSON lines.
+
+Every kind of file is rows; a segment's batches, with their records beneath them, have a line of their own making for
+people. A batch is shown once its CRC was checked.
+
+Left out: the state that the metadata journal leads to (its commands are named, not carried out).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kraftpy.cli.log_places import OFFSET_CHECKPOINTS
+from kraftpy.cli.output import json_line, local_time, write_lines
+from kraftpy.cli.records import encode_bytes, record_row, shown
+from kraftpy.cli.segments import Corruption, FileBatch, read_batches
+from kraftpy.log import layout
+from kraftpy.protocol.errors import KafkaError, ProtocolError
+from kraftpy.protocol.record_batch import iter_records
+
+GROUPS = "__consumer_offsets"
+_JOURNAL = ("journal", "snapshot", "vote")
+
+
+class _Damaged(Exception):
+    """The rest of a file cannot be shown; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What of a segment is shown."""
+
+    with_records: bool = False
+    from_offset: int = 0
+    max_batches: int | None = None
+
+
+def dump_files(files: Sequence[Path], chosen: Chosen, *, as_json: bool, is_headed: bool) -> list[str]:
+    """Print what the files hold, each under its name where `is_headed`; what is damaged, a line for each.
+
+    UsageError for a file that is none of a log's.
+    """
+    damage = []
+    for file in files:
+        if is_headed:
+            write_lines([json_line({"kind": "file", "file": str(file)}) if as_json else f"{file}:"])
+        try:
+            if file.suffix == layout.LOG:
+                write_lines((_json_lines if as_json else _text_lines)(file, chosen))
+            else:
+                write_lines(json_line(row) if as_json else _spaced(row) for row in _rows(file))
+        except _Damaged as error:
+            damage.append(str(error))
+    return damage
+
+
+# --- segments ---------------------------------------------------------------------------------------------------------
+
+
+def _shown(file: Path, chosen: Chosen) -> Iterator[FileBatch]:
+    """The batches to show. A damaged one raises _Damaged, after those before it were shown."""
+    count = 0
+    try:
+        for batch in read_batches(file):
+            if batch.header.last_offset < chosen.from_offset:
+                continue
+            yield batch
+            count += 1
+            if count == chosen.max_batches:
+                return
+    except Corruption as corruption:
+        raise _Damaged(str(corruption)) from None
+
+
+def _records(file: Path, batch: FileBatch) -> list[Any]:
+    """The records of a batch. A batch whose CRC matches and whose records still make no sense raises _Damaged."""
+    try:
+        return list(iter_records(batch.data))
+    except KafkaError as error:
+        header = batch.header
+        offsets = f"offsets {header.base_offset}-{header.last_offset}"
+        raise _Damaged(f"{file}: corrupt at position {batch.position}, {offsets}: {error.message}") from None
+
+
+def _json_lines(file: Path, chosen: Chosen) -> Iterator[str]:
+    is_of_groups = _is_of_groups(file)
+    for batch in _shown(file, chosen):
+        header = batch.header
+        fields = {
+            "position": batch.position,
+            "base_offset": header.base_offset,
+            "last_offset": header.last_offset,
+            "records_count": header.records_count,
+            "size_bytes": header.size_bytes,
+            "crc": header.crc,
+            "crc_ok": True,
+            "compression": header.compression.name.lower(),
+            "timestamp_type": header.timestamp_type.name.lower(),
+            "base_timestamp": header.base_timestamp,
+            "max_timestamp": header.max_timestamp,
+            "partition_leader_epoch": header.partition_leader_epoch,
+            "producer_id": header.producer_id,
+            "producer_epoch": header.producer_epoch,
+            "base_sequence": header.base_sequence,
+            "is_transactional": header.is_transactional,
+            "is_control": header.is_control,
+        }
+        yield json_line({"kind": "batch", **fields})
+        for record in _records(file, batch) if chosen.with_records else ():
+            if header.is_control:
+                row = {"offset": record.offset, "timestamp": record.timestamp, "control": _control(record)}
+                yield json_line({"kind": "control", **row, **encode_bytes("value", record.value)})
+            elif is_of_groups:
+                yield json_line(_group_row(record))
+            else:
+                yield json_line({"kind": "record", **record_row(record)})
+
+
+def _text_lines(file: Path, chosen: Chosen) -> Iterator[str]:
+    is_of_groups = _is_of_groups(file)
+    for batch in _shown(file, chosen):
+        header = batch.header
+        parts = [
+            f"@{batch.position}",
+            f"offsets {header.base_offset}-{header.last_offset}",
+            f"{header.records_count} records",
+            f"{header.size_bytes} bytes",
+            header.compression.name.lower(),
+            local_time(header.max_timestamp),
+            f"epoch {header.partition_leader_epoch}",
+            f"crc {header.crc:08x} ok",
+        ]
+        if header.producer_id >= 0:
+            parts.append(f"producer {header.producer_id}/{header.producer_epoch} sequence {header.base_sequence}")
+        parts += ["transactional"] * header.is_transactional + ["control"] * header.is_control
+        yield "  ".join(parts)
+        for record in _records(file, batch) if chosen.with_records else ():
+            if header.is_control:
+                yield f"  {record.offset}  {local_time(record.timestamp)}  {_control(record)}"
+                continue
+            if is_of_groups:
+                yield f"  {record.offset}  {local_time(record.timestamp)}  {_spaced(_group_row(record))}"
+                continue
+            headers = "".join(f"  {name}={shown(value)}" for name, value in record.headers)
+            when = local_time(record.timestamp)
+            yield f"  {record.offset}  {when}  {shown(record.key)} -> {shown(record.value)}{headers}"
+
+
+def _control(record: Any) -> str:
+    """A control record in a word: abort, commit, or its number."""
+    kind = int.from_bytes((record.key or b"")[2:4], "big")
+    return {0: "abort", 1: "commit"}.get(kind, f"type {kind}")
+
+
+def _is_of_groups(file: Path) -> bool:
+    partition = layout.parse_partition(file.resolve().parent.name)
+    return partition is not None and partition.topic == GROUPS
+
+
+def _group_row(record: Any) -> dict[str, Any]:
+    """A record of `__consumer_offsets` as what it says; as it is where it says nothing that is known."""
+    from kraftpy.groups.records import GroupMetadataKey, OffsetCommitKey, read_group, read_key, read_offset
+
+    place = {"offset": record.offset, "timestamp": record.timestamp}
+    try:
+        match read_key(record.key or b""):
+            case OffsetCommitKey() as key:
+                row = {"group": key.group_id, "topic": key.topic, "partition": key.partition}
+                if record.value is None:
+                    return {"kind": "offset_deleted", **place, **row}
+                value = read_offset(record.value)
+                committed = {"committed_offset": value.offset, "leader_epoch": value.leader_epoch}
+                return {"kind": "offset_committed", **place, **row, **committed, "metadata": value.metadata}
+            case GroupMetadataKey() as key:
+                if record.value is None:
+                    return {"kind": "group_deleted", **place, "group": key.group_id}
+                group = read_group(record.value)
+                return {
+                    "kind": "group",
+                    **place,
+                    "group": key.group_id,
+                    "generation_id": group.generation_id,
+                    "protocol_type": group.protocol_type,
+                    "protocol": group.protocol,
+                    "leader": group.leader,
+                    "members": [member.member_id for member in group.members],
+                }
+    except ProtocolError:
+        pass
+    return {"kind": "record", **record_row(record)}
+
+
+# --- the other files --------------------------------------------------------------------------------------------------
+
+
+def _rows(file: Path) -> Iterator[dict[str, Any]]:
+    """What a file that is no segment holds. Raises _Damaged, and UsageError for one that is none of a log's."""
+    from kraftpy.broker.runtime import OsDirectory
+    from kraftpy.log.epochs import LeaderEpochs
+
+    directory = OsDirectory(file.parent)
+    try:
+        if file.suffix in (layout.INDEX, layout.TIME_INDEX):
+            yield from _index_entries(file)
+        elif file.suffix == layout.SNAPSHOT:
+            yield from _producers(file.read_bytes())
+        elif file.name == layout.LEADER_EPOCHS:
+            for epoch, start_offset in LeaderEpochs.decode(file.read_bytes()).entries():
+                yield {"leader_epoch": epoch, "start_offset": start_offset}
+        elif file.name in OFFSET_CHECKPOINTS:
+            for partition, offset in sorted(layout.read_offsets(directory, file.name).items()):
+                yield {"topic": partition.topic, "partition": partition.partition, "offset": offset}
+        elif file.name == layout.PARTITION_METADATA:
+            topic_id = layout.read_topic_id(directory)
+            yield {"topic_id": None if topic_id is None else topic_id.hex()}
+        elif file.name == layout.META_PROPERTIES:
+            yield dict(sorted((layout.read_meta_properties(directory) or {}).items()))
+        elif file.name == layout.CLEAN_SHUTDOWN:
+            yield {"broker_epoch": layout.read_clean_shutdown(directory)}
+        elif file.name in _JOURNAL:
+            yield from _journal(file.parent)
+        else:
+            raise click.UsageError(f"{file} is no file of a log")
+    except layout.CorruptFile as error:
+        raise _Damaged(f"{file}: corrupt: {str(error).removeprefix(f'{file}: ')}") from None
+
+
+def _producers(data: bytes) -> Iterator[dict[str, Any]]:
+    from kraftpy.log.producers import ProducerStates
+
+    states = ProducerStates.decode(data)
+    for producer in states.describe():
+        yield {
+            "kind": "producer",
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.producer_epoch,
+            "last_sequence": producer.last_sequence,
+            "last_timestamp": producer.last_timestamp,
+            "coordinator_epoch": producer.coordinator_epoch,
+            "open_since_offset": None if producer.current_txn_start_offset < 0 else producer.current_txn_start_offset,
+        }
+    for producer_id, ranges in sorted(states.aborted_ranges().items()):
+        for first_offset, last_offset in ranges:
+            row = {"producer_id": producer_id, "first_offset": first_offset, "marker_offset": last_offset}
+            yield {"kind": "aborted", **row}
+
+
+def _journal(directory: Path) -> Iterator[dict[str, Any]]:
+    """The entries behind the snapshot; of a copy, because loading a journal may mend it."""
+    from kraftpy.broker.runtime import OsDirectory
+    from kraftpy.metadata.codec import CodecError
+    from kraftpy.metadata.commands import decode_command, decode_submission
+    from kraftpy.metadata.journal import Journal, JournalError
+
+    with tempfile.TemporaryDirectory(prefix="kraftpy-dump-") as scratch:
+        copy = Path(scratch) / directory.name
+        shutil.copytree(directory, copy)
+        journal = Journal(OsDirectory(copy))
+        try:
+            snapshot, entries = journal.load()
+        except JournalError as error:
+            raise _Damaged(str(error).replace(str(copy), str(directory))) from None
+        yield {"kind": "vote", "term": journal.term, "voted_for": journal.voted_for}
+        journal.close()
+    if snapshot is not None:
+        size = {"size_bytes": len(snapshot.data)}
+        yield {"kind": "snapshot", "index": snapshot.index, "term": snapshot.term, **size}
+    for entry in entries:
+        try:
+            command = type(decode_command(decode_submission(entry.data[1:])[1])).__name__
+        except (CodecError, ValueError):
+            command = ""  # the quorum's own
+        size = {"size_bytes": len(entry.data)}
+        yield {"kind": "entry", "index": entry.index, "term": entry.term, "command": command or None, **size}
+
+
+def _index_entries(file: Path) -> Iterator[dict[str, int]]:
+    """The entries of an index file, up to the zeros of its unused end."""
+    base = int(file.stem) if file.stem.isdecimal() else 0
+    data = file.read_bytes()
+    first, width, name = (4, 8, "position") if file.suffix == ".index" else (8, 12, "timestamp")
+    for start in range(0, len(data) - width + 1, width):
+        entry = data[start : start + width]
+        if start and not any(entry):
+            return
+        one, two = int.from_bytes(entry[:first], "big"), int.from_bytes(entry[first:], "big")
+        offset, other = (one, two) if name == "position" else (two, one)
+        yield {"offset": base + offset, name: other}
+
+
+def _spaced(row: dict[str, Any]) -> str:
+    return "  ".join(f"{name} {'-' if value is None else value}" for name, value in row.items())

@@ -1,0 +1,179 @@
+"""Where partitions shall go: the arithmetic of `kraftpy topic reassign`, without a broker.
+
+A plan keeps what may stay: replicas on the brokers meant stay where they are, as long as no broker then has more than
+its share. Racks are kept apart as far as there are enough of them. Who leads by preference changes only where one would
+lead more than its share. Plans are read and written in the form of Kafka's own tool.
+
+Invariants: replicas of a partition are on different brokers, all of them among those meant; the same input gives the
+same plan; planning again on the outcome changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kraftpy.types import TopicPartition
+
+Replicas = tuple[int, ...]
+
+
+def spread(
+    current: Mapping[TopicPartition, Sequence[int]],
+    brokers: Mapping[int, str | None],
+    replication_factor: int | None = None,
+) -> dict[TopicPartition, Replicas]:
+    """New replicas for every partition, on `brokers` (id -> rack) only; as many as before unless told otherwise.
+
+    Raises ValueError where there are too few brokers.
+    """
+    wanted = {name: replication_factor or len(replicas) for name, replicas in current.items()}
+    most = max(wanted.values(), default=0)
+    if most > len(brokers):
+        raise ValueError(f"{most} replicas need {most} brokers, and there are {len(brokers)}")
+    placed = {name: [broker for broker in current[name] if broker in brokers] for name in sorted(current)}
+    loads = Counter(dict.fromkeys(brokers, 0))
+    for name, replicas in placed.items():
+        del replicas[wanted[name] :]
+        loads.update(replicas)
+    for name, replicas in placed.items():
+        while len(replicas) < wanted[name]:
+            chosen = _best(replicas, brokers, loads)
+            replicas.append(chosen)
+            loads[chosen] += 1
+    _level(placed, brokers, loads)
+    _lead(placed, brokers)
+    return {name: tuple(replicas) for name, replicas in placed.items()}
+
+
+def changes(
+    current: Mapping[TopicPartition, Sequence[int]], planned: Mapping[TopicPartition, Sequence[int]]
+) -> dict[TopicPartition, Replicas]:
+    """What of a plan is not so already."""
+    return {
+        name: tuple(replicas)
+        for name, replicas in sorted(planned.items())
+        if tuple(replicas) != tuple(current.get(name, ()))
+    }
+
+
+def _best(replicas: Sequence[int], brokers: Mapping[int, str | None], loads: Counter[int]) -> int:
+    """Where the next replica goes: a rack of its own, then the least to do, then the lowest id."""
+    racks = Counter(brokers[broker] for broker in replicas if brokers[broker] is not None)
+    return min(
+        (broker for broker in brokers if broker not in replicas),
+        key=lambda broker: (racks[brokers[broker]], loads[broker], broker),
+    )
+
+
+def _crowding(replicas: Iterable[int], brokers: Mapping[int, str | None]) -> int:
+    """How many replicas share a rack with another."""
+    racks = Counter(brokers[broker] for broker in replicas if brokers[broker] is not None)
+    return sum(count - 1 for count in racks.values())
+
+
+def _level(placed: dict[TopicPartition, list[int]], brokers: Mapping[int, str | None], loads: Counter[int]) -> None:
+    """Move replicas from who has most to who has least, as long as that evens out and crowds no rack."""
+    while True:
+        order = sorted(brokers, key=lambda broker: (loads[broker], broker))
+        moved = any(
+            loads[heavy] - loads[light] >= 2 and _move_one(placed, brokers, loads, heavy, light)
+            for heavy in reversed(order)
+            for light in order
+        )
+        if not moved:
+            return
+
+
+def _move_one(
+    placed: dict[TopicPartition, list[int]],
+    brokers: Mapping[int, str | None],
+    loads: Counter[int],
+    heavy: int,
+    light: int,
+) -> bool:
+    for replicas in placed.values():
+        if heavy in replicas and light not in replicas:
+            moved = [light if broker == heavy else broker for broker in replicas]
+            if _crowding(moved, brokers) <= _crowding(replicas, brokers):
+                replicas[:] = moved
+                loads[heavy] -= 1
+                loads[light] += 1
+                return True
+    return False
+
+
+def _lead(placed: dict[TopicPartition, list[int]], brokers: Mapping[int, str | None]) -> None:
+    """Let nobody be preferred as leader of many more partitions than another replica of one of them."""
+    leads = Counter(dict.fromkeys(brokers, 0))
+    leads.update(replicas[0] for replicas in placed.values() if replicas)
+    is_changing = True
+    while is_changing:
+        is_changing = False
+        for replicas in placed.values():
+            if not replicas:
+                continue
+            first = replicas[0]
+            other = min(replicas, key=lambda broker: (leads[broker], broker))
+            if leads[first] - leads[other] >= 2:
+                replicas.remove(other)
+                replicas.insert(0, other)
+                leads[first] -= 1
+                leads[other] += 1
+                is_changing = True
+
+
+def render_plan(planned: Mapping[TopicPartition, Sequence[int]]) -> str:
+    """A plan as Kafka's tool takes it."""
+    parts = [
+        {"topic": name.topic, "partition": name.partition, "replicas": list(replicas)}
+        for name, replicas in sorted(planned.items())
+    ]
+    return json.dumps({"version": 1, "partitions": parts})
+
+
+def parse_plan(text: str) -> dict[TopicPartition, Replicas]:
+    """A plan in the form of Kafka's tool: `{"version": 1, "partitions": [{"topic", "partition", "replicas"}]}`.
+
+    Raises ValueError; log directories other than "any" are refused: `kraftpy topic move-replica` moves between them.
+    """
+    try:
+        plan = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(plan, dict) or plan.get("version", 1) != 1 or not isinstance(plan.get("partitions"), list):
+        raise ValueError('not a plan: {"version": 1, "partitions": [...]} is one')
+    planned: dict[TopicPartition, Replicas] = {}
+    for part in plan["partitions"]:
+        name, replicas = _parse_part(part)
+        if name in planned:
+            raise ValueError(f"{name} is planned twice")
+        planned[name] = replicas
+    if not planned:
+        raise ValueError("the plan moves nothing")
+    return planned
+
+
+def _parse_part(part: Any) -> tuple[TopicPartition, Replicas]:
+    if not isinstance(part, dict):
+        raise ValueError(f"{json.dumps(part)} is no partition")
+    topic, number, replicas = part.get("topic"), part.get("partition"), part.get("replicas")
+    if not isinstance(topic, str) or not isinstance(number, int) or not _is_number(number):
+        raise ValueError(f"{json.dumps(part)} names no partition")
+    name = TopicPartition(topic, number)
+    if not isinstance(replicas, list) or not replicas or not all(map(_is_number, replicas)):
+        raise ValueError(f"{name} has no list of replicas")
+    if len(set(replicas)) != len(replicas):
+        raise ValueError(f"{name} has a broker twice in its replicas")
+    if any(directory != "any" for directory in part.get("log_dirs") or ()):
+        raise ValueError(
+            f"{name} asks for a log directory; a plan moves between brokers, `kraftpy topic move-replica` between "
+            "directories"
+        )
+    return name, tuple(replicas)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

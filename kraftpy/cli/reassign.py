@@ -1,0 +1,196 @@
+"""`kraftpy topic reassign`: move partitions to other brokers, watch the moves, give them up, throttle them.
+
+A throttle is what Kafka's own tool makes of it: a rate for each broker concerned, and the replicas it holds for in the
+settings of each topic (KIP-73). It is lifted once nothing moves any more, by --wait, --verify or --cancel.
+
+Left out: plans that name log directories (`kraftpy topic move-replica` moves replicas between those of one broker).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kraftpy.cli.connect import bootstrap_option, run
+from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, say
+from kraftpy.cli.partitions import PartitionSet, chosen_partitions, partitions_argument
+
+if TYPE_CHECKING:
+    from kraftpy.cli.moves import Replicas
+    from kraftpy.client import Admin, TopicPartition
+    from kraftpy.client.admin_model import Reassignment
+
+POLL_SECONDS = 0.5
+
+
+def _broker_ids(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    numbers = value.split(",")
+    if not all(number.isascii() and number.isdecimal() for number in numbers):
+        raise click.BadParameter(f"'{value}' is not a list of broker ids, as in 1,2,3", ctx, param)
+    return tuple(dict.fromkeys(map(int, numbers)))
+
+
+@click.command()
+@partitions_argument
+@bootstrap_option
+@click.option("--brokers", callback=_broker_ids, metavar="1,2,3", help="Spread the partitions over these brokers.")
+@click.option("--replication-factor", "-r", type=click.IntRange(min=1), help="With so many replicas each.")
+@click.option(
+    "--plan",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Move as this file says, in the JSON of Kafka's own tool.",
+)
+@click.option(
+    "--throttle", type=click.IntRange(min=1), metavar="BYTES", help="Copy so many bytes a second, per broker."
+)
+@click.option("--execute", is_flag=True, help="Do it. Without this, only what would be done is shown.")
+@click.option("--wait", is_flag=True, help="Return when the partitions have moved.")
+@click.option("--verify", is_flag=True, help="Show what is on the move, and lift the throttle where nothing is.")
+@click.option("--cancel", is_flag=True, help="Give up the moves under way: the old replicas stay, the new ones go.")
+@format_option
+def reassign(
+    wanted: list[PartitionSet],
+    bootstrap: str,
+    brokers: tuple[int, ...] | None,
+    replication_factor: int | None,
+    plan: Path | None,
+    throttle: int | None,
+    execute: bool,
+    wait: bool,
+    verify: bool,
+    cancel: bool,
+    form: str,
+) -> None:
+    """Move partitions to other brokers.
+
+    What may stay where it is stays. Without --brokers the partitions are spread over all brokers. --verify and --cancel
+    are about the partitions named, or about all.
+
+    \b
+      kraftpy topic reassign flights --brokers 2,3,4
+      kraftpy topic reassign flights --brokers 2,3,4 --execute --wait --throttle 10000000
+      kraftpy topic reassign --plan moves.json --execute
+      kraftpy topic reassign --verify
+      kraftpy topic reassign flights:0,1 --cancel
+    """
+    if verify or cancel:
+        if (verify and cancel) or execute or plan or brokers or replication_factor or throttle:
+            raise click.UsageError("--verify and --cancel go with partitions alone")
+        print_rows(run(bootstrap, _moving(bootstrap, wanted, cancel=cancel)), form, empty="nothing is moving")
+        if cancel:
+            say("the moves were given up")
+        return
+    if (plan is None) == (not wanted):
+        raise click.UsageError("give either partitions or --plan")
+    if plan is not None and (brokers or replication_factor):
+        raise click.UsageError("--brokers and --replication-factor do not go with --plan")
+    if (wait or throttle) and not execute:
+        raise click.UsageError("--wait and --throttle go with --execute")
+    planned = None if plan is None else _read(plan)
+
+    async def work() -> list[dict[str, Any]]:
+        from kraftpy.cli.moves import changes, spread
+        from kraftpy.cli.throttles import lift_throttle, set_throttle
+
+        async with _admin(bootstrap) as admin:
+            names = _sets(planned) if planned is not None else wanted
+            current = {info.topic_partition: info.replicas for info in await chosen_partitions(admin, names)}
+            if planned is None:
+                racks = await _racks(admin, brokers)
+                try:
+                    target = spread(current, racks, replication_factor)
+                except ValueError as error:
+                    raise Failure(str(error)) from None
+            else:
+                target = planned
+            moves = changes(current, target)
+            if execute and moves:
+                if throttle:
+                    await set_throttle(admin, throttle, current, moves)
+                await admin.alter_partition_reassignments(moves)
+                if wait:
+                    await _until_moved(admin, moves)
+                    await lift_throttle(admin)
+        return [
+            {
+                "topic": name.topic,
+                "partition": name.partition,
+                "replicas": list(current[name]),
+                "new_replicas": list(replicas),
+            }
+            for name, replicas in moves.items()
+        ]
+
+    rows = run(bootstrap, work())
+    print_rows(rows, form, empty="every partition is where it should be")
+    if rows and not execute:
+        say("nothing was changed: this is what --execute would do")
+
+
+async def _moving(bootstrap: str, wanted: list[PartitionSet], *, cancel: bool) -> list[dict[str, Any]]:
+    """The moves under way, given up if `cancel`."""
+    from kraftpy.cli.throttles import lift_throttle
+
+    async with _admin(bootstrap) as admin:
+        partitions = None
+        if wanted:
+            partitions = [info.topic_partition for info in await chosen_partitions(admin, wanted)]
+        moves = await admin.list_partition_reassignments(partitions)
+        if cancel and moves:
+            await admin.alter_partition_reassignments(dict.fromkeys(moves))
+        await lift_throttle(admin)
+    return [_move_row(name, move) for name, move in sorted(moves.items())]
+
+
+def _move_row(name: TopicPartition, move: Reassignment) -> dict[str, Any]:
+    return {
+        "topic": name.topic,
+        "partition": name.partition,
+        "replicas": list(move.replicas),
+        "adding": list(move.adding),
+        "removing": list(move.removing),
+    }
+
+
+async def _until_moved(admin: Admin, moves: dict[TopicPartition, Replicas]) -> None:
+    """Wait until none of the partitions is on the move, and tell a person how many are left."""
+    told = -1
+    while left := await admin.list_partition_reassignments(moves):
+        if at_terminal() and len(left) != told:
+            told = len(left)
+            say(f"{told} of {len(moves)} partitions are on the move")
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _racks(admin: Admin, brokers: tuple[int, ...] | None) -> dict[int, str | None]:
+    """The brokers to spread over, with their racks. Raises Failure for one that is not there."""
+    alive = {node.node_id: node.rack for node in (await admin.describe_cluster()).nodes}
+    if brokers is None:
+        return alive
+    if missing := [broker for broker in brokers if broker not in alive]:
+        raise Failure(f"there is no live broker {missing[0]}")
+    return {broker: alive[broker] for broker in brokers}
+
+
+def _sets(planned: dict[TopicPartition, Replicas]) -> list[PartitionSet]:
+    return [PartitionSet(name.topic, frozenset([name.partition])) for name in planned]
+
+
+def _read(plan: Path) -> dict[TopicPartition, Replicas]:
+    from kraftpy.cli.moves import parse_plan
+
+    try:
+        return parse_plan(plan.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise Failure(f"{plan}: {error}") from None
+
+
+def _admin(bootstrap: str) -> Admin:
+    from kraftpy.client import Admin
+
+    return Admin(bootstrap_servers=bootstrap, client_id="kraftpy-topic")

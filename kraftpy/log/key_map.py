@@ -1,0 +1,78 @@
+"""The last offset of each key, in bounded memory: what one pass of compaction can know.
+
+A dict, because the interpreter's own table is several times as fast as one in arrays, and its price is known:
+`ENTRY_BYTES`, measured, the moment of a resize included. A buffer of 128 MiB holds half a million keys; Kafka's table
+of MD5 digests would hold ten times as many (docs/decisions/0014). What does not fit
+is left to the next pass.
+
+Keys of up to 40 bytes are held as they are, so they cannot collide. A longer one is held as its BLAKE2b digest of 41
+bytes: it is told from a short one by its length, and two of them never meet, by chance or by intent.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final
+
+ENTRY_BYTES: Final = 256
+WHOLE_KEY_BYTES: Final = 40
+_DIGEST_BYTES: Final = WHOLE_KEY_BYTES + 1
+
+
+def short_key(key: bytes) -> bytes:
+    """What a key longer than `WHOLE_KEY_BYTES` is known by."""
+    return blake2b(key, digest_size=_DIGEST_BYTES).digest()
+
+
+class KeyMap:
+    """Key -> its last offset, for as many keys as `buffer_bytes` have room for (at least one)."""
+
+    __slots__ = ("_latest", "_offsets", "capacity")
+
+    def __init__(self, buffer_bytes: int, load_factor: float = 1.0) -> None:
+        self.capacity = max(1, int(buffer_bytes * load_factor) // ENTRY_BYTES)
+        self._latest: dict[bytes | None, int] = {}
+        self._offsets = array("q")
+
+    def __len__(self) -> int:
+        return len(self._latest)
+
+    def put(self, keys: Sequence[bytes | None], offsets: Sequence[int]) -> int:
+        """Take in keys as `keys_of` gives them, with rising offsets; how many: fewer than all when the map is full."""
+        latest = self._latest
+        if len(latest) + len(keys) <= self.capacity:
+            latest.update(zip(keys, offsets, strict=True))
+            latest.pop(None, None)
+            return len(keys)
+        for number, (key, offset) in enumerate(zip(keys, offsets, strict=True)):
+            if key is None:
+                continue
+            if len(latest) >= self.capacity and key not in latest:
+                return number
+            latest[key] = offset
+        return len(keys)
+
+    def freeze(self) -> None:
+        """Nothing is put in any more: from here on `count_kept` may be asked."""
+        self._offsets = array("q", sorted(self._latest.values()))
+
+    def count_kept(self, offset: int, end_offset: int) -> int:
+        """How many keys have their last record in [offset, end_offset)."""
+        first = bisect_left(self._offsets, offset)
+        return bisect_left(self._offsets, end_offset, first) - first
+
+    def kept_offsets(self, offset: int, end_offset: int) -> frozenset[int]:
+        """Which offsets in [offset, end_offset) are the last of their key."""
+        first = bisect_left(self._offsets, offset)
+        return frozenset(self._offsets[first : bisect_left(self._offsets, end_offset, first)])
+
+    def knows_any(self, keys: Sequence[bytes | None]) -> bool:
+        """Whether any of these keys is in the map."""
+        return not self._latest.keys().isdisjoint(keys)
+
+    def is_superseded(self, key: bytes, offset: int) -> bool:
+        """Whether the key has a record after that offset."""
+        return self._latest.get(key, -1) > offset

@@ -1,0 +1,219 @@
+"""Batches under compaction: their keys, fast, and the same batch with fewer records.
+
+`keys_of` is the cleaner's hot loop: it looks at lengths and keys alone. `raw_records` cuts every record out whole, for
+the few batches that are written anew. A batch keeps its offsets, sequence numbers, leader epoch, and what it says of
+its timestamps; only its record count, largest timestamp, CRC and, where asked for, its codec and delete horizon change.
+
+CorruptBatch where records are malformed. KIP-98 (format), KIP-534 (delete horizon).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Container, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from kraftpy.log.key_map import WHOLE_KEY_BYTES, short_key
+from kraftpy.protocol.compression import Compression, compress
+from kraftpy.protocol.record_batch import (
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    CorruptBatch,
+    TimestampType,
+    record_payload,
+)
+from kraftpy.protocol.records import encode_varint, read_unsigned, zigzag
+
+_CODEC_MASK: Final = 0x07
+_DELETE_HORIZON: Final = 0x40
+
+
+class Keys(NamedTuple):
+    """The keys of a batch's records, as a `KeyMap` knows them, None for a record without one; and their offsets."""
+
+    keys: list[bytes | None]
+    offsets: Sequence[int]
+    has_tombstones: bool
+
+
+class RawRecord(NamedTuple):
+    """A record and its bytes, cut where a new delete horizon changes them."""
+
+    offset_delta: int
+    timestamp_delta: int
+    key: bytes | None
+    is_tombstone: bool
+    raw: bytes
+    """Without its length."""
+    rest: int
+    """Where `raw` goes on behind the timestamp delta."""
+
+
+class Codec(NamedTuple):
+    """What rewritten batches are compressed with, where the topic says it."""
+
+    compression: Compression
+    level: int | None
+
+
+def keys_of(header: BatchHeader, batch: bytes) -> Keys:
+    """The keys of one whole batch."""
+    data = bytes(record_payload(header, batch))
+    keys: list[bytes | None] = []
+    has_tombstones, position, end = False, 0, 0
+    try:
+        for number in range(header.records_count):
+            # Varints of one and two bytes in line: a call costs as much as all the rest.
+            size = data[position]
+            if size < 128:
+                position += 1
+            elif (high := data[position + 1]) < 128:
+                size += (high << 7) - 128
+                position += 2
+            else:
+                size, position = read_unsigned(data, position)
+            end = position + (size >> 1)
+            position += 1  # the attributes
+            while data[position] > 127:  # the timestamp
+                position += 1
+            position += 1
+            delta = data[position]
+            if delta < 128:
+                position += 1
+            elif (high := data[position + 1]) < 128:
+                delta += (high << 7) - 128
+                position += 2
+            else:
+                delta, position = read_unsigned(data, position)
+            if delta != number << 1:
+                return _sparse_keys(header, batch)
+            size = data[position]
+            if size < 128:
+                position += 1
+            elif (high := data[position + 1]) < 128:
+                size += (high << 7) - 128
+                position += 2
+            else:
+                size, position = read_unsigned(data, position)
+            if size & 1:
+                keys.append(None)
+            else:
+                size >>= 1
+                key = data[position : position + size]
+                position += size
+                keys.append(key if size <= WHOLE_KEY_BYTES else short_key(key))
+            if data[position] == 1:
+                has_tombstones = True
+            if position >= end:
+                raise CorruptBatch(f"a record ends at {end} of {len(data)} bytes, its value begins at {position}")
+            position = end
+    except IndexError as error:
+        raise CorruptBatch("a record is cut short") from error
+    if end > len(data):
+        raise CorruptBatch("a record is cut short")
+    return Keys(keys, range(header.base_offset, header.base_offset + len(keys)), has_tombstones)
+
+
+def _sparse_keys(header: BatchHeader, batch: bytes) -> Keys:
+    """The keys of a batch that has lost records already."""
+    records = list(raw_records(header, batch))
+    return Keys(
+        [record.key for record in records],
+        [header.base_offset + record.offset_delta for record in records],
+        any(record.is_tombstone for record in records),
+    )
+
+
+def raw_records(header: BatchHeader, batch: bytes, numbers: Container[int] | None = None) -> Iterator[RawRecord]:
+    """The records of one whole batch with their bytes, or of them those of these numbers, from 0; long keys as a
+    `KeyMap` knows them.
+    """
+    data = bytes(record_payload(header, batch))
+    position = 0
+    try:
+        for number in range(header.records_count):
+            size = data[position]
+            if size < 128:
+                start = position + 1
+            elif (high := data[position + 1]) < 128:
+                size += (high << 7) - 128
+                start = position + 2
+            else:
+                size, start = read_unsigned(data, position)
+            position = end = start + (size >> 1)
+            if numbers is not None and number not in numbers:
+                continue
+            timestamp_delta, rest = read_unsigned(data, start + 1)
+            offset_delta, at = read_unsigned(data, rest)
+            key_size, at = read_unsigned(data, at)
+            key_bytes = zigzag(key_size)
+            key = None if key_bytes < 0 else data[at : at + key_bytes]
+            value_size, at = read_unsigned(data, at + max(key_bytes, 0))
+            if at > end or end > len(data):
+                raise CorruptBatch(f"a record of {end - start} bytes in {len(data) - start}")
+            yield RawRecord(
+                zigzag(offset_delta),
+                zigzag(timestamp_delta),
+                short_key(key) if key_bytes > WHOLE_KEY_BYTES and key is not None else key,
+                zigzag(value_size) < 0,
+                data[start:end],
+                rest - start,
+            )
+    except IndexError as error:
+        raise CorruptBatch("a record is cut short") from error
+
+
+def rewritten(
+    header: BatchHeader,
+    batch: bytes,
+    records: Sequence[RawRecord],
+    *,
+    horizon: int | None = None,
+    codec: Codec | None = None,
+) -> bytes:
+    """The batch with these of its records, at least one; in that codec, else in its own.
+
+    With a delete horizon, to which the records' times become relative.
+    """
+    attributes, base_timestamp = header.attributes, header.base_timestamp
+    if horizon is not None:
+        attributes |= _DELETE_HORIZON
+        shift, base_timestamp = base_timestamp - horizon, horizon
+        raws = [
+            record.raw[:1] + encode_varint(record.timestamp_delta + shift) + record.raw[record.rest :]
+            for record in records
+        ]
+    else:
+        raws = [record.raw for record in records]
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        max_timestamp = header.max_timestamp
+    else:
+        max_timestamp = max(header.base_timestamp + record.timestamp_delta for record in records)
+    payload = b"".join(piece for raw in raws for piece in (encode_varint(len(raw)), raw))
+    used = Codec(header.compression, None) if codec is None else codec
+    if used.compression:
+        payload = compress(used.compression, payload, used.level)
+    return _assembled(
+        batch, attributes & ~_CODEC_MASK | used.compression, base_timestamp, max_timestamp, len(records), payload
+    )
+
+
+def emptied(header: BatchHeader, batch: bytes) -> bytes:
+    """The batch without any record: what it says of offsets and of its producer stays, and its largest timestamp."""
+    attributes = header.attributes & ~(_CODEC_MASK | _DELETE_HORIZON)
+    return _assembled(batch, attributes, NO_TIMESTAMP, header.max_timestamp, 0, b"")
+
+
+def _assembled(
+    batch: bytes, attributes: int, base_timestamp: int, max_timestamp: int, records_count: int, payload: bytes
+) -> bytes:
+    out = bytearray(batch[:HEADER_BYTES]) + payload
+    struct.pack_into(">i", out, 8, len(out) - 12)
+    struct.pack_into(">h", out, 21, attributes)
+    struct.pack_into(">qq", out, 27, base_timestamp, max_timestamp)
+    struct.pack_into(">i", out, 57, records_count)
+    struct.pack_into(">I", out, 17, crc32c(memoryview(out)[21:]))
+    return bytes(out)

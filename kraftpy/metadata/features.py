@@ -1,0 +1,168 @@
+"""What is decided about features of the whole cluster and the levels they are finalized at (KIP-584, KIP-1022).
+
+Names and numbers are those of Kafka 4.3. A level is supported here only where it is built; the others' highest level is
+0, and the request that asks for more is refused.
+
+Eligible leader replicas (KIP-966) are safe only while leaders and controller judge an ISR by the same minimum: where
+the feature is on, `min.insync.replicas` is set for the cluster, may be set for topics, and not for single brokers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from kraftpy.metadata.commands import (
+    ConfigResourceType,
+    FeatureLevel,
+    FeatureUpdate,
+    FeatureUpdateType,
+    FormatCluster,
+    UpdateFeatures,
+)
+from kraftpy.metadata.decision import Decision, FeatureResult, Refused
+from kraftpy.metadata.elections import Rules, Wish, changed, settle
+from kraftpy.metadata.image import ELR_FEATURE, MIN_INSYNC_REPLICAS, Image
+from kraftpy.metadata.records import ConfigChanged, FeatureChanged, Record
+from kraftpy.protocol.errors import ErrorCode
+
+METADATA_VERSION = "metadata.version"
+KRAFT_VERSION = "kraft.version"
+LATEST_METADATA_VERSION = 30
+"""What Kafka calls 4.3-IV0."""
+
+SUPPORTED: dict[str, tuple[int, int]] = {
+    ELR_FEATURE: (0, 1),
+    "group.version": (0, 0),  # 1 asks for KIP-848
+    KRAFT_VERSION: (0, 1),
+    METADATA_VERSION: (LATEST_METADATA_VERSION, LATEST_METADATA_VERSION),
+    "share.version": (0, 0),  # 1 asks for KIP-932
+    "streams.version": (0, 0),  # 1 asks for KIP-1071
+    "transaction.version": (0, 0),  # 1 and 2 ask for transactions (KIP-890)
+}
+"""The lowest and the highest level of each feature that this version can run at."""
+
+LATEST = tuple(FeatureLevel(name=name, level=highest) for name, (_, highest) in SUPPORTED.items() if highest)
+"""What a new cluster is formatted with."""
+
+_NEVER_LOWERED = (METADATA_VERSION, KRAFT_VERSION)
+
+
+def formatted_features(command: FormatCluster, image: Image) -> list[Record]:
+    """What a new cluster starts with. Raises `Refused`."""
+    records: list[Record] = []
+    for feature in command.features:
+        _check_supported(feature.name, feature.level)
+        records.append(FeatureChanged(name=feature.name, level=feature.level))
+    if any(feature.name == ELR_FEATURE and feature.level for feature in command.features):
+        records += _one_minimum(image, command.min_insync_replicas)
+    return records
+
+
+def update_features(command: UpdateFeatures, image: Image) -> Decision[tuple[FeatureResult, ...]]:
+    """Finalize all the levels that are asked for, or none: the first that is refused is the decision's error."""
+    times_named = Counter(update.name for update in command.updates)
+    records: list[Record] = []
+    results = []
+    for update in command.updates:
+        error, message = ErrorCode.NONE, None
+        try:
+            if times_named[update.name] > 1:
+                raise Refused(ErrorCode.INVALID_REQUEST, "The request names this feature more than once.")
+            records += _updated(update, command, image)
+        except Refused as refused:
+            error, message = refused.error, refused.message
+        results.append(FeatureResult(name=update.name, error=error, message=message))
+    if failed := next((result for result in results if result.error), None):
+        message = f"No feature was updated, because of {failed.name}: {failed.message}"
+        return Decision(result=tuple(results), error=failed.error, message=message)
+    return Decision(records=() if command.validate_only else tuple(records), result=tuple(results))
+
+
+def _updated(update: FeatureUpdate, command: UpdateFeatures, image: Image) -> list[Record]:
+    before = image.feature_level(update.name)
+    if update.upgrade_type not in list(FeatureUpdateType):
+        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"There is no kind of update {update.upgrade_type}.")
+    _check_supported(update.name, update.level)
+    is_upgrade = update.upgrade_type == FeatureUpdateType.UPGRADE
+    if update.level < before:
+        if is_upgrade:
+            raise Refused(
+                ErrorCode.INVALID_UPDATE_VERSION, f"Level {before} would be lowered, which takes a kind of downgrade."
+            )
+        if update.name in _NEVER_LOWERED:
+            raise Refused(ErrorCode.INVALID_UPDATE_VERSION, "It cannot be lowered: the metadata would be lost.")
+    if update.level > before and not is_upgrade:
+        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"Level {before} would be raised, and not by an upgrade.")
+    if update.level == before:
+        return []
+    records: list[Record] = [FeatureChanged(name=update.name, level=update.level)]
+    if update.name == ELR_FEATURE and update.level:
+        records += _one_minimum(image, command.min_insync_replicas)
+        records += _with_elr(records, image)
+    elif update.name == ELR_FEATURE:
+        records += _without_elr(image)
+    return records
+
+
+def _check_supported(name: str, level: int) -> None:
+    if name not in SUPPORTED:
+        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"There is no feature '{name}'.")
+    lowest, highest = SUPPORTED[name]
+    if not lowest <= level <= highest:
+        raise Refused(ErrorCode.INVALID_UPDATE_VERSION, f"Level {level} is not supported: {lowest} to {highest} are.")
+
+
+def _one_minimum(image: Image, minimum: int) -> list[Record]:
+    """The cluster's minimum is set, and no broker has another."""
+    records: list[Record] = [
+        ConfigChanged(
+            resource_type=ConfigResourceType.BROKER,
+            resource_name=str(broker.broker_id),
+            name=MIN_INSYNC_REPLICAS,
+            value=None,
+        )
+        for broker in image.brokers()
+        if MIN_INSYNC_REPLICAS in image.configs(ConfigResourceType.BROKER, str(broker.broker_id))
+    ]
+    if MIN_INSYNC_REPLICAS not in image.cluster_configs():
+        records.append(
+            ConfigChanged(
+                resource_type=ConfigResourceType.BROKER,
+                resource_name="",
+                name=MIN_INSYNC_REPLICAS,
+                value=str(max(1, minimum)),
+            )
+        )
+    return records
+
+
+def _with_elr(decided: Sequence[Record], image: Image) -> list[Record]:
+    """Who is fenced or offline leaves the ISR: now it can do so as its last member."""
+    cluster = dict(image.cluster_configs())
+    for record in decided:
+        if isinstance(record, ConfigChanged) and record.resource_name == "" and record.value is not None:
+            cluster[record.name] = record.value
+    rules = Rules(image, cluster_configs=cluster, has_elr=True)
+    records: list[Record] = []
+    for topic, number, partition in image.partitions():
+        usable = rules.unfenced.difference(partition.offline_replicas)
+        wish = Wish(isr=tuple(member for member in partition.isr if member in usable))
+        records += changed(topic, number, partition, settle(topic.name, partition, wish, rules))
+    return records
+
+
+def _without_elr(image: Image) -> list[Record]:
+    """Where nobody is in sync, the eligible ones are again: they hold all that is committed. Raises `Refused`."""
+    rules = Rules(image, has_elr=False)
+    records: list[Record] = []
+    for topic, number, partition in image.partitions():
+        eligible = partition.eligible_leader_replicas
+        usable = tuple(replica for replica in eligible if replica not in partition.offline_replicas)
+        isr = partition.isr or usable or eligible
+        if not isr:
+            raise Refused(
+                ErrorCode.INVALID_UPDATE_VERSION, f"Nobody is known to hold all of {topic.name}-{number}: elect first."
+            )
+        records += changed(topic, number, partition, settle(topic.name, partition, Wish(isr=isr), rules))
+    return records

@@ -1,0 +1,166 @@
+"""What the nodes of the quorum tell each other, and how its entries and snapshots are written: read, checked, refused.
+
+Everything here comes from a peer or a disk, so reading is total: a body is a dict of msgpack values with exactly the
+fields of its type, each of its declared type, or `BadMessageError`. Nothing is unpickled, ever.
+
+An entry's first byte says what it is: a command for the state machine, nothing (a new leader's first entry), or the
+voters from here on, all of them. No command starts with those bytes (commands are msgpack lists), so a journal from
+before there was a quorum reads as commands.
+
+A snapshot is the machine's state with the voters at that index. One from before there was a quorum is the state alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import xxhash
+
+from kraftpy.metadata.codec import CodecError, pack, unpack
+
+COMMAND, NO_OP, VOTERS = b"\x00", b"\x01", b"\x02"
+_SNAPSHOT_MAGIC = b"\xc1\x01"  # no msgpack starts so
+
+SNAPSHOT_MORE, SNAPSHOT_INSTALLED, SNAPSHOT_REFUSED, SNAPSHOT_STALE = range(4)
+MAX_SNAPSHOT_CHUNK_BYTES = 1 << 20
+_MAX_INTEGER = 1 << 62
+
+_INT, _BYTES, _BOOL, _LIST = int, bytes, bool, list
+_FIELDS: Mapping[str, Mapping[str, type]] = {
+    "request_prevote": {"term": _INT, "last_log_index": _INT, "last_log_term": _INT},
+    "response_prevote": {"term": _INT, "granted": _BOOL, "current_term": _INT},
+    "request_vote": {"term": _INT, "last_log_index": _INT, "last_log_term": _INT, "transfer": _BOOL},
+    "response_vote": {"term": _INT},
+    "term": {"term": _INT},
+    "append_entries": {
+        "term": _INT, "commit_index": _INT, "prevLogIdx": _INT, "prevLogTerm": _INT, "entries": _LIST, "round": _INT,
+    },
+    "heartbeat": {"term": _INT, "round": _INT},
+    "next_node_idx": {
+        "term": _INT, "next_node_idx": _INT, "reset": _BOOL, "success": _BOOL, "round": _INT, "last_index": _INT,
+    },
+    "snapshot": {
+        "term": _INT, "index": _INT, "last_term": _INT, "size": _INT, "checksum": _INT, "offset": _INT, "data": _BYTES,
+    },
+    "snapshot_ack": {"term": _INT, "index": _INT, "offset": _INT, "status": _INT},
+    "timeout_now": {"term": _INT},
+    "learn": {},
+}  # fmt: skip
+
+
+class BadMessageError(ValueError):
+    """A body that no node of this version sends; nothing was changed by it."""
+
+
+class SnapshotContents(NamedTuple):
+    """What a snapshot's data holds."""
+
+    voters_index: int
+    """The entry that made these the voters; 0: they were configured."""
+    voters: dict[int, str] | None
+    state: bytes
+
+
+def read_body(body: object) -> dict[str, Any]:
+    """The body, checked. Raises BadMessageError."""
+    if type(body) is not dict or type(body.get("type")) is not str:
+        raise BadMessageError("a message of the quorum is a map with a type")
+    fields = _FIELDS.get(body["type"])
+    if fields is None:
+        raise BadMessageError(f"unknown message type {body['type'][:40]!r}")
+    if len(body) != len(fields) + 1:
+        raise BadMessageError(f"{body['type']}: fields {sorted(map(str, body))}")
+    for name, kind in fields.items():
+        value = body.get(name)
+        if type(value) is not kind:  # exactly: True is no integer
+            raise BadMessageError(f"{body['type']}.{name} is {type(value).__name__}")
+        if type(value) is int and not 0 <= value < (1 << 64 if name == "checksum" else _MAX_INTEGER):
+            raise BadMessageError(f"{body['type']}.{name} is out of range")
+    if body["type"] == "append_entries":
+        return {**body, "entries": _read_entries(body)}
+    return body
+
+
+def _read_entries(body: dict[str, Any]) -> list[tuple[bytes, int, int]]:
+    entries = []
+    expected, term = body["prevLogIdx"] + 1, body["prevLogTerm"]
+    for entry in body["entries"]:
+        if type(entry) is not list or [type(part) for part in entry] != [bytes, int, int]:
+            raise BadMessageError("an entry is its bytes, index and term")
+        if entry[1] != expected or not term <= entry[2] <= body["term"]:
+            raise BadMessageError(f"entry {entry[1]} of term {entry[2]} where {expected} of {term} or later belongs")
+        if entry[0][:1] not in (COMMAND, NO_OP, VOTERS):
+            raise BadMessageError("an entry of an unknown kind")
+        voters_in(entry[0])
+        entries.append((entry[0], entry[1], entry[2]))
+        expected, term = expected + 1, entry[2]
+    return entries
+
+
+# -- entries
+
+
+def entry_of(data: bytes) -> bytes:
+    """An entry as it was read from a journal, of whatever age, with its kind."""
+    return data if data[:1] in (COMMAND, NO_OP, VOTERS) else COMMAND + data
+
+
+def command_in(entry: bytes) -> bytes | None:
+    """What an entry of the log says to the state machine; None where it says nothing."""
+    kind = entry[:1]
+    if kind == COMMAND:
+        return entry[1:]
+    return None if kind in (NO_OP, VOTERS) else entry
+
+
+def voters_entry(voters: Mapping[int, str]) -> bytes:
+    """The entry that makes these the voters."""
+    return VOTERS + pack([[node, voters[node]] for node in sorted(voters)])
+
+
+def voters_in(entry: bytes) -> dict[int, str] | None:
+    """The voters that an entry sets, if that is its kind. Raises BadMessageError."""
+    if entry[:1] != VOTERS:
+        return None
+    try:
+        return _read_voters(unpack(entry[1:]))
+    except CodecError as error:
+        raise BadMessageError(str(error)) from error
+
+
+def _read_voters(plain: object) -> dict[int, str]:
+    if type(plain) is not list or not plain:
+        raise BadMessageError("no voters")
+    voters: dict[int, str] = {}
+    for voter in plain:
+        if type(voter) is not list or [type(part) for part in voter] != [int, str]:
+            raise BadMessageError("a voter is an id and an endpoint")
+        voters[voter[0]] = voter[1]
+    return voters
+
+
+# -- snapshots
+
+
+def pack_snapshot(voters_index: int, voters: Mapping[int, str], state: bytes) -> bytes:
+    """A snapshot's data: the machine's state, and who votes at that index."""
+    return _SNAPSHOT_MAGIC + pack([voters_index, [[node, voters[node]] for node in sorted(voters)], state])
+
+
+def unpack_snapshot(data: bytes) -> SnapshotContents:
+    """What a snapshot's data holds. Raises BadMessageError."""
+    if data[: len(_SNAPSHOT_MAGIC)] != _SNAPSHOT_MAGIC:
+        return SnapshotContents(0, None, data)
+    try:
+        plain = unpack(data[len(_SNAPSHOT_MAGIC) :])
+    except CodecError as error:
+        raise BadMessageError(str(error)) from error
+    if type(plain) is not list or len(plain) != 3 or type(plain[0]) is not int or type(plain[2]) is not bytes:
+        raise BadMessageError("a snapshot is its voters and a state")
+    return SnapshotContents(plain[0], _read_voters(plain[1]), plain[2])
+
+
+def checksum(data: bytes) -> int:
+    """Of a whole snapshot, so that what was put together from chunks is known to be what was sent."""
+    return int(xxhash.xxh3_64_intdigest(data))

@@ -1,0 +1,287 @@
+"""The active controller's view of who is alive: when to fence a broker, when to let it work, when it may stop.
+
+    heartbeats, connections, time -> Sessions -> [ChangeBroker | BalanceLeaders, ...], HeartbeatReply
+
+Volatile: every controller begins with it anew, and tells the cluster what it concludes by commands that carry its term.
+A broker is alive while heartbeats with the epoch of its registration come within its session (KIP-631), and its
+connection is there: a process that was killed loses it at once, so that what is lost for longer than the grace counts
+as dead. One that comes back in time has to send a heartbeat to be believed, since it may be another process.
+
+A new controller gives every broker a fresh session; one whose connection it never had is gone after
+`first_contact_ms`, one that is connected and says nothing after twice that, one whose connection it lost just before
+after the grace. A broker is unfenced when it has applied the
+log up to its own registration and wants to work. One that wants to stop is put into controlled shutdown by a command;
+it may stop, and is fenced, when every active broker has applied that command and so knows that it leads no more
+(guarantees, rule 21). What it leads then nobody else can lead.
+
+Whoever drives this hands it every heartbeat, connection and loss, calls `tick` at `next_deadline` and after each
+heartbeat, proposes what `tick` gives, and sees that a broker sends a heartbeat as soon as it is connected to a new
+controller, and as soon as it has applied the beginning of somebody's controlled shutdown.
+
+Connections are followed outside of office too. `now` is one clock that only grows. A fencing is one command, however
+many partitions it moves; a tick looks at each broker once, and at partitions only when the balance is due. What was
+proposed is not proposed again until `RETRY_MS` have passed and the image still wants it.
+
+Left out: a broker's log directories that failed or are cordoned (KIP-858, KIP-1066).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kraftpy.metadata.commands import BalanceLeaders, ChangeBroker, Command
+from kraftpy.metadata.image import Broker, Image
+from kraftpy.metadata.partitions import is_balanced
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.types import BrokerId, Millis
+
+RETRY_MS = 1_000
+FIRST_CONTACT_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatReply:
+    """What a broker is told about itself (KIP-631)."""
+
+    error: ErrorCode = ErrorCode.NONE
+    is_caught_up: bool = False
+    """It has applied the log up to its own registration."""
+    is_fenced: bool = True
+    should_shut_down: bool = False
+    """It asked to stop, and may."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Session:
+    """What one registration of a broker has told; `broker_epoch` is the one that it is about."""
+
+    broker_epoch: int
+    heard_at: int
+    """The last heartbeat, or when we began to wait for one."""
+    applied_index: int = -1
+    has_reported: bool = False
+    wants_fence: bool = False
+    wants_shutdown: bool = False
+    may_stop: bool = False
+    proposed: tuple[bool, bool] | None = None
+    """Fenced and in controlled shutdown, as they shall be."""
+    proposed_at: int = 0
+
+
+class Sessions:
+    """Who is alive, as the controller sees it."""
+
+    def __init__(
+        self,
+        *,
+        session_timeout_ms: int = 9_000,
+        disconnect_grace_ms: int = 100,
+        first_contact_ms: int = FIRST_CONTACT_MS,
+        balance_interval_ms: int | None = None,
+        imbalance_percentage: int = 10,
+    ) -> None:
+        """`balance_interval_ms` None never balances leaders (`auto.leader.rebalance.enable=false`)."""
+        self._session_timeout_ms = session_timeout_ms
+        self._grace_ms = disconnect_grace_ms
+        self._first_contact_ms = max(first_contact_ms, disconnect_grace_ms)
+        self._balance_interval_ms = balance_interval_ms
+        self._imbalance_percentage = imbalance_percentage
+        self._term: int | None = None
+        self._sessions: dict[BrokerId, _Session] = {}
+        self._connected: set[BrokerId] = set()
+        self._gone_at: dict[BrokerId, int] = {}
+        """When a broker without a connection, or without a heartbeat on a new one, counts as dead."""
+        self._balance_at = 0
+        self._deadline: int | None = None
+
+    @property
+    def is_in_office(self) -> bool:
+        """Whether this node's controller is the active one."""
+        return self._term is not None
+
+    # -- inputs
+
+    def took_office(self, image: Image, term: int, now: int) -> None:
+        """This node leads the quorum, in this term."""
+        self._term = term
+        self._sessions = {}
+        for broker in image.brokers():
+            self._session(broker, now)
+            self._begin_to_watch(broker.broker_id, now)
+        self._balance_at = now + (self._balance_interval_ms or 0)
+        self._deadline = now
+
+    def _begin_to_watch(self, broker_id: BrokerId, now: int) -> None:
+        """Doubt who was lost just now; give the others time to come, or where they are here already, to speak: it may
+        be a process that has yet to register, as after a restart of the whole cluster."""
+        gone_at = self._gone_at.pop(broker_id, None)
+        if broker_id in self._connected:
+            self._gone_at[broker_id] = now + 2 * self._first_contact_ms
+            return
+        was_lost_just_now = gone_at is not None and gone_at > now - self._first_contact_ms
+        self._gone_at[broker_id] = gone_at if gone_at and was_lost_just_now else now + self._first_contact_ms
+
+    def left_office(self) -> None:
+        """Another node leads, or nobody does."""
+        self._term = None
+        self._sessions = {}
+        self._deadline = None
+
+    def connected(self, broker_id: BrokerId, now: int) -> None:
+        """The broker has a connection to this node; its own broker has one from the start."""
+        self._connected.add(broker_id)
+        if broker_id in self._gone_at:
+            self._gone_at[broker_id] = now + self._first_contact_ms
+
+    def disconnected(self, broker_id: BrokerId, now: int) -> None:
+        """The broker's last connection to this node is lost."""
+        self._connected.discard(broker_id)
+        self._gone_at[broker_id] = now + self._grace_ms
+        self._due(now + self._grace_ms)
+
+    def heartbeat(
+        self,
+        *,
+        broker_id: BrokerId,
+        broker_epoch: int,
+        applied_index: int,
+        wants_fence: bool,
+        wants_shutdown: bool,
+        image: Image,
+        now: int,
+    ) -> HeartbeatReply:
+        """A broker says that it is alive, how far it is and what it wants.
+
+        NOT_CONTROLLER out of office; BROKER_ID_NOT_REGISTERED and STALE_BROKER_EPOCH for who has to register (again).
+        """
+        if self._term is None:
+            return HeartbeatReply(error=ErrorCode.NOT_CONTROLLER)
+        broker = image.broker(broker_id)
+        if broker is None:
+            return HeartbeatReply(error=ErrorCode.BROKER_ID_NOT_REGISTERED)
+        if broker.broker_epoch != broker_epoch:
+            return HeartbeatReply(error=ErrorCode.STALE_BROKER_EPOCH)
+        session = self._session(broker, now)
+        session.heard_at = now
+        session.applied_index = max(session.applied_index, applied_index)
+        session.has_reported = True
+        session.wants_fence, session.wants_shutdown = wants_fence, wants_shutdown
+        if broker_id in self._connected:
+            self._gone_at.pop(broker_id, None)
+        session.may_stop = session.may_stop or self._may_stop(broker, session, image)
+        self._due(now)
+        return HeartbeatReply(
+            is_caught_up=session.applied_index >= broker.registered_index,
+            is_fenced=broker.fenced,
+            should_shut_down=session.may_stop,
+        )
+
+    # -- outputs
+
+    def tick(self, image: Image, now: int) -> list[Command]:
+        """What is to be proposed now."""
+        self._deadline = None
+        if self._term is None:
+            return []
+        commands: list[Command] = []
+        brokers = image.brokers()
+        for broker in brokers:
+            session = self._session(broker, now)
+            fenced, is_stopping = self._wanted(broker, session, now)
+            if (fenced, is_stopping) == (broker.fenced, broker.in_controlled_shutdown):
+                session.proposed = None
+                self._wait_for(broker, session)
+                continue
+            if session.proposed == (fenced, is_stopping) and now < session.proposed_at + RETRY_MS:
+                self._due(session.proposed_at + RETRY_MS)
+                continue
+            session.proposed, session.proposed_at = (fenced, is_stopping), now
+            self._due(now + RETRY_MS)
+            commands.append(
+                ChangeBroker(
+                    broker_id=broker.broker_id,
+                    broker_epoch=broker.broker_epoch,
+                    fenced=fenced,
+                    in_controlled_shutdown=is_stopping,
+                    controller_epoch=self._term,
+                    time_ms=Millis(now),
+                )
+            )
+        self._forget_unregistered(image)
+        commands += self._balancing(image, now, self._term)
+        return commands
+
+    def next_deadline(self) -> int | None:
+        """When `tick` has something to do at the latest, as far as is known; None: nothing until an input comes."""
+        return self._deadline
+
+    # -- parts
+
+    def _session(self, broker: Broker, now: int) -> _Session:
+        """The session of this registration: a new one where the broker has registered again."""
+        session = self._sessions.get(broker.broker_id)
+        if session is None or session.broker_epoch != broker.broker_epoch:
+            session = _Session(broker_epoch=broker.broker_epoch, heard_at=now)
+            self._sessions[broker.broker_id] = session
+        return session
+
+    def _wanted(self, broker: Broker, session: _Session, now: int) -> tuple[bool, bool]:
+        """How the broker shall be: fenced, in controlled shutdown."""
+        is_stopping = broker.in_controlled_shutdown
+        if self._is_gone(broker.broker_id, session, now) or session.may_stop:
+            return True, is_stopping
+        if not session.has_reported:
+            return broker.fenced, is_stopping
+        if session.wants_fence:
+            return True, is_stopping
+        if broker.fenced:
+            may_work = session.applied_index >= broker.registered_index and not session.wants_shutdown
+            return not may_work or is_stopping, is_stopping
+        return False, is_stopping or session.wants_shutdown
+
+    def _is_gone(self, broker_id: BrokerId, session: _Session, now: int) -> bool:
+        gone_at = self._gone_at.get(broker_id)
+        return (gone_at is not None and now >= gone_at) or now >= session.heard_at + self._session_timeout_ms
+
+    def _may_stop(self, broker: Broker, session: _Session, image: Image) -> bool:
+        """Whether a broker that wants to stop has nothing left that others do not know of."""
+        if not session.wants_shutdown:
+            return False
+        if broker.fenced:
+            return True
+        return broker.in_controlled_shutdown and all(
+            self._applied(other) >= broker.shutdown_index for other in image.active_brokers()
+        )
+
+    def _applied(self, broker: Broker) -> int:
+        session = self._sessions.get(broker.broker_id)
+        return session.applied_index if session and session.broker_epoch == broker.broker_epoch else -1
+
+    def _wait_for(self, broker: Broker, session: _Session) -> None:
+        if broker.fenced:
+            return
+        self._due(session.heard_at + self._session_timeout_ms)
+        if broker.broker_id in self._gone_at:
+            self._due(self._gone_at[broker.broker_id])
+
+    def _due(self, at: int) -> None:
+        if self._term is not None and (self._deadline is None or at < self._deadline):
+            self._deadline = at
+
+    def _forget_unregistered(self, image: Image) -> None:
+        for broker_id in [broker_id for broker_id in self._sessions if image.broker(broker_id) is None]:
+            del self._sessions[broker_id]
+
+    def _balancing(self, image: Image, now: int, term: int) -> list[Command]:
+        if self._balance_interval_ms is None:
+            return []
+        if now < self._balance_at:
+            self._due(self._balance_at)
+            return []
+        self._balance_at = now + self._balance_interval_ms
+        self._due(self._balance_at)
+        if is_balanced(image, self._imbalance_percentage):
+            return []
+        return [
+            BalanceLeaders(imbalance_percentage=self._imbalance_percentage, controller_epoch=term, time_ms=Millis(now))
+        ]

@@ -1,0 +1,26 @@
+"""Forget a broker that will not come back.
+
+KIP-631.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from kraftpy.protocol.schema import int16, int32, message, string
+
+
+@message(api_key=64, versions="0", flexible="0+")
+class UnregisterBrokerRequest:
+    """Ask for a broker to be forgotten."""
+
+    broker_id: Annotated[int, int32]
+
+
+@message(api_key=64, versions="0", flexible="0+")
+class UnregisterBrokerResponse:
+    """What came of it."""
+
+    throttle_time_ms: Annotated[int, int32] = 0
+    error_code: Annotated[int, int16] = 0
+    error_message: Annotated[str | None, string] = None

@@ -1,0 +1,197 @@
+"""Rounds of syncs: what comes while one runs shares the next, and each log's fate is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from random import Random
+from typing import Any
+
+import pytest
+
+from kraftpy.broker.syncing import Rounds
+from kraftpy.log.flushing import FlushJob
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.testing.memory_files import MemoryDisk
+from kraftpy.types import TopicPartition
+
+BOUND_SECONDS = 20.0
+
+
+class Job(FlushJob):
+    """Syncs nothing; waits to be let go, or fails."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(MemoryDisk().root, log.end_offset)
+        self.log = log
+
+    def run(self) -> None:
+        assert self.log.may_go_on.wait(BOUND_SECONDS)
+        if self.log.failure is not None:
+            raise self.log.failure
+        self.is_done = True
+
+
+class Log:
+    """What a replica is to the rounds."""
+
+    def __init__(self, number: int, *, is_held: bool = False) -> None:
+        self.topic_partition = TopicPartition("log", number)
+        self.is_taken = False
+        self.end_offset = 0
+        self.synced_end_offset = 0
+        self.may_go_on = threading.Event()
+        self.failure: Exception | None = None
+        self.refusal: KafkaError | None = None
+        self.jobs: list[Job] = []
+        self.is_under_way = False
+        if not is_held:
+            self.may_go_on.set()
+
+    def append(self) -> int:
+        self.end_offset += 1
+        return self.end_offset
+
+    def begin_sync(self) -> FlushJob | None:
+        assert not self.is_under_way, "in two rounds at once"
+        assert not self.is_taken
+        if self.refusal is not None:
+            raise self.refusal
+        if self.synced_end_offset >= self.end_offset:
+            return None
+        self.is_under_way = True
+        self.jobs.append(Job(self))
+        return self.jobs[-1]
+
+    def end_sync(self, job: FlushJob, failure: Exception | None) -> Exception | None:
+        self.is_under_way = False
+        if failure is not None:
+            self.refusal = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+            return self.refusal
+        self.synced_end_offset = max(self.synced_end_offset, job.end_offset)
+        return None
+
+
+def waiting_for(rounds: Rounds, log: Log, end_offset: int) -> asyncio.Task[None]:
+    return asyncio.get_running_loop().create_task(rounds.wait(log, end_offset))
+
+
+async def until_begun(log: Log, jobs: int = 1) -> None:
+    async with asyncio.timeout(BOUND_SECONDS):
+        while len(log.jobs) < jobs:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.001)
+
+
+async def outcomes(*tasks: asyncio.Task[None]) -> list[Any]:
+    async with asyncio.timeout(BOUND_SECONDS):
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_what_comes_while_a_round_runs_shares_the_next_one() -> None:
+    rounds, first, second = Rounds("disk"), Log(1, is_held=True), Log(2)
+    one = waiting_for(rounds, first, first.append())
+    await until_begun(first)
+    others = [waiting_for(rounds, log, log.append()) for log in (first, second) for _ in range(10)]
+    await asyncio.sleep(0)
+    assert rounds.waiting == 21
+    first.may_go_on.set()
+    assert await outcomes(one, *others) == [None] * 21
+    assert rounds.rounds == 2
+    assert (len(first.jobs), len(second.jobs), rounds.waiting) == (2, 1, 0)
+
+
+async def test_what_is_synced_already_waits_for_nothing() -> None:
+    rounds, log = Rounds("disk"), Log(1)
+    await rounds.wait(log, log.append())
+    await rounds.wait(log, 1)
+    assert rounds.rounds == 1
+
+
+async def test_a_failure_is_told_to_those_of_that_log_and_to_all_who_come_later() -> None:
+    rounds, bad, good = Rounds("disk"), Log(1), Log(2)
+    bad.failure = OSError(5, "Input/output error")
+    found = await outcomes(waiting_for(rounds, bad, bad.append()), waiting_for(rounds, good, good.append()))
+    assert isinstance(found[0], KafkaError)
+    assert found[0].code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert found[1] is None
+    bad.failure = None
+    again = await outcomes(waiting_for(rounds, bad, bad.append()))
+    assert isinstance(again[0], KafkaError)
+    assert len(bad.jobs) == 1, "a failed sync is never tried again"
+
+
+async def test_a_log_that_something_has_for_itself_is_synced_when_it_is_let_go() -> None:
+    rounds, log, other = Rounds("disk"), Log(1), Log(2)
+    log.is_taken = True
+    waiting = waiting_for(rounds, log, log.append())
+    assert await outcomes(waiting_for(rounds, other, other.append())) == [None], "it holds up nobody"
+    assert not waiting.done()
+    log.is_taken = False
+    rounds.let_go(log)
+    assert await outcomes(waiting) == [None]
+
+
+async def test_records_that_are_cut_before_they_are_synced_are_not_called_synced() -> None:
+    rounds, log = Rounds("disk"), Log(1)
+    log.is_taken = True
+    lost = waiting_for(rounds, log, log.append())
+    await asyncio.sleep(0.01)
+    log.end_offset, log.is_taken = 0, False
+    rounds.let_go(log)
+    found = await outcomes(lost)
+    assert isinstance(found[0], KafkaError)
+    assert found[0].code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_what_a_job_cannot_promise_any_more_is_synced_once_more() -> None:
+    rounds, log = Rounds("disk"), Log(1, is_held=True)
+    waiting = waiting_for(rounds, log, log.append())
+    await until_begun(log)
+    log.jobs[0].end_offset = 0  # a write that failed was cut off again meanwhile
+    log.may_go_on.set()
+    assert await outcomes(waiting) == [None]
+    assert len(log.jobs) == 2
+
+
+async def test_who_goes_away_holds_up_nobody() -> None:
+    rounds, log = Rounds("disk"), Log(1, is_held=True)
+    gone, waiting = waiting_for(rounds, log, log.append()), waiting_for(rounds, log, 1)
+    await until_begun(log)
+    gone.cancel()
+    log.may_go_on.set()
+    assert isinstance((await outcomes(gone, waiting))[0], asyncio.CancelledError)
+    assert waiting.exception() is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_everybody_is_told_and_nobody_too_early(seed: int) -> None:
+    random = Random(seed)
+    rounds, logs = Rounds("disk"), [Log(number) for number in range(5)]
+
+    async def append_and_wait() -> None:
+        log = random.choice(logs)
+        end_offset = log.append()
+        try:
+            await rounds.wait(log, end_offset)
+        except KafkaError:
+            assert log.refusal is not None
+        else:
+            assert log.synced_end_offset >= end_offset
+
+    waiting = []
+    for _ in range(200):
+        waiting.append(asyncio.get_running_loop().create_task(append_and_wait()))
+        if random.random() < 0.3:
+            await asyncio.sleep(0)
+        log = random.choice(logs)
+        if random.random() < 0.05:
+            log.is_taken = not log.is_taken
+            if not log.is_taken:
+                rounds.let_go(log)
+        if random.random() < 0.01:
+            log.failure = OSError(5, "Input/output error")
+    for log in logs:
+        log.is_taken = False
+        rounds.let_go(log)
+    assert await outcomes(*waiting) == [None] * 200
+    assert rounds.waiting == 0

@@ -1,0 +1,69 @@
+"""A node's second log directory fails: others lead, clients go on, and it comes back, full or empty."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from cluster.traffic import Traffic
+
+from kraftpy.testing import Cluster
+
+BOUND_SECONDS = 40.0
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("sockets_collected"),
+]
+
+
+def test_leaderships_move_and_replicas_come_back(tmp_path: Path) -> None:
+    """Moved away and put back with a restart: it catches up. Replaced by an empty one: it is copied anew."""
+    settings = {node: {"log.dirs": f"{tmp_path}/node-{node}/data,{tmp_path}/node-{node}/more"} for node in range(1, 4)}
+    with Cluster(directory=tmp_path, node_settings=settings) as cluster:
+        with Traffic(cluster.bootstrap_servers) as traffic:
+            for node, is_kept in ((1, True), (2, False)):
+                more = cluster.node_directory(node) / "more"
+                held = sorted(path.name for path in more.glob("events-*"))
+                assert held, "the directory holds partitions"
+                more.rename(more.with_name("aside"))
+                offline_until(cluster, node, held)
+                traffic.goes_on(f"the failure of a directory of node {node}")
+                assert cluster.is_running(node), "the node lives"
+                assert f"log directory {more} is offline" in cluster.logs(node)
+                cluster.kill(node)
+                if is_kept:
+                    more.with_name("aside").rename(more)
+                else:
+                    shutil.rmtree(more.with_name("aside"))
+                cluster.start(node)
+                cluster.wait_in_sync()
+                traffic.goes_on(f"the return of node {node}")
+                if is_kept:
+                    assert sorted(path.name for path in more.glob("events-*")) == held
+        traffic.proof()
+        for node in cluster.nodes:
+            assert "Traceback" not in cluster.logs(node), cluster.logs(node)
+
+
+def offline_until(cluster: Cluster, node: int, held: list[str]) -> None:
+    """Every broker says that the replicas are offline, and that others lead."""
+    from kraftpy.client import BlockingAdmin
+
+    deadline = time.monotonic() + BOUND_SECONDS
+    for asked in cluster.brokers:
+        with BlockingAdmin(bootstrap_servers=cluster.address(asked)) as admin:
+            while True:
+                topics = admin.describe_topics(sorted({name.rpartition("-")[0] for name in held}))
+                found = {
+                    f"{topic.name}-{partition.partition}": partition
+                    for topic in topics
+                    for partition in topic.partitions
+                }
+                if all(node in found[name].offline_replicas and found[name].leader != node for name in held):
+                    break
+                assert time.monotonic() < deadline, found
+                time.sleep(0.05)

@@ -1,0 +1,152 @@
+"""Real nodes: a quorum of them elects, agrees, and goes on through kills, pauses, restarts and cuts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kraftpy.protocol.messages.metadata import MetadataRequest
+from kraftpy.testing.asking import ask
+from kraftpy.testing.nodes import Cluster
+
+BOUND_SECONDS = 30.0
+
+
+def until(condition: Callable[[], bool]) -> float:
+    """Seconds until it is so."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() < began + BOUND_SECONDS
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def address(cluster: Cluster, node: int) -> tuple[str, int]:
+    host, _, port = cluster.address(node).rpartition(":")
+    return host, int(port)
+
+
+def create(cluster: Cluster, node: int, name: str, replicas: int = 2) -> int:
+    """Create a topic by asking one node, as a client that tries again would; the error of the last try."""
+    topic = CreatableTopic(name=name, num_partitions=2, replication_factor=replicas, assignments=[], configs=[])
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=5000)
+    deadline = time.monotonic() + BOUND_SECONDS
+    while True:
+        error = ErrorCode.of(
+            ask(address(cluster, node), ApiKey.CREATE_TOPICS, 7, request, timeout=BOUND_SECONDS).topics[0].error_code
+        )
+        if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) or time.monotonic() > deadline:
+            return error
+        time.sleep(0.05)
+
+
+def topics(cluster: Cluster, node: int) -> set[str]:
+    answer = ask(address(cluster, node), ApiKey.METADATA, 9, MetadataRequest(topics=None), timeout=BOUND_SECONDS)
+    return {topic.name for topic in answer.topics if topic.name}
+
+
+def live(cluster: Cluster, node: int) -> set[int]:
+    answer = ask(address(cluster, node), ApiKey.METADATA, 9, MetadataRequest(topics=[]), timeout=BOUND_SECONDS)
+    return {broker.node_id for broker in answer.brokers}
+
+
+def leader(cluster: Cluster) -> int:
+    until(lambda: cluster.quorum_leader() is not None)
+    found = cluster.quorum_leader()
+    assert found is not None
+    return found
+
+
+def test_three_nodes_go_on_through_what_happens_to_one() -> None:
+    with Cluster(brokers=3) as cluster:
+        made = set()
+        for node in cluster.nodes:
+            made.add(f"by-{node}")
+            assert create(cluster, node, f"by-{node}", replicas=3) == ErrorCode.NONE
+        for node in cluster.nodes:
+            until(lambda node=node: topics(cluster, node) == made)  # type: ignore[misc]
+
+        # The leader is killed; the others go on, and it comes back with everything.
+        killed = leader(cluster)
+        others = [node for node in cluster.nodes if node != killed]
+        cluster.kill(killed)
+        made.add("after-kill")
+        assert create(cluster, others[0], "after-kill") == ErrorCode.NONE
+        until(lambda: live(cluster, others[1]) == set(others))
+        cluster.start(killed)
+        until(lambda: topics(cluster, killed) == made)
+
+        # A follower is killed.
+        follower = next(node for node in cluster.nodes if node != leader(cluster))
+        cluster.kill(follower)
+        until(lambda: follower not in live(cluster, leader(cluster)))
+        cluster.start(follower)
+
+        # The leader is paused: another one takes over, and the paused one finds out.
+        paused = leader(cluster)
+        cluster.pause(paused)
+        asked = next(node for node in cluster.nodes if node != paused)
+        made.add("while-paused")
+        assert create(cluster, asked, "while-paused") == ErrorCode.NONE
+        cluster.resume(paused)
+        until(lambda: topics(cluster, paused) == made)
+        until(lambda: live(cluster, paused) == set(cluster.nodes))
+
+        # One after the other is restarted.
+        for node in cluster.nodes:
+            cluster.stop(node)
+            asked = next(other for other in cluster.nodes if other != node)
+            made.add(f"without-{node}")
+            assert create(cluster, asked, f"without-{node}") == ErrorCode.NONE
+            cluster.start(node)
+        for node in cluster.nodes:
+            until(lambda node=node: topics(cluster, node) == made)  # type: ignore[misc]
+
+
+def test_a_leader_that_is_cut_off_is_replaced_and_comes_back() -> None:
+    with Cluster(brokers=3) as cluster:
+        cut = leader(cluster)
+        others = [node for node in cluster.nodes if node != cut]
+        cluster.partition([cut], others)
+        until(lambda: cut not in live(cluster, others[0]))
+        assert create(cluster, others[0], "beyond") == ErrorCode.NONE
+        assert "beyond" not in topics(cluster, cut)
+        cluster.heal()
+        until(lambda: "beyond" in topics(cluster, cut))
+        until(lambda: live(cluster, cut) == set(cluster.nodes))
+
+
+def test_controllers_apart_from_brokers(tmp_path: Path) -> None:
+    with Cluster(brokers=2, controllers=3, directory=tmp_path / "cluster") as cluster:
+        for node in cluster.brokers:
+            assert create(cluster, node, f"by-{node}") == ErrorCode.NONE
+            assert live(cluster, node) == set(cluster.brokers), "controllers serve no clients"
+        active = leader(cluster)
+        assert active in cluster.controllers
+        cluster.kill(active)
+        assert create(cluster, 1, "after-kill") == ErrorCode.NONE
+        cluster.start(active)
+        # A broker without any controller: it still knows what it knew.
+        cluster.stop(2)
+        cluster.start(2)
+        until(lambda: topics(cluster, 2) == {"by-1", "by-2", "after-kill"})
+
+
+def test_a_node_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    with Cluster(brokers=3, directory=tmp_path / "cluster") as cluster:
+        cluster.stop(3)
+        properties = cluster.node_directory(3) / "data" / "meta.properties"
+        text = properties.read_text()
+        lines = [line for line in text.splitlines() if not line.startswith("#")]  # nor the checksum: it would not match
+        kept = dict(line.split("=", 1) for line in lines)
+        properties.write_text("\n".join(lines).replace(kept["cluster.id"], "AnotherClusterAltogether") + "\n")
+        cluster.start(3, wait=False)
+        until(lambda: "belongs to cluster" in cluster.logs(3))
+        until(lambda: not cluster.is_running(3))
+        cluster.kill(3)  # it has ended
+        properties.write_text(text)
+        cluster.start(3)
