@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
+import pytest
+
+from kraftpy.broker import disks
 from kraftpy.broker.auto_creation import auto_create_topics
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.config import load
-from kraftpy.types import TopicPartition
+from kraftpy.log.results import Origin
+from kraftpy.protocol.record_batch import encode_batch
+from kraftpy.types import Offset, TopicPartition
+
+BOUND_SECONDS = 20.0
+
+Starts = dict[TopicPartition, int]
 
 
 async def test_a_partition_that_is_being_opened_is_not_opened_again(tmp_path: Path) -> None:
@@ -35,4 +45,41 @@ async def test_a_partition_that_is_being_opened_is_not_opened_again(tmp_path: Pa
         finally:
             trying.cancel()
         assert brought_online == [], "nothing was offline"
+        assert await broker.stop()
+
+
+async def test_who_asks_for_what_is_deleted_already_waits_until_that_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a crash right after the answer would bring the records back."""
+    config = load("", {}, [f"log.dirs={tmp_path}", "listeners=PLAINTEXT://127.0.0.1:0"]).config
+    async with asyncio.TaskGroup() as tasks:
+        broker = Broker(config, SystemClock(), tasks)
+        await broker.start()
+        assert await auto_create_topics(["shortened"], broker.metadata, config, SystemClock()) == {}
+        replica = broker.replicas.leader("shortened", 0)
+        replica.append(encode_batch([(1, None, b"a value", ())] * 3), Origin.CLIENT, 1)
+        may_write, is_asked = threading.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        write = disks.Disk.write_checkpoints
+
+        def write_when_allowed(disk: disks.Disk, points: dict[TopicPartition, int], starts: Starts) -> None:
+            loop.call_soon_threadsafe(is_asked.set)
+            assert may_write.wait(BOUND_SECONDS)
+            write(disk, points, starts)
+
+        monkeypatch.setattr(disks.Disk, "write_checkpoints", write_when_allowed)
+        try:
+            first = tasks.create_task(broker.replicas.delete_records(replica, Offset(2)))
+            async with asyncio.timeout(BOUND_SECONDS):
+                await is_asked.wait()
+            second = tasks.create_task(broker.replicas.delete_records(replica, Offset(2)))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not first.done()
+            assert not second.done()
+        finally:
+            may_write.set()
+        await asyncio.gather(first, second)
+        assert replica.log.written_log_start == 2
         assert await broker.stop()
