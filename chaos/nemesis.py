@@ -29,7 +29,8 @@ same), `bridge` (two halves that share one node), `target` (the target's nodes f
 target's nodes send is lost, what is sent to them arrives).
 
 Invariants: the same seed gives the same schedule; a schedule ends with everything healed; what harms data on disk
-hits one node, once in a run.
+hits one node, once in a run. Where everything is synced before it is acknowledged (`Plan.is_synced`), a loss of what
+was not synced harms nothing, and may hit all of them.
 
 Left out: hardware clocks. What a world cannot do is not in its `abilities`, and is never scheduled for it.
 """
@@ -397,8 +398,10 @@ async def run(
 ) -> None:
     """Carry a schedule out, and note in the history what begins and ends when.
 
-    A fault that means nobody at its time is noted as `skipped`. Whatever happens, the world is healed in the end.
+    A fault that means nobody at its time is noted as `skipped`. Whatever happens, the world is healed in the end. Each
+    fault has dice of its own: what is left of a schedule that was shortened still draws the same.
     """
+    dice = chance.getrandbits(64)
     for fault in faults:
         for part in fault.settings.get("parts", (fault,)):
             if part.kind not in world.abilities:
@@ -407,7 +410,7 @@ async def run(
         for fault in faults:
             await sleep_until_ms(fault.at_ms)
             try:
-                broken = breaks(fault, await world.state(), chance)
+                broken = breaks(fault, await world.state(), random.Random(f"{dice} {fault.id}"))
             except NoSuchTarget as nobody:
                 note(SKIPPED, {"id": fault.id, "target": str(nobody)})
                 continue
@@ -440,6 +443,8 @@ class Plan:
     """Chance of two or three at once."""
     calm: float = 0.1
     """Chance of a longer pause instead of a fault."""
+    is_synced: bool = False
+    """What is acknowledged was synced before: any nodes may lose what they did not sync, as often as they like."""
 
 
 def schedule(seed: int, plan: Plan) -> list[Fault]:
@@ -484,16 +489,21 @@ class _Planner:
         possible = [kind for kind in self._plan.kinds if kind is not Kind.SEVERAL and self._may(kind)]
         kind = chance.choice(possible)
         fault = Fault(id=number, kind=kind, target=self._target(kind), at_ms=at_ms, lasts_ms=lasts_ms)
-        self._harmed = self._harmed or kind in HARMS_DATA
+        self._harmed = self._harmed or self._harms(kind)
         return replace(fault, settings=self._settings(kind))
 
     def _may(self, kind: Kind) -> bool:
         if kind is Kind.DELETE_TOPIC:
             return bool(self._topics)
-        return kind not in HARMS_DATA or not self._harmed
+        return not self._harms(kind) or not self._harmed
+
+    def _harms(self, kind: Kind) -> bool:
+        return kind in HARMS_DATA and not (kind is Kind.LOSE_UNSYNCED and self._plan.is_synced)
 
     def _target(self, kind: Kind) -> str:
         chance, plan = self._chance, self._plan
+        if kind is Kind.LOSE_UNSYNCED and plan.is_synced:
+            return chance.choice(["one", "minority", "majority", "all", "all"])
         if kind in HARMS_DATA or kind in (Kind.FSYNC_ERROR, Kind.REMOVE_VOTER):
             return "one"
         if kind is Kind.ROLLING_RESTART:

@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from chaos import checkers
+from chaos import checkers, nemesis
 from chaos.checkers.verdict import Options, Verdict
 from chaos.generator import Calls, FinalPolls, GroupCalls, GroupOptions, LogCalls, LogOptions, Offsets
-from chaos.history import FAULT, HEAL, NEMESIS, History, Op, Recorder
-from chaos.nemesis import Broken, Fault, NoSuchTarget, Plan, breaks, carry_out, schedule, timeline
+from chaos.history import NEMESIS, History, Op, Recorder
+from chaos.nemesis import Fault, Plan, schedule
 from chaos.workloads.clients import Client, Setting
 from chaos.worlds.loop import collect_quietly
 from chaos.worlds.simulated import SimulatedCluster, SimulatedWorld, simulated_cluster
+from chaos.worlds.watching import Tell, Watch, told_log_lines
 
 _READY_SECONDS: Final = 60.0
 _HEAL_SECONDS: Final = 30.0
@@ -39,6 +41,8 @@ class Outcome:
     verdicts: list[Verdict] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     """What is wrong besides anomalies: nodes that ended, clients that hang."""
+    faults: list[Fault] = field(default_factory=list)
+    """The schedule that ran."""
     virtual_seconds: float = 0.0
     callbacks: int = 0
 
@@ -48,10 +52,19 @@ class Outcome:
         return not self.problems and all(verdict.valid for verdict in self.verdicts)
 
 
-def run(seed: int, minutes: float = 5.0, *, calls_per_second: float = 6.0) -> Outcome:
+def run(
+    seed: int,
+    minutes: float = 5.0,
+    *,
+    calls_per_second: float = 6.0,
+    faults: Sequence[Fault] | None = None,
+    trace: Tell | None = None,
+) -> Outcome:
     """Simulate a seed; each client makes so many calls at most.
 
-    Nothing is logged meanwhile: that nodes die and complain is the plan.
+    `faults` takes the place of the schedule that the seed draws. `trace` is told (virtual seconds, who, what) of
+    faults, of nodes that start and end, of leaders, in-sync replicas, and what nodes log; the run is the same with and
+    without.
     """
     chance = Random(f"settings {seed}")
     is_synced = chance.random() < 0.3
@@ -59,9 +72,14 @@ def run(seed: int, minutes: float = 5.0, *, calls_per_second: float = 6.0) -> Ou
     disabled = logging.root.manager.disable
     logging.disable()
     try:
-        with simulated_cluster(seed, settings=settings) as cluster:
-            outcome = _Run(cluster, seed, minutes, calls_per_second, is_synced=is_synced).run()
-        del cluster
+        with simulated_cluster(seed, settings=settings) as cluster, ExitStack() as stack:
+            this = _Run(cluster, seed, minutes, calls_per_second, is_synced=is_synced)
+            this.outcome.faults = this.drawn() if faults is None else list(faults)
+            if trace is not None:
+                this.watch = Watch(cluster, trace)
+                stack.enter_context(told_log_lines(this.watch))
+            outcome = this.run()
+        del cluster, this
         collect_quietly()
     finally:
         logging.disable(disabled)
@@ -81,7 +99,29 @@ class _Run:
         self.count = self.chance.choice([2, 3, 5])
         self.processes: list[int] = []
         self.is_synced = is_synced
-        self.world = SimulatedWorld(cluster, self.chance)
+        self.world = SimulatedWorld(cluster, Random(f"world {seed}"))
+        self.watch: Watch | None = None
+
+    def run_until(self, done: Callable[[], bool], *, at_most_seconds: float) -> bool:
+        """Run the loop, and look on if somebody wants to know."""
+        watch = self.watch
+        if watch is None:
+            return self.cluster.loop.run_until(done, at_most_seconds=at_most_seconds)
+
+        def looked_and_done() -> bool:
+            watch.look()
+            return done()
+
+        return self.cluster.loop.run_until(looked_and_done, at_most_seconds=at_most_seconds)
+
+    def run_for(self, seconds: float) -> None:
+        """Let so much virtual time pass."""
+        self.run_until(lambda: False, at_most_seconds=seconds)
+
+    def wait_ready(self) -> bool:
+        """Run until every node serves; whether they do."""
+        nodes = self.cluster.nodes.values()
+        return self.run_until(lambda: all(node.is_ready for node in nodes), at_most_seconds=_READY_SECONDS)
 
     def now_ns(self) -> int:
         return int(self.cluster.loop.time() * 1e9)
@@ -90,7 +130,7 @@ class _Run:
         cluster, outcome = self.cluster, self.outcome
         for node in cluster.nodes.values():
             node.start()
-        if not cluster.wait_ready(_READY_SECONDS):
+        if not self.wait_ready():
             outcome.problems.append("the nodes did not become ready at first")
         else:
             self._work()
@@ -117,7 +157,7 @@ class _Run:
         )
         self._harm()
         self._heal()
-        self.cluster.loop.run_for(_HEAL_SECONDS)
+        self.run_for(_HEAL_SECONDS)
         is_over = True
         self._wait(clients, "a client hangs")
         processes = sorted(client.process for client in self.alive)
@@ -141,7 +181,7 @@ class _Run:
         return tasks
 
     def _wait(self, tasks: list[Any], problem: str) -> None:
-        if not self.cluster.loop.run_until(lambda: all(task.done() for task in tasks), at_most_seconds=_FINAL_SECONDS):
+        if not self.run_until(lambda: all(task.done() for task in tasks), at_most_seconds=_FINAL_SECONDS):
             self.outcome.problems.append(problem)
         for task in tasks:
             if task.done() and task.exception() is not None:
@@ -149,53 +189,33 @@ class _Run:
 
     # --- faults ---
 
-    async def _nemesis(self, faults: list[Fault]) -> None:
-        """Begin and end each fault in its time."""
-        world, loop = self.world, self.cluster.loop
-        began = loop.time()
-        broken: dict[int, Broken] = {}
-        for at_ms, is_begin, fault in timeline(faults):
-            await asyncio.sleep(max(0.0, began + at_ms / 1000 - loop.time()))
-            if is_begin:
-                try:
-                    this = breaks(fault, await world.state(), self.chance)
-                except NoSuchTarget:
-                    continue
-                broken[fault.id] = this
-                self.recorder.note(self.now_ns(), NEMESIS, FAULT, {**fault.as_value(), "nodes": list(this.nodes)})
-                await carry_out(world, this.begin)
-            elif fault.id in broken:
-                await carry_out(world, broken.pop(fault.id).end)
-                self.recorder.note(self.now_ns(), NEMESIS, HEAL, {"id": fault.id})
-
-    async def _power_cuts(self, until: float) -> None:
-        """Every machine at once, now and then: nothing that was synced before it was acknowledged may be lost."""
-        while True:
-            await asyncio.sleep(self.chance.uniform(10.0, 60.0))
-            if self.cluster.loop.time() > until:
-                return
-            nodes = sorted(self.cluster.nodes)
-            self.recorder.note(self.now_ns(), NEMESIS, "power-cut", {"nodes": nodes})
-            for node in nodes:
-                await self.world.lose_unsynced(node)
-            await asyncio.sleep(self.chance.uniform(0.1, 3.0))
-            for node in nodes:
-                await self.world.start(node)
-
     def _harm(self) -> None:
-        plan = Plan(kinds=tuple(sorted(self.world.abilities)), duration_ms=int(self.minutes * 60_000))
-        faults = schedule(self.chance.randrange(1 << 30), plan)
         process, _ = self.cluster.client(NEMESIS)
-        tasks = [process.run(self._nemesis(faults), name=NEMESIS)]
-        until = self.cluster.loop.time() + self.minutes * 60
-        if self.is_synced:
-            tasks.append(process.run(self._power_cuts(until), name="power cuts"))
-        self.cluster.loop.run_for(self.minutes * 60)
-        self._wait(tasks, "the nemesis hangs")
+        began = self.cluster.loop.time()
+
+        async def sleep_until_ms(at_ms: int) -> None:
+            await asyncio.sleep(max(0.0, began + at_ms / 1000 - self.cluster.loop.time()))
+
+        carried_out = nemesis.run(self.world, self.outcome.faults, self.chance, self._note, sleep_until_ms)
+        task = process.run(carried_out, name=NEMESIS)
+        self.run_for(self.minutes * 60)
+        self._wait([task], "the nemesis hangs")
+
+    def _note(self, f: str, value: dict[str, Any]) -> None:
+        self.recorder.note(self.now_ns(), NEMESIS, f, value)
+        if self.watch is not None:
+            self.watch.nemesis(f, value)
+
+    def drawn(self) -> list[Fault]:
+        """The schedule that the seed gives."""
+        plan = Plan(
+            kinds=tuple(sorted(self.world.abilities)), duration_ms=int(self.minutes * 60_000), is_synced=self.is_synced
+        )
+        return schedule(Random(f"faults {self.outcome.seed}").randrange(1 << 30), plan)
 
     def _heal(self) -> None:
         process, _ = self.cluster.client("healer")
         self._wait([process.run(self.world.heal_all(), name="healer")], "healing hangs")
-        if not self.cluster.wait_ready(_READY_SECONDS):
+        if not self.wait_ready():
             late = [node.host for node in self.cluster.nodes.values() if not node.is_ready]
             self.outcome.problems.append(f"not ready after healing: {', '.join(late)}")

@@ -40,6 +40,20 @@ def test_the_same_seed_gives_the_same_history_to_the_callback() -> None:
     assert len(first.split()[0]) == hashlib.sha256().digest_size * 2
 
 
+def test_a_run_that_is_watched_is_the_same_run_and_its_schedule_can_be_given_again() -> None:
+    told: list[tuple[float, str, str]] = []
+    watched = simulation.run(16, 0.4, trace=lambda *what: told.append(what))
+    again = simulation.run(16, 0.4, faults=watched.faults)
+    assert (again.ops, again.callbacks) == (watched.ops, watched.callbacks)
+    assert watched.faults
+    assert watched.faults == again.faults
+    assert [seconds for seconds, _, _ in told] == sorted(seconds for seconds, _, _ in told)
+    assert {"nemesis", "node1", "node2", "node3", "quorum"} <= {who for _, who, _ in told}
+    calm = simulation.run(16, 0.4, faults=[])
+    assert [op.f for op in calm.ops if not op.is_client] == []
+    assert calm.problems == []
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_seeds_find_nothing(seed: int) -> None:
     outcome = simulation.run(seed, 0.4)
