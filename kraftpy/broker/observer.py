@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.voter import DISK_FULL, FOLLOW_WAIT_MS
 from kraftpy.metadata.journal import Journal
-from kraftpy.metadata.quorum import SNAPSHOT_AFTER_ENTRIES, StateMachine
+from kraftpy.metadata.quorum import SNAPSHOT_AFTER_ENTRIES
 from kraftpy.metadata.quorum_messages import command_in, pack_snapshot, unpack_snapshot
+from kraftpy.metadata.raft import StateMachine
 from kraftpy.ports import Directory
 
 if TYPE_CHECKING:

@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.directories import DirectoryFailed
 from kraftpy.metadata.journal import Journal
-from kraftpy.metadata.quorum import SNAPSHOT_AFTER_ENTRIES, Message, Quorum, StateMachine
+from kraftpy.metadata.quorum import SNAPSHOT_AFTER_ENTRIES, Quorum
 from kraftpy.metadata.quorum_messages import BadMessageError
+from kraftpy.metadata.raft import Message, StateMachine
 from kraftpy.ports import Clock, Directory
 
 if TYPE_CHECKING:

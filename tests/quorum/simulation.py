@@ -36,7 +36,8 @@ from many_changes import many_changes
 from stock_library import kept_journal, load_stock
 
 from kraftpy.metadata.journal import Journal, JournalError
-from kraftpy.metadata.quorum import BadMessageError, Message, Quorum, QuorumStoppedError, _Raft
+from kraftpy.metadata.quorum import BadMessageError, Message, Quorum, QuorumStoppedError
+from kraftpy.metadata.raft import Raft
 from kraftpy.testing.memory_files import Loss, MemoryDisk
 
 STEPS = 1500
@@ -292,7 +293,7 @@ class World:
 # -- ours
 
 
-class SmallRaft(_Raft):
+class SmallRaft(Raft):
     """As ours, with batches and chunks so small that there are many."""
 
     batch_bytes = 200

@@ -20,8 +20,9 @@ from stock_library import Stock, kept_journal
 
 from kraftpy.metadata import quorum_messages as wire
 from kraftpy.metadata.journal import Journal, Snapshot
-from kraftpy.metadata.quorum import BATCH_BYTES, Quorum, QuorumStoppedError, _Raft
+from kraftpy.metadata.quorum import Quorum, QuorumStoppedError
 from kraftpy.metadata.quorum_messages import BadMessageError
+from kraftpy.metadata.raft import BATCH_BYTES, Raft
 from kraftpy.testing.memory_files import Loss, MemoryDisk
 
 Body = dict[str, Any]
@@ -69,12 +70,12 @@ def connected(node: Node) -> Node:
     return node
 
 
-def follower(raft: type[_Raft] = _Raft) -> Node:
+def follower(raft: type[Raft] = Raft) -> Node:
     """Node 2, with nothing yet."""
     return connected(Node(2, now_ms=NOW, quorum_class=quorum_of(raft)))
 
 
-def quorum_of(raft: type[_Raft]) -> type[Quorum]:
+def quorum_of(raft: type[Raft]) -> type[Quorum]:
     return type("TestQuorum", (Quorum,), {"raft_class": raft})
 
 
@@ -139,7 +140,7 @@ def test_d1_ours_stops_rather_than_drop_what_is_committed() -> None:
 
 
 def test_d1_without_the_fix_entries_are_lost() -> None:
-    class WithoutFix(_Raft):
+    class WithoutFix(Raft):
         def _harmless(self, body: Body) -> Body:
             super()._harmless(body)
             return body
@@ -198,7 +199,7 @@ def earlier_acknowledgement(node: Node) -> Body:
     }  # fmt: skip
 
 
-def leader_of_a_later_term(raft: type[_Raft]) -> Node:
+def leader_of_a_later_term(raft: type[Raft]) -> Node:
     node = follower(raft)
     tell(node, 1, entries_body(some(1, 4, 6), term=6))
     node.quorum.disconnected(1, NOW)
@@ -209,7 +210,7 @@ def leader_of_a_later_term(raft: type[_Raft]) -> Node:
 
 
 def test_d3_ours_does_not() -> None:
-    node = leader_of_a_later_term(_Raft)
+    node = leader_of_a_later_term(Raft)
     tell(node, 3, earlier_acknowledgement(node))
     assert node.quorum.commit_index == 0
     tell(node, 3, {**earlier_acknowledgement(node), "term": node.quorum.term})
@@ -217,7 +218,7 @@ def test_d3_ours_does_not() -> None:
 
 
 def test_d3_without_the_fix_nobody_has_what_is_committed() -> None:
-    class WithoutFix(_Raft):
+    class WithoutFix(Raft):
         def _is_of_this_term(self, body: Body) -> bool:
             return True
 
@@ -382,7 +383,7 @@ def test_d6_stock_goes_back_with_a_stale_snapshot(tmp_path: Path) -> None:
     assert (node.raftLastApplied, node.places()[-1]) == (5, (5, 1)), "6 to 20 were acknowledged and applied"
 
 
-def with_entries(raft: type[_Raft] = _Raft, *, commit: int) -> Node:
+def with_entries(raft: type[Raft] = Raft, *, commit: int) -> Node:
     node = follower(raft)
     tell(node, 1, entries_body(some(1, 10, 1), term=1, commit=commit))
     return node
@@ -397,7 +398,7 @@ def test_d6_ours_refuses_a_stale_snapshot() -> None:
 
 
 def test_d6_without_the_fix_the_state_goes_back() -> None:
-    class WithoutFix(_Raft):
+    class WithoutFix(Raft):
         def _is_stale(self, index: int) -> bool:
             return False
 
@@ -568,7 +569,7 @@ def test_d13_stock_sends_the_rest_of_the_log_for_each_of_many_resets() -> None:
 
 
 def test_d13_ours_has_one_probe_in_flight() -> None:
-    class Small(_Raft):
+    class Small(Raft):
         batch_bytes = 100
 
     node = connected(Node(1, now_ms=NOW, quorum_class=quorum_of(Small)))
@@ -757,7 +758,7 @@ def test_d25_stock_never_repairs_a_conflict_that_is_longer_than_a_batch() -> Non
 
 
 def test_d25_ours_repairs_it_in_a_few_rounds() -> None:
-    class Small(_Raft):
+    class Small(Raft):
         batch_bytes = 64 << 10
 
     cluster = Cluster({}, quorum_class=quorum_of(Small))
@@ -782,7 +783,7 @@ def test_d25_ours_repairs_it_in_a_few_rounds() -> None:
 # -- D26: of our own making
 
 
-def after_install(raft: type[_Raft]) -> tuple[Node, Body]:
+def after_install(raft: type[Raft]) -> tuple[Node, Body]:
     """A follower with entries behind the snapshot that its leader has not compared."""
     node = with_entries(raft, commit=4)
     tell(node, 1, snapshot_body(snapshot_of(7, 1), term=3))
@@ -792,7 +793,7 @@ def after_install(raft: type[_Raft]) -> tuple[Node, Body]:
 
 
 def test_d26_ours_neither_commits_nor_acknowledges_what_stayed_behind_a_snapshot() -> None:
-    node, answer = after_install(_Raft)
+    node, answer = after_install(Raft)
     assert node.quorum.last_index == 10
     assert (answer["status"], answer["offset"], node.quorum.commit_index) == (wire.SNAPSHOT_INSTALLED, 8, 7)
     tell(node, 1, entries_body(some(8, 8, 3, "other"), term=3, previous=(7, 1)))
@@ -800,7 +801,7 @@ def test_d26_ours_neither_commits_nor_acknowledges_what_stayed_behind_a_snapshot
 
 
 def test_d26_without_the_fix_it_is_committed_unseen() -> None:
-    class WithoutFix(_Raft):
+    class WithoutFix(Raft):
         def _verified_after_install(self, snapshot: Snapshot) -> int:
             return self.log.last_index
 
@@ -829,7 +830,7 @@ def test_d27_stock_sends_again_what_is_under_way_at_each_acknowledgement() -> No
 
 
 def test_d27_ours_sends_each_entry_once() -> None:
-    class Small(_Raft):
+    class Small(Raft):
         batch_bytes = 100
 
     cluster = Cluster(quorum_class=quorum_of(Small))

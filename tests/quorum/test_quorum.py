@@ -11,7 +11,7 @@ import pytest
 from many_changes import many_changes
 from quorum_node import THREE, Cluster, ListMachine, Node
 
-from kraftpy.metadata import quorum
+from kraftpy.metadata import quorum, raft_library
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES, Journal
 from kraftpy.metadata.quorum_messages import MAX_SNAPSHOT_CHUNK_BYTES, command_in, unpack_snapshot
 from kraftpy.testing.memory_files import Loss, MemoryDisk
@@ -392,25 +392,25 @@ def test_progress_is_what_describe_quorum_shows() -> None:
 # -- its place
 
 
-def test_only_the_quorum_imports_the_library() -> None:
+def test_one_module_imports_the_library() -> None:
     package = Path(quorum.__file__).parents[1]
     named = re.compile(r"""(?:import|from|["'])\s*pysyncobj""")
     found = [file.name for file in sorted(package.rglob("*.py")) if named.search(file.read_text(encoding="utf-8"))]
-    assert found == ["quorum.py"]
+    assert found == ["raft_library.py"]
 
 
 def test_a_library_that_is_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ImportError, match="has no somethingElse"):
-        quorum._check_names(quorum._library.SyncObj, frozenset({"onBecomeLeader", "somethingElse"}))
-    monkeypatch.setattr(quorum, "LIBRARY_VERSION", "0.3.18")
+        raft_library.check_names(raft_library.library.SyncObj, frozenset({"onBecomeLeader", "somethingElse"}))
+    monkeypatch.setattr(raft_library, "LIBRARY_VERSION", "0.3.18")
     with pytest.raises(ImportError, match=r"0\.3\.18 exactly"):
-        quorum._load_library()
+        raft_library.load_library()
 
 
 def test_the_library_of_others_is_left_alone() -> None:
-    assert pysyncobj.syncobj.monotonicTime is not quorum._library.monotonicTime
-    assert pysyncobj.syncobj.pickle is not quorum._library.pickle
-    assert pysyncobj.SyncObj is not quorum._library.SyncObj
+    assert pysyncobj.syncobj.monotonicTime is not raft_library.library.monotonicTime
+    assert pysyncobj.syncobj.pickle is not raft_library.library.pickle
+    assert pysyncobj.SyncObj is not raft_library.library.SyncObj
 
 
 def test_many_changes_leave_little(tmp_path: Path) -> None:

@@ -1,0 +1,126 @@
+"""The log as the Raft library sees it: entries in memory, each handed to our journal, which makes them durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kraftpy.metadata import quorum_messages as messages
+from kraftpy.metadata.journal import Journal
+from kraftpy.metadata.quorum_messages import SnapshotContents
+
+_KEPT_BYTES = 1 << 20  # of entries before a snapshot, for those who are a little behind
+
+
+class RaftLog:
+    """The library's view of the log.
+
+    Position 0 is the entry before the first one: that of a snapshot, or of index and term 0.
+    """
+
+    def __init__(self, journal: Journal, base_index: int, base_term: int, voters: Mapping[int, str]) -> None:
+        self.journal = journal
+        self.entries: list[tuple[bytes, int, int]] = [(messages.NO_OP, base_index, base_term)]
+        self.configured = dict(voters)
+        self.voters: list[tuple[int, dict[int, str]]] = [(0, self.configured)]  # since which index, ascending
+        self.term = max(journal.term, journal.last_term)
+        self.voted_for = journal.voted_for if journal.term == self.term else None
+        self.on_commit: Callable[[int], None] = lambda index: None
+
+    @property
+    def first_index(self) -> int:
+        """The entry before the first one that is here."""
+        return self.entries[0][1]
+
+    @property
+    def last_index(self) -> int:
+        """The newest entry."""
+        return self.entries[-1][1]
+
+    def term_at(self, index: int) -> int | None:
+        """An entry's term, if it is here."""
+        if not self.first_index <= index <= self.last_index:
+            return None
+        return self.entries[index - self.first_index][2]
+
+    def load(self, entry: tuple[bytes, int, int]) -> None:
+        """Take in what the journal already has."""
+        self.entries.append(entry)
+        voters = messages.voters_in(entry[0])
+        if voters is not None:
+            self.voters.append((entry[1], voters))
+
+    def voters_at(self, index: int) -> tuple[int, dict[int, str]]:
+        """Since which entry who votes, as of an entry."""
+        return next(voters for voters in reversed(self.voters) if voters[0] <= index)
+
+    def restart_at(self, index: int, term: int, contents: SnapshotContents) -> None:
+        """Begin after a snapshot, with those entries after it that the journal has kept."""
+        kept = [entry for entry in self.entries[1:] if index < entry[1] <= self.journal.last_index]
+        self.entries = [(messages.NO_OP, index, term)]
+        self.set_snapshot_voters(contents)
+        for entry in kept:
+            self.load(entry)
+
+    def set_snapshot_voters(self, contents: SnapshotContents) -> None:
+        """Who votes by a snapshot; what was only configured stays configuration."""
+        voters = self.configured if contents.voters is None or not contents.voters_index else contents.voters
+        self.voters = [(contents.voters_index, voters)]
+
+    def forget_to(self, index: int) -> None:
+        """Entries up to `index` are in a snapshot; some stay in memory, for those who are a little behind."""
+        position, kept_bytes = index - self.first_index, 0
+        while position > 0 and kept_bytes < _KEPT_BYTES:
+            kept_bytes += len(self.entries[position][0]) + 100
+            position -= 1
+        if position > 0:
+            _, base_index, base_term = self.entries[position]
+            self.entries[: position + 1] = [(messages.NO_OP, base_index, base_term)]
+        self.voters = [self.voters_at(index), *(voters for voters in self.voters if voters[0] > index)]
+
+    # the library's interface
+
+    def add(self, command: bytes, index: int, term: int) -> None:
+        """Append a leader's entry."""
+        added = self.journal.append(term, command)
+        assert added == index, (added, index)
+        self.load((command, index, term))
+
+    def deleteEntriesFrom(self, position: int) -> None:  # noqa: N802
+        """Cut what contradicts the leader."""
+        index = self.first_index + position
+        self.journal.truncate_from(index)
+        del self.entries[position:]
+        while self.voters[-1][0] >= index:
+            self.voters.pop()
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.entries[place]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def setRaftCommitIndex(self, index: int) -> None:  # noqa: N802
+        """More is committed."""
+        self.on_commit(index)
+
+    def getRaftCommitIndex(self) -> int:  # noqa: N802
+        """At the start: what is committed is learnt anew, from a leader."""
+        return self.first_index
+
+    def setCurrentTerm(self, term: int, voted_for: int | None) -> None:  # noqa: N802
+        """A term and a vote, for the journal to make durable."""
+        if (term, voted_for) != (self.term, self.voted_for):
+            self.term, self.voted_for = term, None if voted_for is None else str(voted_for)
+            self.journal.note_vote(self.term, self.voted_for)
+
+    def onOneSecondTimer(self) -> None:  # noqa: N802
+        """Nothing to do."""
+
+    def getCurrentTerm(self) -> int:  # noqa: N802
+        """As the journal has it."""
+        return self.term
+
+    def getVotedForNodeId(self) -> int | str | None:  # noqa: N802
+        """Of the current term."""
+        return int(self.voted_for) if self.voted_for is not None and self.voted_for.isdecimal() else self.voted_for
