@@ -40,7 +40,6 @@ _SAME_INSTANT: Final = 20_000
 _STEP_SECONDS: Final = 0.001
 _COLLECT_EVERY: Final = 200_000
 
-_numbers = itertools.count()
 current: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 """The process that runs now; None outside of all."""
 
@@ -48,29 +47,23 @@ current: contextvars.ContextVar[Process | None] = contextvars.ContextVar("proces
 class _Task(asyncio.Task[Any]):
     """A task whose place in a set is the same in every run: asyncio keeps tasks in sets."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.number = next(_numbers)
+    def __init__(self, coro: Any, *, loop: SimulatedLoop, **options: Any) -> None:
+        self.number = next(loop.numbers)  # before all else: asyncio puts it into a set at once
+        super().__init__(coro, loop=loop.as_loop, **options)
 
     def __hash__(self) -> int:
-        return getattr(self, "number", 0)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
+        return self.number
 
 
 class _Future(asyncio.Future[Any]):
     """The same for a future."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.number = next(_numbers)
+    def __init__(self, *, loop: SimulatedLoop) -> None:
+        self.number = next(loop.numbers)
+        super().__init__(loop=loop.as_loop)
 
     def __hash__(self) -> int:
         return self.number
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
 
 class Process:
@@ -159,6 +152,8 @@ class SimulatedLoop:
         self.unhandled: list[dict[str, Any]] = []
         """What nobody caught, in processes that live."""
         self.processes: list[Process] = []
+        self.numbers = itertools.count()
+        """What tasks and futures are known by."""
         self.callbacks = 0
         self._now = 0.0
         self._timers: list[tuple[float, int, asyncio.TimerHandle, Process | None]] = []
@@ -315,7 +310,7 @@ class SimulatedLoop:
 
     def create_future(self) -> asyncio.Future[Any]:
         """A future of this loop."""
-        return _Future(loop=self.as_loop)
+        return _Future(loop=self)
 
     def create_task(
         self,
@@ -325,7 +320,7 @@ class SimulatedLoop:
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[T]:
         """A task of the process that runs now."""
-        task: asyncio.Task[T] = _Task(coro, loop=self.as_loop, name=name, context=context)
+        task: asyncio.Task[T] = _Task(coro, loop=self, name=name, context=context)
         process = current.get()
         if process is not None:
             process.owns(task)
