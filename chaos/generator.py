@@ -44,9 +44,9 @@ class Calls(Protocol):
         """A completion, in the history's order."""
 
 
-def key_name(number: int, partitions: int = 2) -> Key:
+def key_name(number: int, partitions: int = 2, topics: str = "t") -> Key:
     """The partition that a number stands for: two to a topic."""
-    return f"t{number // partitions}-{number % partitions}"
+    return f"{topics}{number // partitions}-{number % partitions}"
 
 
 class Idle:
@@ -76,8 +76,11 @@ class Idle:
 class KeyPool:
     """Keys in use, values for them, and how many each has had."""
 
-    def __init__(self, chance: random.Random, size: int = 10, most_writes: int = 1024) -> None:
+    def __init__(
+        self, chance: random.Random, size: int = 10, most_writes: int = 1024, topics: str = "t"
+    ) -> None:
         self._chance = chance
+        self._topics = topics
         self._most_writes = most_writes
         self._active = list(range(size))
         self._next_key = size
@@ -94,7 +97,7 @@ class KeyPool:
     def send(self) -> list[Any]:
         """A send of a value that its key never had."""
         number = self.pick()
-        key = key_name(number)
+        key = key_name(number, topics=self._topics)
         value = self._next_value.get(key, 0) + 1
         self._next_value[key] = value
         self._written[number] = self._written.get(number, 0) + 1
@@ -105,7 +108,7 @@ class KeyPool:
 
     def names(self) -> list[Key]:
         """The keys in use."""
-        return [key_name(number) for number in self._active]
+        return [key_name(number, topics=self._topics) for number in self._active]
 
 
 class Offsets:
@@ -147,6 +150,8 @@ class LogOptions:
     """Of micro-operations in a transaction."""
     assignment_chance: float = 1 / 64
     crash_chance: float = 0.0
+    topics: str = "t"
+    """What their names begin with: two workloads of one history have different ones."""
 
 
 class LogCalls:
@@ -155,7 +160,9 @@ class LogCalls:
     def __init__(self, seed: int, options: LogOptions | None = None) -> None:
         self._chance = random.Random(seed)
         self._options = options or LogOptions()
-        self._pool = KeyPool(self._chance, self._options.keys, self._options.most_writes_per_key)
+        self._pool = KeyPool(
+            self._chance, self._options.keys, self._options.most_writes_per_key, self._options.topics
+        )
         self._started: set[int] = set()
         self.offsets = Offsets()
 
@@ -230,6 +237,7 @@ class GroupOptions:
     """Processes whose number leaves a rest below this, modulo `clients`, are members; the others send and look."""
     clients: int = 5
     crash_chance: float = 0.0
+    topics: str = "t"
 
 
 class GroupCalls(Idle):
@@ -240,8 +248,8 @@ class GroupCalls(Idle):
         self._chance = random.Random(seed)
         self.options = options or GroupOptions()
         self.group = self.options.group
-        self.keys = [key_name(number) for number in range(self.options.keys)]
-        self._pool = KeyPool(self._chance, self.options.keys, 1 << 62)
+        self.keys = [key_name(number, topics=self.options.topics) for number in range(self.options.keys)]
+        self._pool = KeyPool(self._chance, self.options.keys, 1 << 62, self.options.topics)
         self._started: set[int] = set()
         self._to_commit: dict[int, dict[Key, int]] = {}
 

@@ -186,12 +186,14 @@ class Recorder:
 
 
 class HistoryWriter(Recorder):
-    """Writes operations as they happen: each is one flushed line before the call returns."""
+    """Writes operations as they happen: each is one flushed line before the call returns. `seen` is told of it then."""
 
-    def __init__(self, sink: TextIO) -> None:
+    def __init__(self, sink: TextIO, seen: Callable[[Op], None] | None = None) -> None:
         def write(op: Op) -> None:
             sink.write(to_line(op) + "\n")
             sink.flush()
+            if seen is not None:
+                seen(op)
 
         super().__init__(write)
 

@@ -12,11 +12,51 @@ time is theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from random import Random
+from typing import Any, Final, Protocol
 
-from chaos.nemesis import Kind, NodeId, World
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from chaos import checkers, nemesis
+from chaos.availability import KindOfFault, Quantiles, by_kind, outages
+from chaos.checkers.verdict import Options, Verdict
+from chaos.generator import Call, Calls, FinalPolls, GroupCalls, GroupOptions, LogCalls, LogOptions, Offsets
+from chaos.history import FAULT, HEAL, History, HistoryWriter, Key, Op, Type
+from chaos.nemesis import HARMS_DATA, SKIPPED, Fault, Kind, NodeId, Plan, World, from_value, schedule
+from chaos.replica_logs import read_node
+from chaos.report import RUN, ms, render
+from chaos.terminal import show
+from chaos.workloads.clients import Client, Setting
+from kraftpy.client.runtime import RealRuntime
+
+ROUND: Final = 10
+LOOKER: Final = 1_000_000
+"""Looks at node n are those of process LOOKER + n."""
+MEMBERS: Final = 3
+SENDERS: Final = 2
+"""To the topics of the group."""
+_READERS: Final = 3
+_READY_SECONDS: Final = 120.0
+_IN_SYNC_SECONDS: Final = 180.0
+_CALM_SECONDS: Final = 5.0
+"""Load without faults, before the first and after the last."""
+_FINAL_SECONDS: Final = 600.0
+_LOOK_SECONDS: Final = 2.0
+_LATE_MS: Final = 500
+TRACEBACK: Final = "Traceback (most recent call last)"
 
 
 class LiveWorld(World, Protocol):
@@ -67,8 +107,472 @@ class LiveWorld(World, Protocol):
     async def wait_in_sync(self, at_most_seconds: float) -> list[str]:
         """Wait until every partition has a leader and all its replicas in sync; what is not so in the end."""
 
+    def watermarks(self, node: NodeId, keys: Sequence[Key], at: Mapping[Key, int]) -> Awaitable[list[dict[str, Any]]]:
+        """Of those partitions that this node leads. Raises OSError."""
+
+    def controller(self, node: NodeId) -> Awaitable[dict[str, Any] | None]:
+        """Whom this node takes for the controller. Raises OSError."""
+
+    def images(self, at_most_seconds: float) -> Awaitable[dict[NodeId, str]]:
+        """A digest of what each node knows of topics, once all say the same; else what they say in the end."""
+
     async def log_directory(self, node: NodeId) -> Path:
         """What the node's log directory holds, as a directory on this machine; asked for after `stop` of all nodes."""
 
     def server_log(self, node: NodeId) -> str:
         """What the node has written to its log, of all its runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Of a run. It ends with the faults or with the minutes, whichever come first."""
+
+    seed: int
+    directory: Path
+    command: str
+    faults: int | None = None
+    minutes: float | None = None
+    kinds: tuple[Kind, ...] = tuple(Kind)
+    """Of which the world can do some."""
+    clients: int = 4
+    """Besides the group's members and their senders."""
+    calls_per_second: float = 8.0
+    """Of each client, at most."""
+    pause_ms: tuple[int, int] = (3_000, 8_000)
+    lasts_ms: tuple[int, int] = (1_000, 10_000)
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What a run came to."""
+
+    history: History
+    verdicts: list[Verdict] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """What is wrong besides anomalies: nodes that ended by themselves, did not heal, clients that hang."""
+    damage: list[str] = field(default_factory=list)
+    """Bytes that a fault changed and that nobody has read since: known damage, which an operator repairs."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems and all(verdict.valid for verdict in self.verdicts)
+
+
+def run(world: LiveWorld, settings: Settings, console: Console | None = None) -> Outcome:
+    """Run to the end, whatever happens; tables on the terminal, history and page in the directory."""
+    return asyncio.run(_Run(world, settings, console or Console(highlight=False)).run())
+
+
+class _Two:
+    """The workload of a group and that of logs in one history: a process belongs to one of them by its number."""
+
+    def __init__(self, group: GroupCalls, logs: LogCalls, clients: int) -> None:
+        self._group, self._logs, self._clients = group, logs, clients
+
+    def _of(self, process: int) -> Calls:
+        return self._group if process % self._clients < MEMBERS + SENDERS else self._logs
+
+    def call(self, process: int) -> Call | None:
+        """What its own workload says."""
+        return self._of(process).call(process)
+
+    def observe(self, op: Op) -> None:
+        """Told to its own workload."""
+        if isinstance(op.process, int):
+            self._of(op.process).observe(op)
+
+
+def drawn(seed: int, number: int, plan: Plan, first_id: int, most: int) -> list[Fault]:
+    """The faults of one round, `ROUND` at most."""
+    found = schedule(Random(f"round {number} of {seed}").getrandbits(32), plan)[: min(ROUND, most)]
+    return [
+        replace(
+            fault,
+            id=first_id + place,
+            settings={
+                name: tuple(replace(part, id=first_id + place) for part in what) if name == "parts" else what
+                for name, what in fault.settings.items()
+            },
+        )
+        for place, fault in enumerate(found)
+    ]
+
+
+class _Run:
+    def __init__(self, world: LiveWorld, settings: Settings, console: Console) -> None:
+        self.world = world
+        self.settings = settings
+        self.console = console
+        self.chance = Random(f"run {settings.seed}")
+        self.ops: list[Op] = []
+        self.problems: list[str] = []
+        self.damage: list[str] = []
+        self.offsets = Offsets()
+        self.began = time.monotonic()
+        self.progress = Progress(settings)
+        self.clients: list[Client] = []
+
+    def now_ns(self) -> int:
+        """Since the run began."""
+        return int((time.monotonic() - self.began) * 1e9)
+
+    def emit(self, op: Op) -> None:
+        """Every operation, once it is written."""
+        self.ops.append(op)
+        self.offsets.observe(op)
+        self.progress.observe(op, time.monotonic() - self.began)
+        told = self.progress.told(op)
+        if told is not None:
+            self.console.print(told, soft_wrap=True)
+
+    async def run(self) -> Outcome:
+        settings = self.settings
+        settings.directory.mkdir(parents=True, exist_ok=True)
+        this = asyncio.current_task()
+        assert this is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+        with (settings.directory / "history.jsonl").open("w", encoding="utf-8") as sink:
+            self.recorder = HistoryWriter(sink, self.emit)
+            try:
+                await self._open()
+                await self._work()
+            finally:
+                await self._logs()
+                await self.world.close()
+        return self._judge()
+
+    async def _open(self) -> None:
+        world = self.world
+        for kind, why in world.left_out.items():
+            if kind in self.settings.kinds:
+                self.console.print(f"left out: {kind}: {why}", style="dim", soft_wrap=True)
+        self.console.print(f"{world.name}: starting {len(world.nodes)} nodes", style="dim")
+        await world.open()
+        if late := await world.wait_ready(_READY_SECONDS):
+            raise RuntimeError("the nodes did not become ready: " + "; ".join(late))
+        self.began = time.monotonic()
+
+    async def _work(self) -> None:
+        settings, world = self.settings, self.world
+        said = {
+            "world": world.name,
+            "workload": "log and group",
+            "seed": settings.seed,
+            "nodes": len(world.nodes),
+            "left_out": sorted(world.left_out),
+            "command": settings.command,
+        }
+        self.recorder.note(self.now_ns(), RUN, RUN, said)
+        is_over = False
+        count = settings.clients + MEMBERS + SENDERS
+        calls = _Two(
+            GroupCalls(
+                self.chance.getrandbits(30),
+                GroupOptions(clients=count, members=MEMBERS, crash_chance=0.002, topics="g"),
+            ),
+            LogCalls(self.chance.getrandbits(30), LogOptions(keys=8, crash_chance=0.002, topics="t")),
+            count,
+        )
+
+        def rest() -> float:
+            return self.chance.expovariate(settings.calls_per_second)
+
+        with self.progress.shown(self.console):
+            load = [
+                asyncio.create_task(client.work(lambda: is_over, rest), name=f"client {client.process}")
+                for client in self._make_clients(calls, range(count), count)
+            ]
+            looks = [asyncio.create_task(self._look(node), name=f"looks at {node}") for node in world.nodes]
+            try:
+                await asyncio.sleep(_CALM_SECONDS)
+                await self._harm()
+                await asyncio.sleep(_CALM_SECONDS)
+                is_over = True
+                await self._end(load, "a client hangs")
+                self.progress.doing = "last reads"
+                await self._read_all(sorted(client.process for client in self.clients), count)
+            finally:
+                for task in (*load, *looks):
+                    task.cancel()
+                await asyncio.gather(*load, *looks, return_exceptions=True)
+            await self._last_looks()
+            await self._dump()
+
+    # --- clients --------------------------------------------------------------------------------------------------
+
+    def _make_clients(self, calls: Calls, processes: Sequence[int], count: int) -> list[Client]:
+        setting = Setting(
+            bootstrap_servers=self.world.bootstrap_servers,
+            runtime=RealRuntime(),
+            now_ns=self.now_ns,
+            replication_factor=min(3, len(self.world.nodes)),
+        )
+        self.clients = [Client(setting, self.recorder, calls, number, count) for number in processes]
+        return self.clients
+
+    async def _end(self, tasks: Sequence[asyncio.Task[None]], problem: str) -> None:
+        _, late = await asyncio.wait(tasks, timeout=_FINAL_SECONDS)
+        self.problems += [f"{problem}: {task.get_name()}" for task in late]
+        for task in tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                self.problems.append(f"{task.get_name()} failed: {error!r}")
+
+    async def _read_all(self, processes: Sequence[int], count: int) -> None:
+        """By clients that are new, each all there is."""
+        readers = processes[-_READERS:]
+        calls = FinalPolls(self.offsets.highest(), readers)
+        tasks = [
+            asyncio.create_task(client.work(lambda: False, lambda: 0.0), name=f"reader {client.process}")
+            for client in self._make_clients(calls, readers, count)
+        ]
+        try:
+            await self._end(tasks, "a client cannot read all")
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- faults ---------------------------------------------------------------------------------------------------
+
+    async def _harm(self) -> None:
+        settings, world = self.settings, self.world
+        kinds = tuple(sorted(world.abilities & frozenset(settings.kinds)))
+        if not kinds:
+            raise RuntimeError(f"{world.name} can do none of the faults asked for here")
+        deadline = None if settings.minutes is None else time.monotonic() + settings.minutes * 60
+        number, next_id = 0, 0
+        while deadline is None or time.monotonic() < deadline:
+            left = ROUND if settings.faults is None else settings.faults - self.progress.faults
+            if left <= 0:
+                return
+            seconds = 3600.0 if deadline is None else deadline - time.monotonic()
+            plan = Plan(
+                kinds=kinds,
+                duration_ms=int(seconds * 1000),
+                partitions=tuple(sorted(self.offsets.sent)[:3]) or ("t0-0",),
+                groups=("g",),
+                quiet_start_ms=settings.pause_ms[0],
+                pause_ms=settings.pause_ms,
+                lasts_ms=settings.lasts_ms,
+            )
+            faults = drawn(settings.seed, number, plan, next_id, left)
+            if not faults:
+                return
+            await nemesis.run(world, faults, Random(f"{settings.seed} {number}"), self._note, _Pace().sleep_until_ms)
+            number, next_id = number + 1, next_id + len(faults)
+            if not await self._settle(number):
+                return
+
+    def _note(self, f: str, value: dict[str, Any]) -> None:
+        self.recorder.note(self.now_ns(), "nemesis", f, value)
+
+    async def _settle(self, number: int) -> bool:
+        """Wait until a round's harm is undone everywhere; False where it is not."""
+        self.progress.doing = "healing"
+        wrong = await self.world.wait_ready(_READY_SECONDS) or await self.world.wait_in_sync(_IN_SYNC_SECONDS)
+        self._note("settled", {"round": number, "wrong": wrong})
+        self.progress.doing = ""
+        self.problems += [f"not healed after round {number}: {what}" for what in wrong]
+        return not wrong
+
+    # --- looks at nodes -------------------------------------------------------------------------------------------
+
+    async def _look(self, node: NodeId) -> None:
+        """At what a node says of its partitions and of the controller, again and again."""
+        while True:
+            await self._look_once(node, final=False)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _look_once(self, node: NodeId, *, final: bool) -> None:
+        world, keys = self.world, sorted(self.offsets.sent)
+        extra: dict[str, Any] = {"final": True} if final else {}
+        before = world.incarnation(node)
+        process = LOOKER + node
+        found: list[dict[str, Any]] = []
+        seen: dict[str, Any] | None = None
+        with contextlib.suppress(OSError):
+            found = await world.watermarks(node, keys, self.offsets.sent) if keys else []
+            seen = await world.controller(node)
+        if world.incarnation(node) != before:
+            return  # nobody knows whom it was asked of
+        extra |= {"incarnation": before}  # what follows was asked a moment ago, and after this node's look before it
+        for f, value in (*(("watermarks", each) for each in found), ("controller", seen)):
+            if value is not None:
+                self.recorder.invoke(self.now_ns(), process, f, {"node": node})
+                self.recorder.complete(self.now_ns(), process, Type.OK, value, **extra)
+
+    async def _last_looks(self) -> None:
+        for node in self.world.nodes:
+            await self._look_once(node, final=True)
+        images = await self.world.images(_READY_SECONDS)
+        for node, digest in sorted(images.items()):
+            self.recorder.invoke(self.now_ns(), LOOKER + node, "image", {"node": node})
+            value = {"node": node, "offset": 0, "digest": digest}
+            self.recorder.complete(self.now_ns(), LOOKER + node, Type.OK, value, final=True)
+
+    async def _dump(self) -> None:
+        """Stop every node and read what it has on its disk."""
+        self.progress.doing = "reading the replicas"
+        state = await self.world.state()
+        for node in self.world.nodes:
+            await self.world.stop(node)
+        damaged = {(node, str(op.value.get("kind"))) for op in self.ops if op.f == FAULT for node in op.value["nodes"]}
+        for node in self.world.nodes:
+            keys = [key for key, replicas in state.replicas.items() if node in replicas]
+            directory = await self.world.log_directory(node)
+            for reading in await asyncio.to_thread(lambda: list(read_node(directory, node, keys))):
+                if reading.damage is None:
+                    self.recorder.invoke(self.now_ns(), LOOKER + node, "replica", {"node": node})
+                    self.recorder.complete(self.now_ns(), LOOKER + node, Type.OK, reading.value, final=True)
+                elif any(kind in (Kind.CORRUPTION, Kind.SEVERAL) for at, kind in damaged if at == node):
+                    self.damage.append(f"node {node}: {reading.damage}")
+                else:
+                    self.problems.append(f"node {node}: {reading.damage}")
+
+    async def _logs(self) -> None:
+        """Every node's own log, beside the history."""
+        for node in self.world.nodes:
+            with contextlib.suppress(OSError):
+                text = self.world.server_log(node)
+                (self.settings.directory / f"node-{node}.log").write_text(text, encoding="utf-8")
+                if TRACEBACK in text:
+                    count = text.count(TRACEBACK)
+                    self.problems.append(f"node {node} wrote {count} traceback(s) to its log, node-{node}.log")
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def _judge(self) -> Outcome:
+        history = History(self.ops)
+        outcome = Outcome(
+            history=history,
+            verdicts=checkers.check(history, Options()),
+            problems=[*self.problems, *self.world.problems()],
+            damage=self.damage,
+        )
+        page = self.settings.directory / "report.html"
+        page.write_text(render(history, outcome.verdicts), encoding="utf-8")
+        show(history, outcome.verdicts, console=self.console)
+        self.console.print(unavailability(by_kind(outages(history))))
+        for what in outcome.damage:
+            self.console.print(f"[yellow]damaged, and not read since:[/] {what}", soft_wrap=True)
+        for what in outcome.problems:
+            self.console.print(f"[red]wrong:[/] {what}", soft_wrap=True)
+        self.console.print(f"{self.progress.faults} faults; {page}", soft_wrap=True)
+        self.console.print(f"again: {self.settings.command}", soft_wrap=True)
+        return outcome
+
+
+class _Pace:
+    """A round's time: what takes longer than planned puts off what follows, so that its pauses stay."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    async def sleep_until_ms(self, at_ms: int) -> None:
+        """Until so long after the round's begin."""
+        left = self._began + at_ms / 1000 - time.monotonic()
+        if left > 0:
+            await asyncio.sleep(left)
+        elif -left * 1000 > _LATE_MS:
+            self._began -= left
+
+
+class Progress:
+    """What is shown while a run goes on."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.faults = 0
+        self.doing = ""
+        self._now: str | None = None
+        self._seconds = 0.0
+        self._counts: Counter[Type] = Counter()
+        self._recent: deque[tuple[float, str]] = deque()
+
+    def observe(self, op: Op, seconds: float) -> None:
+        """Any line of the history."""
+        self._seconds = seconds
+        if op.is_client and op.type is not Type.INVOKE and not (isinstance(op.process, int) and op.process >= LOOKER):
+            self._counts[op.type] += 1
+            if op.type is Type.OK:
+                self._recent.append((seconds, op.f))
+        while self._recent and self._recent[0][0] < seconds - 10:
+            self._recent.popleft()
+        if op.f == FAULT:
+            self.faults += 1
+            self._now = _words(op.value)
+        elif op.f == HEAL:
+            self._now = None
+
+    def told(self, op: Op) -> str | None:
+        """A line for what the nemesis did."""
+        at = f"[dim]{op.time / 1e9:7.1f} s[/]"
+        match op.f:
+            case nemesis.FAULT:
+                return f"{at} {self.faults:3d} {_words(op.value)}"
+            case nemesis.HEAL:
+                return f"{at}     healed"
+            case nemesis.SKIPPED:
+                return f"{at}     nobody is {op.value['target']}"
+            case "settled":
+                return f"{at}     all is in sync" if not op.value["wrong"] else f"{at}     [red]not in sync[/]"
+        return None
+
+    def line(self) -> Text:
+        """Faults, operations, rates, time left."""
+        rates = Counter(f for _, f in self._recent)
+        span = max(1.0, min(10.0, self._seconds))
+        told = ", ".join(f"{rates[f] / span:.0f} {f}/s" for f in ("send", "poll", "commit"))
+        wanted = "" if self._settings.faults is None else f" of {self._settings.faults}"
+        counted = ", ".join(f"{self._counts[kind]} {kind}" for kind in (Type.OK, Type.FAIL, Type.INFO))
+        parts = [f"{self.faults}{wanted} faults", self._now or self.doing or "no fault", counted, told, self._left()]
+        return Text(" | ".join(parts), style="bold")
+
+    def _left(self) -> str:
+        estimates = []
+        if self._settings.minutes is not None:
+            estimates.append(self._settings.minutes * 60 - self._seconds)
+        if self._settings.faults is not None:
+            each = (sum(self._settings.pause_ms) + sum(self._settings.lasts_ms)) / 2000 + 2.0
+            estimates.append((self._settings.faults - self.faults) * each)
+        return f"{max(0.0, min(estimates, default=0.0)) / 60:.0f} min left"
+
+    @contextlib.contextmanager
+    def shown(self, console: Console) -> Iterator[None]:
+        """At the terminal's last line, if it is one."""
+        if not console.is_terminal:
+            yield
+            return
+        with Live(console=console, get_renderable=self.line, refresh_per_second=2):
+            yield
+
+
+def _words(value: Mapping[str, Any]) -> str:
+    fault = from_value({name: value[name] for name in ("id", "kind", "target", "at_ms", "lasts_ms", "settings")})
+    return f"{described(fault)} on {value['nodes'] or 'all'} for {fault.lasts_ms / 1000:.1f} s"
+
+
+def described(fault: Fault) -> str:
+    """In a few words."""
+    if fault.kind is Kind.SEVERAL:
+        return " + ".join(described(part) for part in fault.settings["parts"])
+    told = " ".join(f"{name}={what}" for name, what in fault.settings.items())
+    return f"{fault.kind} ({told}) {fault.target}" if told else f"{fault.kind} {fault.target}"
+
+
+def unavailability(kinds: Sequence[KindOfFault]) -> Table:
+    """What each kind of fault cost, in milliseconds."""
+    table = Table(
+        "fault", "count", "no send: p50", "p99", "max", "no poll: p50", "p99", "max", "to heal: p50", "p99", "max",
+        "not healed before the next",
+        title="unavailability, ms",
+    )  # fmt: skip
+
+    def three(of: Quantiles | None) -> tuple[str, ...]:
+        return ("-",) * 3 if of is None else (ms(of.p50), ms(of.p99), ms(of.most))
+
+    for kind in kinds:
+        counts = str(kind.count), str(kind.not_healed)
+        table.add_row(kind.kind, counts[0], *three(kind.sends), *three(kind.polls), *three(kind.heal), counts[1])
+    return table

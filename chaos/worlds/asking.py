@@ -1,0 +1,307 @@
+"""What a world of real processes learns and changes by requests alone: who leads, who is ready, looks at single nodes.
+
+`Asking` is the part of a `chaos.live.LiveWorld` that needs no more than each node's address. What changes the cluster's
+metadata it asks for as an administrator would; what is refused or not answered in time was no fault then.
+
+The looks are in the form that the checkers `leaders` and `metadata` read. No request tells a log's end: the high
+watermark stands for it. No request tells which offset of the metadata an image is of: `images` asks all nodes again
+until they agree, or until it has waited long enough, and so says only whether they converge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from random import Random
+from typing import Any, Final
+
+from chaos.generator import Key
+from chaos.nemesis import ClusterState, NodeId
+from chaos.workloads.clients import partition_of
+from kraftpy.client import Admin, NewTopic
+from kraftpy.client.admin_model import QuorumEndpoint
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic
+from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
+from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from kraftpy.testing.asking import ask
+
+ASK_SECONDS: Final = 20.0
+_LOOK_SECONDS: Final = 1.5
+_POLL_SECONDS: Final = 0.2
+_METADATA_VERSION: Final = 9
+_FETCH_VERSION: Final = 12  # the last that names topics
+_INTERNAL: Final = "__"
+
+
+class Asking:
+    """Requests to nodes at their addresses. `groups` are those whose coordinators a target may name."""
+
+    nodes: tuple[NodeId, ...]
+    groups: tuple[str, ...] = ("g",)
+
+    def address(self, node: NodeId) -> tuple[str, int]:
+        """Where this process reaches that node."""
+        raise NotImplementedError
+
+    def controller_address(self, node: NodeId) -> tuple[str, int]:
+        """Where the other nodes reach that node's controller listener."""
+        raise NotImplementedError
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """For clients in this process."""
+        return ",".join("{}:{}".format(*self.address(node)) for node in self.nodes)
+
+    # --- what is known of the cluster -----------------------------------------------------------------------------
+
+    async def state(self) -> ClusterState:
+        """What the nodes that answer know; of each partition, what is newest."""
+        answers = await self._of_all(lambda node: self._metadata(node))
+        newest: dict[Key, tuple[int, NodeId, tuple[NodeId, ...]]] = {}
+        for answer in answers.values():
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    key = f"{topic.name}-{each.partition_index}"
+                    known = newest.get(key)
+                    if known is None or each.leader_epoch > known[0]:
+                        newest[key] = (each.leader_epoch, each.leader_id, tuple(each.replica_nodes))
+        ours = {key: found for key, found in newest.items() if not key.startswith(_INTERNAL)}
+        quorums = await self._of_all(lambda node: self._quorum(node))
+        told = max((found for found in quorums.values() if found[1] >= 0), default=(-1, -1))
+        return ClusterState(
+            nodes=self.nodes,
+            controller=told[1] if told[1] in self.nodes else None,
+            leaders={key: leader for key, (_, leader, _) in ours.items() if leader in self.nodes},
+            replicas={key: replicas for key, (_, _, replicas) in ours.items()},
+            coordinators=await self._coordinators(),
+        )
+
+    async def _coordinators(self) -> dict[str, NodeId]:
+        found = {}
+        for group in self.groups:
+            request = FindCoordinatorRequest(key=group)
+            for node in self.nodes:
+                with contextlib.suppress(OSError, KafkaError):
+                    answer = await self._ask(node, ApiKey.FIND_COORDINATOR, 3, request)
+                    if answer.error_code == ErrorCode.NONE:
+                        found[group] = int(answer.node_id)
+                        break
+        return found
+
+    async def wait_ready(self, at_most_seconds: float) -> list[str]:
+        """Wait until every node serves and knows all others; what is not so in the end, a line each."""
+
+        def wrong(answers: Mapping[NodeId, MetadataResponse]) -> list[str]:
+            silent = [f"node {node} does not answer" for node in self.nodes if node not in answers]
+            for node, answer in answers.items():
+                known = {broker.node_id for broker in answer.brokers}
+                if missing := sorted(set(self.nodes) - known):
+                    silent.append(f"node {node} does not know {missing}")
+            return silent
+
+        return await self._until(at_most_seconds, wrong)
+
+    async def wait_in_sync(self, at_most_seconds: float) -> list[str]:
+        """Wait until every partition has a leader and all its replicas in sync; what is not so in the end."""
+
+        def wrong(answers: Mapping[NodeId, MetadataResponse]) -> list[str]:
+            late = [f"node {node} does not answer" for node in self.nodes if node not in answers]
+            for node, answer in answers.items():
+                for topic in answer.topics:
+                    late += [
+                        f"node {node} sees {topic.name}-{each.partition_index} with leader {each.leader_id}, "
+                        f"replicas {each.replica_nodes}, in sync {each.isr_nodes}"
+                        for each in topic.partitions
+                        if each.leader_id < 0 or set(each.isr_nodes) != set(each.replica_nodes)
+                    ]
+            return late
+
+        return await self._until(at_most_seconds, wrong)
+
+    async def _until(
+        self, at_most_seconds: float, wrong: Callable[[Mapping[NodeId, MetadataResponse]], list[str]]
+    ) -> list[str]:
+        deadline = time.monotonic() + at_most_seconds
+        while True:
+            found = wrong(await self._of_all(lambda node: self._metadata(node)))
+            if not found or time.monotonic() > deadline:
+                return found
+            await asyncio.sleep(_POLL_SECONDS)
+
+    # --- looks at one node ----------------------------------------------------------------------------------------
+
+    async def watermarks(self, node: NodeId, keys: Sequence[Key], at: Mapping[Key, int]) -> list[dict[str, Any]]:
+        """Of those partitions that this node leads, as it says; `at` are offsets that are known to be there.
+
+        Metadata say in which epoch it leads; the Fetch names that epoch, and is refused where it is another by then.
+        Raises OSError where it does not answer.
+        """
+        wanted = set(keys)
+        epochs: dict[str, dict[int, int]] = {}
+        for topic in (await self._metadata(node)).topics:
+            for each in topic.partitions:
+                if each.leader_id == node and f"{topic.name}-{each.partition_index}" in wanted:
+                    epochs.setdefault(topic.name, {})[each.partition_index] = each.leader_epoch
+        if not epochs:
+            return []
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            topics=[
+                FetchTopic(
+                    topic=topic,
+                    partitions=[
+                        FetchPartition(
+                            partition=index,
+                            current_leader_epoch=epoch,
+                            fetch_offset=at.get(f"{topic}-{index}", 0),
+                            partition_max_bytes=1,
+                        )
+                        for index, epoch in sorted(of.items())
+                    ],
+                )
+                for topic, of in sorted(epochs.items())
+            ],
+        )
+        answer = await self._ask(node, ApiKey.FETCH, _FETCH_VERSION, request)
+        return [
+            {
+                "node": node,
+                "key": f"{topic.topic}-{each.partition_index}",
+                "leader": True,
+                "leader_epoch": epochs[topic.topic][each.partition_index],
+                "log_start": each.log_start_offset,
+                "last_stable": each.last_stable_offset,
+                "high_watermark": each.high_watermark,
+                "log_end": each.high_watermark,
+            }
+            for topic in answer.responses
+            for each in topic.partitions
+            if each.error_code == ErrorCode.NONE
+        ]
+
+    async def controller(self, node: NodeId) -> dict[str, Any] | None:
+        """Whom this node takes for the controller, of which epoch; None where it knows none. Raises OSError."""
+        epoch, leader = await self._quorum(node)
+        return None if leader < 0 else {"node": node, "epoch": epoch, "controller": leader}
+
+    async def images(self, at_most_seconds: float) -> dict[NodeId, str]:
+        """A digest of what each node knows of topics, once all say the same; else what they say in the end."""
+        deadline = time.monotonic() + at_most_seconds
+        while True:
+            answers = await self._of_all(lambda node: self._metadata(node))
+            found = {node: _digest(answer) for node, answer in answers.items()}
+            if (len(found) == len(self.nodes) and len(set(found.values())) == 1) or time.monotonic() > deadline:
+                return found
+            await asyncio.sleep(_POLL_SECONDS)
+
+    # --- asking ---------------------------------------------------------------------------------------------------
+
+    async def _ask(self, node: NodeId, key: ApiKey, version: int, request: object) -> Any:
+        return await asyncio.to_thread(ask, self.address(node), key, version, request, timeout=_LOOK_SECONDS)
+
+    async def _metadata(self, node: NodeId) -> MetadataResponse:
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        answer: MetadataResponse = await self._ask(node, ApiKey.METADATA, _METADATA_VERSION, request)
+        return answer
+
+    async def _quorum(self, node: NodeId) -> tuple[int, NodeId]:
+        """Epoch and leader; -1 and -1 where it knows none."""
+        topic = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
+        answer = await self._ask(node, ApiKey.DESCRIBE_QUORUM, 0, DescribeQuorumRequest(topics=[topic]))
+        for found in answer.topics:
+            for each in found.partitions:
+                if each.error_code == ErrorCode.NONE:
+                    return int(each.leader_epoch), int(each.leader_id)
+        return -1, -1
+
+    async def _of_all(self, what: Callable[[NodeId], Coroutine[Any, Any, Any]]) -> dict[NodeId, Any]:
+        """The answers of the nodes that answer."""
+        answers = await asyncio.gather(*(what(node) for node in self.nodes), return_exceptions=True)
+        found: dict[NodeId, Any] = {}
+        for node, answer in zip(self.nodes, answers, strict=True):
+            if isinstance(answer, BaseException):
+                if not isinstance(answer, (OSError, KafkaError)):
+                    raise answer
+            else:
+                found[node] = answer
+        return found
+
+    async def _as_admin(self, what: Callable[[Admin], Coroutine[Any, Any, Any]]) -> None:
+        with contextlib.suppress(KafkaError, TimeoutError, OSError):
+            async with asyncio.timeout(ASK_SECONDS):
+                async with Admin(bootstrap_servers=self.bootstrap_servers, request_timeout_ms=5_000) as admin:
+                    await what(admin)
+
+    # --- what changes the metadata --------------------------------------------------------------------------------
+
+    async def move_leader(self, partition: str, seed: int) -> None:
+        """Put the replicas into another order, and have the first of them lead."""
+        await self.reassign(partition, seed)
+        moved = {partition_of(partition)}
+        await self._as_admin(lambda admin: admin.elect_leaders(moved))
+
+    async def reassign(self, partition: str, seed: int) -> None:
+        """Give the partition other replicas, two at least, in another order."""
+        chance = Random(seed)
+        replicas = chance.sample(self.nodes, k=chance.randint(min(2, len(self.nodes)), min(3, len(self.nodes))))
+        moves = {partition_of(partition): replicas}
+        await self._as_admin(lambda admin: admin.alter_partition_reassignments(moves))
+
+    async def create_topic(self, topic: str, partitions: int) -> None:
+        """Beside the workload's."""
+        new = NewTopic(name=topic, num_partitions=partitions, replication_factor=min(3, len(self.nodes)))
+        await self._as_admin(lambda admin: admin.create_topics([new]))
+
+    async def delete_topic(self, topic: str) -> None:
+        """One that `create_topic` made."""
+        await self._as_admin(lambda admin: admin.delete_topics([topic]))
+
+    async def set_voter(self, node: NodeId, voter: bool) -> None:
+        """Take the node out of the quorum, or into it."""
+        if voter:
+            host, port = self.controller_address(node)
+            endpoint = QuorumEndpoint(listener="CONTROLLER", host=host, port=port)
+            await self._as_admin(lambda admin: admin.add_raft_voter(node, [endpoint]))
+        else:
+            await self._as_admin(lambda admin: admin.remove_raft_voter(node))
+
+    async def restore_voters(self, at_most_seconds: float) -> list[NodeId]:
+        """Have every node vote again, each as soon as it has caught up; who does not in the end."""
+        deadline = time.monotonic() + at_most_seconds
+        while True:
+            missing = [*self.nodes]
+
+            async def look(admin: Admin, missing: list[NodeId] = missing) -> None:
+                described = await admin.describe_quorum()
+                missing[:] = sorted(set(self.nodes) - {voter.node_id for voter in described.voters})
+
+            await self._as_admin(look)
+            if not missing or time.monotonic() > deadline:
+                return missing
+            await self.set_voter(missing[0], True)
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+def _digest(answer: MetadataResponse) -> str:
+    """Of topics and partitions, in an order."""
+    rows = [
+        (
+            topic.name,
+            topic.error_code,
+            each.partition_index,
+            each.leader_id,
+            each.leader_epoch,
+            list(each.replica_nodes),
+            sorted(each.isr_nodes),
+        )
+        for topic in answer.topics
+        for each in topic.partitions
+    ]
+    return hashlib.sha256(repr(sorted(rows)).encode()).hexdigest()[:16]
