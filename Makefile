@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos-check chaos-sim test test-failures check format bench bench-failover sim compat image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-check chaos-sim test test-failures check format bench bench-failover sim compat image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 help:                ## this list
@@ -46,6 +46,9 @@ sim: $(VENV)/.dev    ## the quorum, replicas, compacted logs and power losses of
 
 chaos-sim: $(VENV)/.dev  ## whole clusters, simulated under faults: 200 seeds of five minutes
 	$(BIN)/python -m chaos sim --seeds 200
+
+chaos: $(VENV)/.dev  ## three nodes in network namespaces under load and 12 faults: root, Debian's iptables (a few minutes)
+	$(BIN)/python -m chaos run --world namespaces --faults 12
 
 chaos-check: $(VENV)/.dev  ## every checker over a history: make chaos-check FILE=history.jsonl
 	$(BIN)/python -m chaos check $(FILE)

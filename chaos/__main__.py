@@ -1,14 +1,13 @@
 """`python -m chaos`: judge a history, show it, make a sample of one, write it as Jepsen's EDN.
 
-    python -m chaos check history.jsonl     every checker, a table, exit status 1 if something must not be
-    python -m chaos sample history.jsonl    a history of the perfect Kafka, to try the others on
-    python -m chaos report history.jsonl    a page with plots, verdicts and what the faults cost: history.html
-    python -m chaos plan --seed 7           a schedule of faults
-    python -m chaos edn history.jsonl       Jepsen's history.edn on standard output
-    python -m chaos sim --seeds 100         simulated clusters under faults, one for each seed
-    python -m chaos sim --seed 7            one of them, and its history in seed-7.jsonl
-
-Left out: real worlds (namespaces, containers).
+python -m chaos check history.jsonl     every checker, a table, exit status 1 if something must not be
+python -m chaos sample history.jsonl    a history of the perfect Kafka, to try the others on
+python -m chaos report history.jsonl    a page with plots, verdicts and what the faults cost: history.html
+python -m chaos plan --seed 7           a schedule of faults
+python -m chaos edn history.jsonl       Jepsen's history.edn on standard output
+python -m chaos sim --seeds 100         simulated clusters under faults, one for each seed
+python -m chaos sim --seed 7            one of them, and its history in seed-7.jsonl
+python -m chaos run --faults 40         real processes under faults: `chaos.running`
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from chaos import checkers, edn, nemesis
 from chaos.checkers.verdict import Options
 from chaos.history import BadHistory, History, Op, read, to_line
 from chaos.reference.samples import SAMPLES
+from chaos.running import run_command
 
 
 def load(file: Path) -> list[Op]:
@@ -51,6 +51,9 @@ _FILE = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.group()
 def main() -> None:
     """Histories of a Kafka under faults."""
+
+
+main.add_command(run_command)
 
 
 @main.command("check")

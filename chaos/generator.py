@@ -76,9 +76,7 @@ class Idle:
 class KeyPool:
     """Keys in use, values for them, and how many each has had."""
 
-    def __init__(
-        self, chance: random.Random, size: int = 10, most_writes: int = 1024, topics: str = "t"
-    ) -> None:
+    def __init__(self, chance: random.Random, size: int = 10, most_writes: int = 1024, topics: str = "t") -> None:
         self._chance = chance
         self._topics = topics
         self._most_writes = most_writes
@@ -160,9 +158,7 @@ class LogCalls:
     def __init__(self, seed: int, options: LogOptions | None = None) -> None:
         self._chance = random.Random(seed)
         self._options = options or LogOptions()
-        self._pool = KeyPool(
-            self._chance, self._options.keys, self._options.most_writes_per_key, self._options.topics
-        )
+        self._pool = KeyPool(self._chance, self._options.keys, self._options.most_writes_per_key, self._options.topics)
         self._started: set[int] = set()
         self.offsets = Offsets()
 

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import signal
-import sys
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -35,7 +33,7 @@ from chaos.availability import KindOfFault, Quantiles, by_kind, outages
 from chaos.checkers.verdict import Options, Verdict
 from chaos.generator import Call, Calls, FinalPolls, GroupCalls, GroupOptions, LogCalls, LogOptions, Offsets
 from chaos.history import FAULT, HEAL, History, HistoryWriter, Key, Op, Type
-from chaos.nemesis import HARMS_DATA, SKIPPED, Fault, Kind, NodeId, Plan, World, from_value, schedule
+from chaos.nemesis import SKIPPED, Fault, Kind, NodeId, Plan, World, from_value, schedule
 from chaos.replica_logs import read_node
 from chaos.report import RUN, ms, render
 from chaos.terminal import show
@@ -421,7 +419,7 @@ class _Run:
         for node in self.world.nodes:
             keys = [key for key, replicas in state.replicas.items() if node in replicas]
             directory = await self.world.log_directory(node)
-            for reading in await asyncio.to_thread(lambda: list(read_node(directory, node, keys))):
+            for reading in await asyncio.to_thread(list, read_node(directory, node, keys)):
                 if reading.damage is None:
                     self.recorder.invoke(self.now_ns(), LOOKER + node, "replica", {"node": node})
                     self.recorder.complete(self.now_ns(), LOOKER + node, Type.OK, reading.value, final=True)
@@ -509,11 +507,11 @@ class Progress:
         """A line for what the nemesis did."""
         at = f"[dim]{op.time / 1e9:7.1f} s[/]"
         match op.f:
-            case nemesis.FAULT:
+            case name if name == FAULT:
                 return f"{at} {self.faults:3d} {_words(op.value)}"
-            case nemesis.HEAL:
+            case name if name == HEAL:
                 return f"{at}     healed"
-            case nemesis.SKIPPED:
+            case name if name == SKIPPED:
                 return f"{at}     nobody is {op.value['target']}"
             case "settled":
                 return f"{at}     all is in sync" if not op.value["wrong"] else f"{at}     [red]not in sync[/]"
@@ -563,16 +561,15 @@ def described(fault: Fault) -> str:
 
 def unavailability(kinds: Sequence[KindOfFault]) -> Table:
     """What each kind of fault cost, in milliseconds."""
-    table = Table(
-        "fault", "count", "no send: p50", "p99", "max", "no poll: p50", "p99", "max", "to heal: p50", "p99", "max",
-        "not healed before the next",
-        title="unavailability, ms",
-    )  # fmt: skip
+    table = Table(title="unavailability in ms: p50 / p99 / max")
+    for name in ("fault", "count", "no send", "no poll", "to heal", "not healed before the next"):
+        table.add_column(name, justify="left" if name == "fault" else "right")
 
-    def three(of: Quantiles | None) -> tuple[str, ...]:
-        return ("-",) * 3 if of is None else (ms(of.p50), ms(of.p99), ms(of.most))
+    def three(of: Quantiles | None) -> str:
+        return "-" if of is None else f"{ms(of.p50)} / {ms(of.p99)} / {ms(of.most)}"
 
     for kind in kinds:
-        counts = str(kind.count), str(kind.not_healed)
-        table.add_row(kind.kind, counts[0], *three(kind.sends), *three(kind.polls), *three(kind.heal), counts[1])
+        table.add_row(
+            kind.kind, str(kind.count), three(kind.sends), three(kind.polls), three(kind.heal), str(kind.not_healed)
+        )
     return table

@@ -31,6 +31,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             "No file system can be mounted here (that takes root, loop devices and mkfs.ext4): log directories failed "
             "in tests by being moved away, and by nothing else."
         )
+    namespacing = sys.modules.get("namespacing")
+    if namespacing is not None and namespacing.WHY_NOT is not None:
+        terminalreporter.write_line(f"No chaos run on real processes was tested: {namespacing.WHY_NOT}.")
 
 
 @pytest.fixture(scope="session")

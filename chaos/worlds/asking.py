@@ -14,11 +14,12 @@ import asyncio
 import contextlib
 import hashlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
-from chaos.generator import Key
+from chaos.history import Key
 from chaos.nemesis import ClusterState, NodeId
 from chaos.workloads.clients import partition_of
 from kraftpy.client import Admin, NewTopic
@@ -39,19 +40,19 @@ _FETCH_VERSION: Final = 12  # the last that names topics
 _INTERNAL: Final = "__"
 
 
-class Asking:
+class Asking(ABC):
     """Requests to nodes at their addresses. `groups` are those whose coordinators a target may name."""
 
     nodes: tuple[NodeId, ...]
     groups: tuple[str, ...] = ("g",)
 
+    @abstractmethod
     def address(self, node: NodeId) -> tuple[str, int]:
         """Where this process reaches that node."""
-        raise NotImplementedError
 
+    @abstractmethod
     def controller_address(self, node: NodeId) -> tuple[str, int]:
         """Where the other nodes reach that node's controller listener."""
-        raise NotImplementedError
 
     @property
     def bootstrap_servers(self) -> str:
@@ -147,7 +148,7 @@ class Asking:
         for topic in (await self._metadata(node)).topics:
             for each in topic.partitions:
                 if each.leader_id == node and f"{topic.name}-{each.partition_index}" in wanted:
-                    epochs.setdefault(topic.name, {})[each.partition_index] = each.leader_epoch
+                    epochs.setdefault(str(topic.name), {})[each.partition_index] = each.leader_epoch
         if not epochs:
             return []
         request = FetchRequest(

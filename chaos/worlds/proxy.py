@@ -139,7 +139,7 @@ def serve(queue: int, settings: int = 0, chance: Random | None = None) -> None:
         while True:
             at = line.next_at()
             timeout = None if at is None else max(0.0, at - time.monotonic())
-            readable, _, _ = select.select([kernel, settings], [], [], timeout)
+            readable, _, _ = select.select([kernel.fileno(), settings], [], [], timeout)
             if settings in readable:
                 more = os.read(settings, 4096)
                 if not more:
@@ -147,7 +147,7 @@ def serve(queue: int, settings: int = 0, chance: Random | None = None) -> None:
                 *lines, text = (text + more).split(b"\n")
                 for said in lines:
                     line.weather = Weather(**json.loads(said))
-            if kernel in readable:
+            if kernel.fileno() in readable:
                 _read(kernel, queue, line)
             for packet in line.due(time.monotonic()):
                 kernel.send(verdict(queue, packet, ACCEPT))

@@ -1,0 +1,83 @@
+"""`python -m chaos run`: a real cluster under load and faults, judged; see `chaos.live`.
+
+    python -m chaos run --world namespaces --faults 40 --seed 1
+    python -m chaos run --world namespaces --minutes 3 --kind kill --kind partition
+
+Each world is a line in `WORLDS`: what makes it, given a directory of its own and how many nodes it is to have.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chaos.nemesis import Kind
+
+if TYPE_CHECKING:
+    from chaos.live import LiveWorld
+
+
+def _namespaces(directory: Path, nodes: int) -> LiveWorld:
+    from chaos.worlds.namespaces import NamespacesWorld
+
+    return NamespacesWorld(directory, nodes=nodes)
+
+
+WORLDS: dict[str, Callable[[Path, int], LiveWorld]] = {"namespaces": _namespaces}
+
+
+def command_of(
+    world: str, seed: int, faults: int | None, minutes: float | None, nodes: int, kinds: tuple[str, ...]
+) -> str:
+    """The line that repeats a run."""
+    words = ["python", "-m", "chaos", "run", "--world", world, "--seed", str(seed)]
+    words += [] if faults is None else ["--faults", str(faults)]
+    words += [] if minutes is None else ["--minutes", f"{minutes:g}"]
+    words += [] if nodes == 3 else ["--nodes", str(nodes)]
+    return shlex.join([*words, *(word for kind in kinds for word in ("--kind", kind))])
+
+
+@click.command("run")
+@click.option("--world", type=click.Choice(sorted(WORLDS)), default="namespaces", show_default=True)
+@click.option("--seed", default=1, show_default=True, help="Of the workload and the faults.")
+@click.option("--faults", type=click.IntRange(min=1), help="End after so many.")
+@click.option("--minutes", type=click.FloatRange(min=0.1), help="End after so long.")
+@click.option("--nodes", type=click.IntRange(min=1, max=250), default=3, show_default=True)
+@click.option("--kind", "kinds", multiple=True, type=click.Choice([str(kind) for kind in Kind]), help="Only these.")
+@click.option("--rate", default=8.0, show_default=True, help="Calls of a client in a second, at most.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where history, page and logs go.")
+def run_command(
+    world: str,
+    seed: int,
+    faults: int | None,
+    minutes: float | None,
+    nodes: int,
+    kinds: tuple[str, ...],
+    rate: float,
+    out: Path | None,
+) -> None:
+    """Run a real cluster under load and faults. Exit status 1 if something is wrong."""
+    from chaos.live import Settings, run
+
+    if faults is None and minutes is None:
+        raise click.UsageError("say --faults, or --minutes, or both")
+    directory = out or Path("chaos-runs") / f"{world}-seed-{seed}"
+    settings = Settings(
+        seed=seed,
+        directory=directory,
+        command=command_of(world, seed, faults, minutes, nodes, kinds),
+        faults=faults,
+        minutes=minutes,
+        kinds=tuple(map(Kind, kinds)) or tuple(Kind),
+        calls_per_second=rate,
+    )
+    try:
+        outcome = run(WORLDS[world](directory, nodes), settings)
+    except RuntimeError as error:
+        raise click.ClickException(str(error)) from error
+    sys.exit(0 if outcome.is_good else 1)

@@ -1,0 +1,10 @@
+"""Whether this machine lets a test have network namespaces: root may, where iptables is installed."""
+
+from __future__ import annotations
+
+from mounting import CAN_MOUNT
+
+from chaos.worlds.namespaces import missing
+
+WHY_NOT = missing() if CAN_MOUNT else "no file system can be mounted here"
+"""None where it can."""
