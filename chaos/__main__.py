@@ -1,13 +1,16 @@
 """`python -m chaos`: judge a history, show it, make a sample of one, write it as Jepsen's EDN.
 
-python -m chaos check history.jsonl     every checker, a table, exit status 1 if something must not be
-python -m chaos sample history.jsonl    a history of the perfect Kafka, to try the others on
-python -m chaos report history.jsonl    a page with plots, verdicts and what the faults cost: history.html
-python -m chaos plan --seed 7           a schedule of faults
-python -m chaos edn history.jsonl       Jepsen's history.edn on standard output
-python -m chaos sim --seeds 100         simulated clusters under faults, one for each seed
-python -m chaos sim --seed 7            one of them, and its history in seed-7.jsonl
-python -m chaos run --faults 40         real processes under faults: `chaos.running`
+    python -m chaos check history.jsonl     every checker, a table, exit status 1 if something must not be
+    python -m chaos sample history.jsonl    a history of the perfect Kafka, to try the others on
+    python -m chaos report history.jsonl    a page with plots, verdicts and what the faults cost: history.html
+    python -m chaos plan --seed 7           a schedule of faults
+    python -m chaos edn history.jsonl       Jepsen's history.edn on standard output
+    python -m chaos sim --seeds 100         simulated clusters under faults, one for each seed
+    python -m chaos sim --known --fresh 50  seeds that once failed, and some that nobody has run
+    python -m chaos sim --seed 7            one of them, and its history in seed-7.jsonl
+    python -m chaos sim --seed 7 --trace    the same with its story: who did what, when
+    python -m chaos mutants                 the product broken in known ways: which seed catches each
+    python -m chaos run --faults 40         real processes under faults: `chaos.running`
 """
 
 from __future__ import annotations
@@ -131,19 +134,81 @@ def edn_command(file: Path, numbered: bool) -> None:
     click.echo(edn.for_jepsen(ops), nl=False)
 
 
+def _with_fixed_hashes() -> None:
+    """A seed is to mean the same in every process."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(sys.executable, [sys.executable, "-m", "chaos", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
+
+
 @main.command("sim")
 @click.option("--seeds", default=50, show_default=True, help="How many.")
 @click.option("--first", default=1, show_default=True, help="The first of them.")
+@click.option("--known", is_flag=True, help="Those that once failed, in place of these.")
+@click.option("--fresh", type=int, help="So many that nobody has run, in place of these, or besides the known ones.")
 @click.option("--seed", type=int, help="Only this one; its history is written to seed-N.jsonl.")
+@click.option("--faults", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its faults, from a file.")
+@click.option("--trace", is_flag=True, help="Tell its story.")
+@click.option("--log-lines", is_flag=True, help="And in it every line that a node logs.")
 @click.option("--minutes", default=5.0, show_default=True, help="Virtual minutes of faults and load.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
-def sim_command(seeds: int, first: int, seed: int | None, minutes: float, jobs: int) -> None:
+@click.option("--shrink", default=60, show_default=True, help="Most runs to find fewer faults, if it failed.")
+def sim_command(
+    seeds: int,
+    first: int,
+    known: bool,
+    fresh: int | None,
+    seed: int | None,
+    faults: Path | None,
+    trace: bool,
+    log_lines: bool,
+    minutes: float,
+    jobs: int,
+    shrink: int,
+) -> None:
     """Simulate clusters. Exit status 1 if a seed found something wrong; its line repeats it."""
-    if os.environ.get("PYTHONHASHSEED") != "0":  # a seed is to mean the same in every process
-        os.execve(sys.executable, [sys.executable, "-m", "chaos", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
-    from chaos.seeds import simulate, simulate_one
+    if seed is None and (faults is not None or trace or log_lines):
+        raise click.UsageError("--faults, --trace and --log-lines are for one --seed")
+    _with_fixed_hashes()
+    from chaos.seeds import Task, fresh_seeds, known_seeds, read_faults, simulate, simulate_one
 
-    sys.exit(0 if (simulate(first, seeds, minutes, jobs) if seed is None else simulate_one(seed, minutes)) else 1)
+    if seed is not None:
+        task = Task(seed=seed, minutes=minutes, faults=None if faults is None else read_faults(faults))
+        sys.exit(0 if simulate_one(task, trace=trace, log_lines=log_lines, shrink_runs=shrink) else 1)
+    tasks = [Task(seed=each["seed"], minutes=each["minutes"]) for each in known_seeds()] if known else []
+    if fresh is not None:
+        chosen = fresh_seeds(fresh)
+        click.echo(f"fresh seeds: --first {chosen.start} --seeds {fresh} --minutes {minutes:g}")
+        tasks += [Task(seed=each, minutes=minutes) for each in chosen]
+    elif not known:
+        tasks = [Task(seed=each, minutes=minutes) for each in range(first, first + seeds)]
+    sys.exit(0 if simulate(tasks, jobs, shrink_runs=shrink) else 1)
+
+
+@main.command("mutants")
+@click.option("--name", "names", multiple=True, help="Only this one. Repeatable.")
+@click.option("--list", "only_list", is_flag=True, help="Name them, and what was found last.")
+@click.option("--seeds", default=300, show_default=True, help="At most so many for each.")
+@click.option("--first", default=1, show_default=True, help="The first of them.")
+@click.option("--minutes", default=2.0, show_default=True, help="Virtual minutes of faults and load.")
+@click.option("--jobs", default=2, show_default=True, help="Processes.")
+@click.option("--write/--no-write", default=True, help="Write down what was found, for the table in chaos/MUTANTS.md.")
+def mutants_command(
+    names: tuple[str, ...], only_list: bool, seeds: int, first: int, minutes: float, jobs: int, write: bool
+) -> None:
+    """Break the product in known ways, and see that the simulation notices. Exit status 1 if one gets away."""
+    _with_fixed_hashes()
+    from chaos.mutants import MUTANTS, suite
+
+    if unknown := [name for name in names if name not in MUTANTS]:
+        raise click.UsageError(f"no mutant is called {unknown[0]}; they are {', '.join(MUTANTS)}")
+    if only_list:
+        suite.show(list(suite.read_caught().values()))
+        return
+    found = suite.hunt(names or tuple(MUTANTS), first=first, seeds=seeds, minutes=minutes, jobs=jobs)
+    suite.show(found)
+    if write:
+        suite.write_caught(found)
+    sys.exit(any(not caught.by for caught in found))
 
 
 if __name__ == "__main__":

@@ -1,64 +1,163 @@
-"""Many seeds in several processes, with progress; a line for each that found something, which repeats it."""
+"""Many seeds in several processes, with progress; a line for each that found something, which repeats it.
+
+What a seed found is put into words by `wrong`: anomalies by name, problems without their numbers. A seed that failed is
+shrunk (`chaos.shrink`) for as long as the first of those words remains; its faults are then in a file of their own.
+
+`known_seeds.jsonl` lists seeds that once found something. A seed means the same only while what is drawn from it does:
+those that no longer do what they did are seeds like any other, and cost nothing to keep.
+"""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import re
+import secrets
 import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from chaos import simulation
 from chaos.history import History, to_line
+from chaos.nemesis import Fault, from_value
+from chaos.shrink import shrink
 from chaos.simulation import Outcome
+from chaos.story import Story, print_story
 from chaos.terminal import show
+
+KNOWN_SEEDS = Path(__file__).parent / "known_seeds.jsonl"
+MOST_SHRUNK = 3
+"""Of many seeds, so many that failed are shrunk."""
 
 _console = Console(highlight=False, soft_wrap=True)
 
 
-def simulate(first: int, count: int, minutes: float, jobs: int) -> bool:
-    """Run seeds `first` to `first + count - 1`; whether all were good."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A run to make."""
+
+    seed: int
+    minutes: float
+    faults: tuple[Fault, ...] | None = None
+    """In place of those that the seed draws."""
+
+    @property
+    def command(self) -> str:
+        """What repeats it; the faults, if they are given, are in the file `faults_file` names."""
+        faults = "" if self.faults is None else f" --faults {self.faults_file}"
+        return f"python -m chaos sim --seed {self.seed} --minutes {self.minutes:g}{faults}"
+
+    @property
+    def faults_file(self) -> Path:
+        """Where its faults are written."""
+        return Path(f"seed-{self.seed}.faults.jsonl")
+
+
+def wrong(outcome: Outcome) -> list[str]:
+    """What was found, in a fixed order: names of anomalies, then problems without what differs from run to run."""
+    names = [name for verdict in outcome.verdicts for name in verdict.counts]
+    problems = [re.sub(r"\d+", "N", problem.partition(":")[0]) for problem in outcome.problems]
+    return list(dict.fromkeys([*names, *problems]))
+
+
+def read_faults(file: Path) -> tuple[Fault, ...]:
+    """A schedule, one JSON object a line, as `plan` and shrinking write it."""
+    with file.open(encoding="utf-8") as lines:
+        return tuple(from_value(json.loads(line)) for line in lines if line.strip())
+
+
+def known_seeds() -> list[dict[str, Any]]:
+    """The list: `seed`, `minutes`, `found` (in words), `since` (the version that found it)."""
+    with KNOWN_SEEDS.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines if line.strip()]
+
+
+def fresh_seeds(count: int) -> range:
+    """Seeds that nobody has run yet, very likely; their first one is to be printed."""
+    first = 1_000_000 + secrets.randbelow(1_000_000_000)
+    return range(first, first + count)
+
+
+def simulate(tasks: Sequence[Task], jobs: int, *, shrink_runs: int = 0) -> bool:
+    """Run them; whether all were good. Some of those that were not are shrunk, with at most so many runs each."""
     began = time.monotonic()
-    bad: list[Outcome] = []
+    bad: list[tuple[Task, Outcome]] = []
     virtual_seconds = 0.0
     operations = 0
-    tasks = [(seed, minutes) for seed in range(first, first + count)]
     columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with multiprocessing.get_context("spawn").Pool(jobs) as pool, Progress(*columns, console=_console) as progress:
-        bar = progress.add_task("seeds", total=count)
-        for outcome in pool.imap_unordered(_run, tasks):
+        bar = progress.add_task("seeds", total=len(tasks))
+        for task, outcome in pool.imap_unordered(_run, tasks):
             virtual_seconds += outcome.virtual_seconds
             operations += len(outcome.ops)
             if not outcome.is_good:
-                bad.append(outcome)
-                progress.console.print(_line(outcome, minutes))
+                bad.append((task, outcome))
+                progress.console.print(_line(task, outcome), markup=False)
             progress.advance(bar)
     seconds = time.monotonic() - began
     _console.print(
-        f"{count} seeds, {len(bad)} bad; {virtual_seconds / 60:.0f} virtual minutes in {seconds:.0f} s "
+        f"{len(tasks)} seeds, {len(bad)} bad; {virtual_seconds / 60:.0f} virtual minutes in {seconds:.0f} s "
         f"({virtual_seconds / seconds:.0f} times real time, {jobs} processes), {operations} lines of history"
     )
+    for task, outcome in bad[:MOST_SHRUNK] if shrink_runs else []:
+        shrink_seed(task, outcome, shrink_runs)
     return not bad
 
 
-def simulate_one(seed: int, minutes: float) -> bool:
+def simulate_one(task: Task, *, trace: bool = False, log_lines: bool = False, shrink_runs: int = 0) -> bool:
     """Run one seed, show what came of it, and write its history."""
-    outcome = _run((seed, minutes))
-    path = Path(f"seed-{seed}.jsonl")
+    story = Story(with_log_lines=log_lines) if trace or log_lines else None
+    outcome = simulation.run(task.seed, task.minutes, faults=task.faults, trace=story)
+    if story is not None:
+        print_story(_console, story.lines(outcome.ops, outcome.verdicts, outcome.problems))
+        _console.print()
+    path = Path(f"seed-{task.seed}.jsonl")
     path.write_text("".join(to_line(op) + "\n" for op in outcome.ops), encoding="utf-8")
     show(History(outcome.ops), outcome.verdicts, console=_console)
     for problem in outcome.problems:
         _console.print(f"[red]problem[/] {problem}", markup=True)
     _console.print(f"history: {path}")
+    if not outcome.is_good and shrink_runs:
+        shrink_seed(task, outcome, shrink_runs)
     return outcome.is_good
 
 
-def _run(task: tuple[int, float]) -> Outcome:
-    return simulation.run(*task)
+def shrink_seed(task: Task, outcome: Outcome, most_runs: int) -> None:
+    """Leave out of a seed's schedule what its first anomaly does not need; print and write down what is left."""
+    sought = wrong(outcome)[0]
+
+    def fails(faults: Sequence[Fault]) -> bool:
+        return sought in wrong(simulation.run(task.seed, task.minutes, faults=faults))
+
+    with _console.status(f"seed {task.seed}: shrinking {len(outcome.faults)} faults while {sought!r} remains"):
+        shrunk = shrink(outcome.faults, fails, most_runs=most_runs)
+    small = Task(seed=task.seed, minutes=task.minutes, faults=shrunk.faults)
+    write_faults(small.faults_file, shrunk.faults)
+    least = "none can go" if shrunk.is_minimal else f"as few as {most_runs} runs could tell"
+    _console.print(
+        f"seed {task.seed}: {sought} with {len(shrunk.faults)} of {len(outcome.faults)} faults ({least}; "
+        f"{shrunk.runs} runs): {small.command}",
+        markup=False,
+    )
+    for fault in shrunk.faults:
+        _console.print(f"  {json.dumps(fault.as_value())}", markup=False)
 
 
-def _line(outcome: Outcome, minutes: float) -> str:
-    wrong = [f"{name} {count}" for verdict in outcome.verdicts for name, count in verdict.counts.items()]
-    what = "; ".join([*wrong, *outcome.problems[:3]])
-    return f"seed {outcome.seed}: {what}: python -m chaos sim --seed {outcome.seed} --minutes {minutes:g}"
+def write_faults(file: Path, faults: Iterable[Fault]) -> None:
+    """As `read_faults` reads them."""
+    file.write_text("".join(json.dumps(fault.as_value()) + "\n" for fault in faults), encoding="utf-8")
+
+
+def _run(task: Task) -> tuple[Task, Outcome]:
+    return task, simulation.run(task.seed, task.minutes, faults=task.faults)
+
+
+def _line(task: Task, outcome: Outcome) -> str:
+    counted = [f"{name} {count}" for verdict in outcome.verdicts for name, count in verdict.counts.items()]
+    what = "; ".join([*counted, *outcome.problems[:3]])
+    return f"seed {outcome.seed}: {what}: {task.command}"

@@ -1,0 +1,10 @@
+"""The product, broken in known ways: what the simulation does not catch it cannot find in the real one either."""
+
+from __future__ import annotations
+
+from chaos.mutants import groups, metadata, replication, storage
+from chaos.mutants.mutant import Mutant
+
+MUTANTS: dict[str, Mutant] = {
+    mutant.name: mutant for part in (replication, storage, metadata, groups) for mutant in part.MUTANTS
+}

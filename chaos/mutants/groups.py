@@ -1,0 +1,92 @@
+"""Mutants of groups: members, generations, committed offsets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chaos.mutants.mutant import Mutant, replaced, wrapped
+from kraftpy.broker.coordinators import Coordinators
+from kraftpy.groups import offsets
+from kraftpy.groups.coordinator import GroupCoordinator
+from kraftpy.groups.rebalance import Rebalance
+from kraftpy.protocol.errors import ErrorCode
+
+_COMMITS = frozenset({"lost-commit", "stale-commit", "phantom-commit", "commit-falls"})
+
+
+def _replay_to_high_watermark(original: Any) -> Any:
+    async def replay(self: Any, shard: Any, end_offset: int) -> None:
+        await original(self, shard, min(end_offset, shard.replica.high_watermark))
+
+    return replay
+
+
+def _acknowledge_at_once(original: Any) -> Any:
+    def append(self: Any, shard: Any, effect: Any) -> ErrorCode:
+        found: ErrorCode | None = original(self, shard, effect)
+        if found is None:
+            shard.pending.pop()
+        return ErrorCode.NONE if found is None else found
+
+    return append
+
+
+def _any_generation(original: Any) -> Any:
+    def check_commit(message: Any, group: Any) -> ErrorCode:
+        error: ErrorCode = original(message, group)
+        is_stale = error in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
+        return ErrorCode.NONE if is_stale and group is not None else error
+
+    return check_commit
+
+
+def _same_generation(original: Any) -> Any:
+    def complete_join(self: Any, group: Any, turn: Any) -> None:
+        before = group.generation_id
+        if before <= 0:
+            original(self, group, turn)
+            return
+        group.generation_id -= 1
+        original(self, group, turn)
+        group.generation_id = max(group.generation_id, before)
+
+    return complete_join
+
+
+MUTANTS = (
+    Mutant(
+        name="offsets-not-replayed",
+        breaks="a new coordinator does not read the offsets that were committed at the one before it",
+        rule="35",
+        shows=_COMMITS | {"skipped-record", "undelivered"},
+        patches=(replaced(GroupCoordinator, "_replay_offset", lambda *_: None),),
+    ),
+    Mutant(
+        name="offsets-replayed-to-high-watermark",
+        breaks="a new coordinator reads only up to the high watermark it knows, which lags behind what was committed",
+        rule="11, 35",
+        shows=_COMMITS | {"skipped-record", "undelivered"},
+        patches=(wrapped(Coordinators, "_replay", _replay_to_high_watermark),),
+    ),
+    Mutant(
+        name="commit-acknowledged-at-once",
+        breaks="a commit is acknowledged when the coordinator has it, before its followers do",
+        rule="17, 35",
+        shows=_COMMITS | {"skipped-record", "undelivered"},
+        patches=(wrapped(Coordinators, "_append", _acknowledge_at_once),),
+    ),
+    Mutant(
+        name="commit-of-any-generation",
+        breaks="a member that was thrown out may still commit: what is committed goes back",
+        rule="34",
+        shows=_COMMITS,
+        patches=(wrapped(offsets, "check_commit", _any_generation),),
+    ),
+    Mutant(
+        name="generation-not-raised",
+        breaks="a rebalance does not begin a generation: who was left out and who took over both own a partition in it",
+        rule="34",
+        shows=_COMMITS | {"double-ownership"},
+        patches=(wrapped(Rebalance, "complete_join", _same_generation),),
+    ),
+)

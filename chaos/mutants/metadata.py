@@ -1,0 +1,175 @@
+"""Mutants of the quorum, of the controller, and of what brokers make of the metadata."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chaos.mutants.mutant import PROBLEM, Mutant, wrapped
+from kraftpy.broker.metadata import MetadataLog
+from kraftpy.metadata import brokers, elections
+from kraftpy.metadata.controller import MetadataStateMachine
+from kraftpy.metadata.raft import Raft
+from kraftpy.metadata.records import PartitionChanged
+
+_LOST = frozenset({"lost-write", "unseen", "inconsistent-offsets", "lost-on-node", "lost-tail", "replica-divergence"})
+_SPLIT = _LOST | {
+    PROBLEM, "image-divergence", "image-falls", "two-controllers", "controller-epoch-falls", "two-leaders",
+    "not-converged",
+}  # fmt: skip
+_DEAF_NODE, _DEAF_TO_EVERY = 2, 15
+
+
+def _elect_first_that_lives(original: Any) -> Any:
+    def elected(
+        partition: Any, wish: Any, rules: Any, topic: Any, replicas: Any, isr: Any, eligible: Any, last_known: Any,
+        offline: Any,
+    ) -> Any:  # fmt: skip
+        leader, is_unclean = original(partition, wish, rules, topic, replicas, isr, eligible, last_known, offline)
+        if leader == partition.leader or wish.prefers_first:
+            return leader, is_unclean
+        living = [replica for replica in replicas if replica in rules.active and replica not in offline]
+        return (living[0], False) if living else (leader, is_unclean)
+
+    return elected
+
+
+def _registered_clean(original: Any) -> Any:
+    def started(command: Any, image: Any, *, is_clean: bool) -> Any:
+        return original(command, image, is_clean=True)
+
+    return started
+
+
+def _stays_in_sync(original: Any) -> Any:
+    """A broker that comes back at once stays where it was in sync."""
+
+    def started(command: Any, image: Any, *, is_clean: bool) -> Any:
+        return [
+            record
+            for record in original(command, image, is_clean=True)
+            if image.topic(record.topic) is None
+            or command.broker_id not in image.topic(record.topic).partitions[record.partition].isr
+        ]
+
+    return started
+
+
+def _sent_is_stored(original: Any) -> Any:
+    def send_entries(self: Any, follower: Any) -> None:
+        original(self, follower)
+        self._matched(follower, follower.next_index - 1)
+
+    return send_entries
+
+
+def _drop_what_follows(original: Any) -> Any:
+    def harmless(self: Any, body: dict[str, Any]) -> dict[str, Any]:
+        safe: dict[str, Any] = original(self, body)
+        end = body["prevLogIdx"] + len(body["entries"])
+        if not safe["entries"] and self.log.first_index <= end < self.log.last_index and end >= self.commit_index:
+            return {**safe, "prevLogIdx": end, "prevLogTerm": self.log.term_at(end)}
+        return safe
+
+    return harmless
+
+
+def _sometimes_untold(original: Any) -> Any:
+    async def tell(self: Any, changes: Any) -> None:
+        if self._config.node_id == _DEAF_NODE and self._is_following:
+            notes = []
+            for note in changes.notes:
+                changed = note.applied is not None and any(
+                    isinstance(record, PartitionChanged) for record in note.applied.decision.records
+                )
+                self._changes_heard = getattr(self, "_changes_heard", 0) + changed
+                if not (changed and self._changes_heard % _DEAF_TO_EVERY == 0):
+                    notes.append(note)
+            changes = changes._replace(notes=notes)
+        await original(self, changes)
+
+    return tell
+
+
+class _Forgetful(MetadataStateMachine):
+    """Leaves out every so many changes of a partition."""
+
+    __slots__ = ("changes",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes = 0
+
+    def apply(self, index: int, term: int, data: bytes | memoryview) -> Any:
+        """As it is decided, but for what is left out."""
+        before = {(topic.topic_id, number): partition for topic, number, partition in self.image.partitions()}
+        applied = super().apply(index, term, data)
+        for record in applied.decision.records:
+            if isinstance(record, PartitionChanged):
+                self.changes += 1
+                topic = self.image.topic_by_id(record.topic_id)
+                if self.changes % _DEAF_TO_EVERY == 0 and topic is not None:
+                    topic.partitions[record.partition] = before[record.topic_id, record.partition]
+        return applied
+
+
+def _skip_on_one_node(original: Any) -> Any:
+    def new_machine(self: Any) -> Any:
+        machine = original(self)
+        if self._config.node_id == _DEAF_NODE:
+            machine.state = _Forgetful()
+        return machine
+
+    return new_machine
+
+
+MUTANTS = (
+    Mutant(
+        name="election-ignores-isr",
+        breaks="whoever lives and comes first among the replicas is elected, in sync or not",
+        rule="18",
+        shows=_LOST,
+        patches=(wrapped(elections, "_elected", _elect_first_that_lives),),
+    ),
+    Mutant(
+        name="unclean-stop-unnoticed",
+        breaks="a broker that lost what it had not synced stays in sync when it comes back",
+        rule="20",
+        shows=_LOST,
+        patches=(wrapped(brokers, "_started", _stays_in_sync),),
+    ),
+    Mutant(
+        name="unclean-stop-stays-eligible",
+        breaks="a broker that lost what it had not synced stays an eligible leader replica",
+        rule="18, 20",
+        shows=_LOST,
+        patches=(wrapped(brokers, "_started", _registered_clean),),
+    ),
+    Mutant(
+        name="quorum-counts-what-was-sent",
+        breaks="the quorum's leader counts an entry as stored by a voter once it is sent: cut off, it decides alone",
+        rule="46",
+        shows=_SPLIT,
+        patches=(wrapped(Raft, "_send_entries", _sent_is_stored),),
+    ),
+    Mutant(
+        name="quorum-drops-what-follows",
+        breaks="a voter drops all entries behind those that a message names, though they match (the library's D1)",
+        rule="46",
+        shows=_SPLIT,
+        patches=(wrapped(Raft, "_harmless", _drop_what_follows),),
+    ),
+    Mutant(
+        name="change-not-acted-on",
+        breaks="one broker does not act on every so many changes of a partition",
+        rule="metadata in order",
+        shows=_SPLIT,
+        patches=(wrapped(MetadataLog, "_tell", _sometimes_untold),),
+    ),
+    Mutant(
+        name="record-skipped",
+        breaks="one node's image lacks every so many changes of a partition",
+        rule="metadata in order",
+        shows=_SPLIT,
+        patches=(wrapped(MetadataLog, "_new_machine", _skip_on_one_node),),
+    ),
+)

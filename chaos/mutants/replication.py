@@ -1,0 +1,261 @@
+"""Mutants of replication: leaders, followers, high watermarks, in-sync replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from chaos.mutants.mutant import PROBLEM, Mutant, replaced, wrapped
+from kraftpy.broker.replica import NEVER, Records, Replica
+from kraftpy.log import partition_log
+from kraftpy.log.partition_log import LogSlice, PartitionLog
+from kraftpy.log.producers import ProducerStates
+from kraftpy.metadata import partitions
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.replication.events import HighWatermarkAdvanced, LeaderEffect
+from kraftpy.replication.follower import Follower
+from kraftpy.replication.leader import Leader
+
+_LOST = frozenset({"lost-write", "unseen", "inconsistent-offsets", "lost-on-node", "lost-tail"})
+"""What was acknowledged is gone, whoever notices first."""
+_PARTED = _LOST | {"replica-divergence", "log-matching", "epoch-order"}
+
+
+def _acknowledge_at_once(original: Any) -> Any:
+    def outcome(self: Any, end_offset: int, leadership: int) -> ErrorCode:
+        found: ErrorCode | None = original(self, end_offset, leadership)
+        return ErrorCode.NONE if found is None else found
+
+    return outcome
+
+
+def _acknowledge_in_any_leadership(original: Any) -> Any:
+    def outcome(self: Any, end_offset: int, leadership: int) -> ErrorCode | None:
+        found: ErrorCode | None = original(self, end_offset, self.leadership)
+        return found
+
+    return outcome
+
+
+def _follow_from_high_watermark(original: Any) -> Any:
+    def follow(self: Any, *arguments: Any) -> bool:
+        is_news: bool = original(self, *arguments)
+        if is_news and not self.is_being_cut and self.high_watermark < self.log_end_offset:
+            self._begin_truncation(self.high_watermark, start_over=False)
+        return is_news
+
+    return follow
+
+
+def _advance_by_count(self: Any, now: int) -> Sequence[LeaderEffect]:
+    """The high watermark is what so many replicas have as min.insync.replicas asks for, whoever they are."""
+    if self.is_under_min_isr:
+        return ()
+    own = self.log_end_offset if self._synced_end_offset is None else min(self.log_end_offset, self._synced_end_offset)
+    ends = sorted([own, *(follower.log_end_offset for follower in self._followers.values())], reverse=True)
+    offset = ends[self.effective_min_isr - 1]
+    if offset <= self.high_watermark:
+        return ()
+    self.high_watermark = offset
+    return (HighWatermarkAdvanced(offset=offset),)
+
+
+def _count_the_proposal(self: Any) -> None:
+    """Who is proposed to be dropped is dropped at once."""
+    members = frozenset(self.state.isr)
+    if self._proposal is not None:
+        members = frozenset(broker_id for broker_id, _ in self._proposal.isr)
+    self.maximal_isr = members
+    for follower in self._followers.values():
+        follower.counts = follower.broker_id in members
+
+
+def _read_uncommitted(
+    self: Any, offset: int, max_bytes: int, *, read_committed: bool, min_one_batch: bool, slice_from: int = NEVER
+) -> Records:
+    read = self._read(offset, max_bytes, None, min_one_batch, slice_from)
+    return Records(read if isinstance(read, LogSlice) else read.records, [])
+
+
+def _has_registered(self: Any, follower: Any) -> bool:
+    return follower.broker_id in self._brokers
+
+
+def _check_follower_alone(original: Any) -> Any:
+    def check_follower(self: Any, broker_id: int, broker_epoch: int) -> Any:
+        return original(self, broker_id, -1)
+
+    return check_follower
+
+
+def _without_broker_epochs(original: Any) -> Any:
+    def checked(change: Any, *others: Any) -> Any:
+        unchecked = tuple(replace(member, broker_epoch=-1) for member in change.isr)
+        return original(replace(change, isr=unchecked), *others)
+
+    return checked
+
+
+def _answered_whatever_was_asked(original: Any) -> Any:
+    def answered(self: Any, asked: Any, answer: Any, now: int) -> Any:
+        return original(self, self._position(), answer, now)
+
+    return answered
+
+
+def _copies_from_anywhere(original: Any) -> Any:
+    def fitting(records: memoryview, log_end_offset: int, last_epoch: int, leader_epoch: int) -> Any:
+        return original(records, 0, -1, leader_epoch)
+
+    return fitting
+
+
+def _copies_of_any_epoch(original: Any) -> Any:
+    def fitting(records: memoryview, log_end_offset: int, last_epoch: int, leader_epoch: int) -> Any:
+        return original(records, log_end_offset, last_epoch, -1)
+
+    return fitting
+
+
+def _copy_without_producers(original: Any) -> Any:
+    def append_copies(self: Any, *arguments: Any) -> Any:
+        known, self.producers = self.producers, ProducerStates()
+        try:
+            return original(self, *arguments)
+        finally:
+            self.producers = known
+
+    return append_copies
+
+
+MUTANTS = (
+    Mutant(
+        name="acknowledged-at-once",
+        breaks="acks=all is answered when the leader has the records, before the high watermark",
+        rule="17",
+        shows=_LOST,
+        patches=(wrapped(Replica, "outcome", _acknowledge_at_once),),
+    ),
+    Mutant(
+        name="acknowledged-by-another-leadership",
+        breaks="a leader that was deposed and leads again acknowledges what it was asked to write before",
+        rule="17",
+        shows=_LOST,
+        patches=(wrapped(Replica, "outcome", _acknowledge_in_any_leadership),),
+    ),
+    Mutant(
+        name="never-truncated",
+        breaks="nobody asks where two logs part: a follower keeps what its new leader never had",
+        rule="3, 4",
+        shows=_PARTED,
+        patches=(replaced(Replica, "diverging_epoch", lambda *_: None),),
+    ),
+    Mutant(
+        name="truncated-to-high-watermark",
+        breaks="who begins to follow cuts its log at its high watermark (before KIP-101)",
+        rule="4",
+        shows=_PARTED,
+        patches=(wrapped(Replica, "follow", _follow_from_high_watermark),),
+    ),
+    Mutant(
+        name="high-watermark-by-count",
+        breaks="the high watermark counts any replicas, in sync or not, if they are as many as the minimum",
+        rule="9",
+        shows=_LOST,
+        patches=(replaced(Leader, "_advance", _advance_by_count),),
+    ),
+    Mutant(
+        name="high-watermark-over-shrunk-isr",
+        breaks="who is proposed to leave the ISR no longer counts, before the quorum has agreed",
+        rule="9, 14",
+        shows=_LOST,
+        patches=(replaced(Leader, "_count", _count_the_proposal),),
+    ),
+    Mutant(
+        name="min-insync-ignored",
+        breaks="acks=all is accepted and acknowledged with fewer in sync than min.insync.replicas",
+        rule="9, 17",
+        shows=_LOST,
+        patches=(
+            replaced(Leader, "is_under_min_isr", property(lambda self: False)),  # type: ignore[arg-type]
+            replaced(Leader, "has_enough_acks", property(lambda self: True)),  # type: ignore[arg-type]
+        ),
+    ),
+    Mutant(
+        name="uncommitted-served",
+        breaks="a leader serves consumers beyond the high watermark",
+        rule="10",
+        shows=_LOST | {"nonmonotonic-poll", "int-nonmonotonic-poll", "poll-skip", "int-poll-skip"},
+        patches=(replaced(Replica, "read", _read_uncommitted),),
+    ),
+    Mutant(
+        name="leader-epoch-ignored",
+        breaks="a fetch with a leader epoch that is over, or not known yet, is answered",
+        rule="6",
+        shows=_PARTED,
+        patches=(replaced(Replica, "check_leader_epoch", lambda *_: None),),
+    ),
+    Mutant(
+        name="in-sync-at-the-first-fetch",
+        breaks="a follower joins the ISR before it has reached the high watermark and the leader epoch's start",
+        rule="13",
+        shows=_LOST,
+        patches=(replaced(Leader, "_may_join_isr", lambda self, follower: self._is_eligible(follower)),),
+    ),
+    Mutant(
+        name="in-sync-before-epoch-start",
+        breaks="a follower joins the ISR at the high watermark a new leader happens to know, before its epoch's start",
+        rule="13",
+        shows=_LOST,
+        patches=(
+            replaced(
+                Leader,
+                "_may_join_isr",
+                lambda self, follower: follower.log_end_offset >= self.high_watermark and self._is_eligible(follower),
+            ),
+        ),
+    ),
+    Mutant(
+        name="broker-epoch-ignored",
+        breaks="a broker that was started again joins the ISR by what it had before (before KIP-903)",
+        rule="13, 15",
+        shows=_LOST,
+        patches=(
+            wrapped(partitions, "_checked_isr", _without_broker_epochs),
+            wrapped(Leader, "check_follower", _check_follower_alone),
+            replaced(Leader, "_is_eligible", _has_registered),
+        ),
+    ),
+    Mutant(
+        name="appended-anywhere",
+        breaks="a follower takes an answer to a fetch from where its log no longer ends",
+        rule="7",
+        shows=_PARTED | {PROBLEM},
+        patches=(
+            wrapped(Follower, "answered", _answered_whatever_was_asked),
+            wrapped(partition_log, "fitting_copies", _copies_from_anywhere),
+        ),
+    ),
+    Mutant(
+        name="copies-of-a-later-epoch",
+        breaks="a follower takes batches of a later leader epoch than it asked for (KAFKA-18723)",
+        rule="8",
+        shows=_PARTED,
+        patches=(wrapped(partition_log, "fitting_copies", _copies_of_any_epoch),),
+    ),
+    Mutant(
+        name="sequences-ignored",
+        breaks="a leader appends whatever a producer sends, of any epoch and sequence",
+        rule="23",
+        shows=frozenset({"duplicate", "nonmonotonic-send", "int-nonmonotonic-send"}),
+        patches=(replaced(ProducerStates, "check", lambda *_: None),),
+    ),
+    Mutant(
+        name="sequences-not-copied",
+        breaks="followers do not learn producers' sequences: after a failover a repeated batch is new",
+        rule="25",
+        shows=frozenset({"duplicate", "nonmonotonic-send", "int-nonmonotonic-send"}),
+        patches=(wrapped(PartitionLog, "_append_copies", _copy_without_producers),),
+    ),
+)

@@ -1,0 +1,121 @@
+"""Mutants of the disk: what is synced, and what a start makes of what it finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chaos.mutants.mutant import PROBLEM, Mutant, Patch, replaced, wrapped
+from kraftpy.log import scanning
+from kraftpy.log.epochs import LeaderEpochs
+from kraftpy.log.flushing import FlushJob
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.metadata.journal import Journal
+
+_LOST = frozenset({"lost-write", "unseen", "inconsistent-offsets", "lost-on-node", "lost-tail", "replica-divergence"})
+
+
+class _Unsynced:
+    """A file whose syncs do nothing."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def write(self, position: int, data: Any) -> Any:
+        """As the file."""
+        return self._file.write(position, data)
+
+    def sync(self) -> None:
+        """Nothing."""
+
+
+class _Matches:
+    """A checksum that is equal to every other."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _sync_no_log(original: Any) -> Any:
+    def run(self: Any) -> None:
+        for log in self.logs:
+            log.close()
+        self.logs = []
+        original(self)
+
+    return run
+
+
+def _sync_no_entries(original: Any) -> Any:
+    def sync_entries(self: Any) -> None:
+        file, self._file = self._file, _Unsynced(self._file)
+        try:
+            original(self)
+        finally:
+            self._file = file
+
+    return sync_entries
+
+
+def _keep_vote_in_memory(self: Any, vote: Any) -> None:
+    self._vote = vote
+
+
+def _open_at_recovery_point(original: Any) -> Any:
+    def open_log(*arguments: Any, **named: Any) -> Any:
+        log = original(*arguments, **named)
+        point = named.get("recovery_point", 0)
+        if not log.report.clean and log.log_start_offset <= point < log.log_end_offset:
+            log.truncate_to(point)
+        return log
+
+    return open_log
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="log-not-synced",
+        breaks="what kraftpy.flush.before.ack has synced before it is acknowledged is not synced",
+        rule="43",
+        shows=_LOST,
+        patches=(wrapped(FlushJob, "run", _sync_no_log),),
+    ),
+    Mutant(
+        name="quorum-journal-not-synced",
+        breaks="entries of the quorum's journal are counted as durable when they are written",
+        rule="46",
+        shows=_LOST | {PROBLEM, "not-converged", "image-divergence", "two-leaders"},
+        patches=(wrapped(Journal, "_sync_entries", _sync_no_entries),),
+    ),
+    Mutant(
+        name="vote-forgotten",
+        breaks="the quorum's term and vote are not written down: a node that restarts votes twice in a term",
+        rule="46",
+        shows=_LOST | {PROBLEM, "two-controllers", "controller-epoch-falls", "image-divergence", "not-converged"},
+        patches=(replaced(Journal, "_write_vote", _keep_vote_in_memory),),
+    ),
+    Mutant(
+        name="torn-tail-kept",
+        breaks="recovery believes batches' headers: a batch of which a part was lost stays in the log",
+        rule="44",
+        shows=_LOST | {PROBLEM, "epoch-order", "log-matching"},
+        patches=(replaced(scanning, "crc32c", lambda *_: _Matches()),),
+    ),
+    Mutant(
+        name="recovered-to-recovery-point",
+        breaks="recovery cuts the log at the last checkpoint's recovery point instead of reading on",
+        rule="44",
+        shows=_LOST,
+        patches=(
+            Patch(owner=PartitionLog, name="open", replaced_by=lambda it: staticmethod(_open_at_recovery_point(it))),
+        ),
+    ),
+    Mutant(
+        name="epochs-not-truncated",
+        breaks="a truncation leaves the leader epochs of what it cut in the epoch cache",
+        rule="5",
+        shows=_LOST | {"epoch-order", "log-matching", "not-converged", PROBLEM},
+        patches=(replaced(LeaderEpochs, "truncate_from_end", lambda *_: None),),
+    ),
+)

@@ -1,0 +1,174 @@
+"""Runs seeds against each mutant until one catches it, and writes down which.
+
+`caught.jsonl` holds what was found last of each mutant, and MUTANTS.md is made of it: both are written here, and held
+against the list of mutants by a test, which also runs some of the seeds again.
+
+A mutant is caught by an anomaly that it should show (`Mutant.shows`), not by whatever else goes wrong meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing.pool import Pool
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from chaos import simulation
+from chaos.mutants import MUTANTS
+from chaos.mutants.mutant import PROBLEM
+from chaos.simulation import Outcome
+
+CAUGHT = Path(__file__).parent / "caught.jsonl"
+TABLE = Path(__file__).parent.parent / "MUTANTS.md"
+
+NOT_MUTANTS = ""
+
+_console = Console(highlight=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caught:
+    """What became of a mutant."""
+
+    mutant: str
+    by: tuple[str, ...]
+    """Anomalies; none: it got away."""
+    seed: int
+    """That caught it; the last one tried, if none did."""
+    seeds: int
+    """Tried."""
+    minutes: float
+    cpu_seconds: float
+    """Of all these seeds."""
+
+    @property
+    def command(self) -> str:
+        """What repeats it."""
+        return f"python -m chaos mutants --name {self.mutant} --first {self.seed} --seeds 1 --minutes {self.minutes:g}"
+
+
+def anomalies(outcome: Outcome) -> set[str]:
+    """By name; `PROBLEM` for what is wrong besides."""
+    return {name for verdict in outcome.verdicts for name in verdict.counts} | (
+        {PROBLEM} if outcome.problems else set()
+    )
+
+
+def run_mutant(name: str, seed: int, minutes: float) -> Outcome:
+    """A seed with the product broken."""
+    with MUTANTS[name].applied():
+        return simulation.run(seed, minutes)
+
+
+def hunt(names: Sequence[str], *, first: int, seeds: int, minutes: float, jobs: int) -> list[Caught]:
+    """Run seeds from `first` on against each of them, until it is caught."""
+    found: list[Caught] = []
+    columns = (TextColumn("{task.description:36}"), BarColumn(), MofNCompleteColumn(), TextColumn("seeds"))
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool, Progress(*columns, console=_console) as progress:
+        for name in names:
+            bar = progress.add_task(name, total=seeds)
+            caught = _hunt_one(pool, name, range(first, first + seeds), minutes, jobs, progress, bar)
+            found.append(caught)
+            progress.remove_task(bar)
+            what = f"caught by {', '.join(caught.by)} at seed {caught.seed}" if caught.by else "[red]got away[/]"
+            progress.console.print(f"{name}: {what} ({caught.seeds} seeds, {caught.cpu_seconds:.0f} s)")
+    return found
+
+
+def _hunt_one(
+    pool: Pool, name: str, seeds: range, minutes: float, jobs: int, progress: Progress, bar: TaskID
+) -> Caught:
+    """As many seeds at a time as there are processes; the lowest of those that catch it counts."""
+    cpu_seconds, tried = 0.0, 0
+    for start in range(0, len(seeds), jobs):
+        together = [(name, seed, minutes) for seed in seeds[start : start + jobs]]
+        hits: list[tuple[int, tuple[str, ...]]] = []
+        for seed, by, seconds in pool.imap(_try, together):
+            cpu_seconds += seconds
+            tried += 1
+            progress.advance(bar)
+            if by:
+                hits.append((seed, by))
+        if hits:
+            seed, by = hits[0]
+            return Caught(
+                mutant=name, by=by, seed=seed, seeds=tried, minutes=minutes, cpu_seconds=round(cpu_seconds, 1)
+            )
+    return Caught(mutant=name, by=(), seed=seeds[-1], seeds=tried, minutes=minutes, cpu_seconds=round(cpu_seconds, 1))
+
+
+def _try(task: tuple[str, int, float]) -> tuple[int, tuple[str, ...], float]:
+    name, seed, minutes = task
+    began = time.process_time()
+    by = tuple(sorted(anomalies(run_mutant(name, seed, minutes)) & MUTANTS[name].shows))
+    return seed, by, time.process_time() - began
+
+
+# --- what was found ---
+
+
+def read_caught() -> dict[str, Caught]:
+    """What was found last, by mutant."""
+    if not CAUGHT.exists():
+        return {}
+    lines = [json.loads(line) for line in CAUGHT.read_text(encoding="utf-8").splitlines()]
+    return {line["mutant"]: Caught(**{**line, "by": tuple(line["by"])}) for line in lines}
+
+
+def write_caught(found: Iterable[Caught]) -> None:
+    """Take over what was found, and make the table anew. Mutants that are no more are left out."""
+    known = read_caught() | {caught.mutant: caught for caught in found}
+    kept = [known[name] for name in MUTANTS if name in known]
+    CAUGHT.write_text("".join(json.dumps(asdict(caught)) + "\n" for caught in kept), encoding="utf-8")
+    TABLE.write_text(as_markdown(kept), encoding="utf-8")
+
+
+_HEAD = """# Mutants
+
+Each breaks the product in one known way ([mutants/](mutants)); seeds are run until one shows an anomaly that is its
+proof. Rules are those that the product's modules speak of. Written by `python -m chaos mutants`, which repeats one with
+`--name NAME --first SEED --seeds 1 --minutes MINUTES`. A row's seed is of the day it was found: what a seed draws
+changes when the simulation does.
+
+| mutant | what it breaks | rule | caught by | seed | minutes | seeds tried | CPU s |
+|---|---|---|---|---|---|---|---|
+"""
+
+
+def as_markdown(found: Sequence[Caught]) -> str:
+    """The table, and below it what was tried and is no mutant."""
+    rows = []
+    for caught in found:
+        mutant = MUTANTS[caught.mutant]
+        by = ", ".join(caught.by) or "**nothing**"
+        seed = str(caught.seed) if caught.by else "-"
+        rows.append(
+            f"| {mutant.name} | {mutant.breaks} | {mutant.rule} | {by} | {seed} | {caught.minutes:g} | {caught.seeds} "
+            f"| {caught.cpu_seconds:.0f} |\n"
+        )
+    return _HEAD + "".join(rows) + NOT_MUTANTS
+
+
+def show(found: Sequence[Caught]) -> None:
+    """As a table for a terminal."""
+    table = Table("mutant", "caught by", "seed", "seeds", "CPU s", "what it breaks")
+    for caught in found:
+        by = "\n".join(caught.by) or "[red]nothing[/]"
+        breaks = MUTANTS[caught.mutant].breaks
+        table.add_row(
+            caught.mutant,
+            by,
+            str(caught.seed),
+            str(caught.seeds),
+            f"{caught.cpu_seconds:.0f}",
+            breaks,
+            end_section=True,
+        )
+    _console.print(table)

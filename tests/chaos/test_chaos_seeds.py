@@ -1,0 +1,83 @@
+"""Seeds: the list of those that once failed, faults in files, and the commands that repeat a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chaos.checkers.verdict import Verdict
+from chaos.nemesis import Kind, Plan, schedule
+from chaos.seeds import Task, fresh_seeds, known_seeds, read_faults, write_faults, wrong
+from chaos.simulation import Outcome
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_known_seeds_say_what_they_found_and_none_is_twice_there() -> None:
+    known = known_seeds()
+    assert known
+    for each in known:
+        assert each.keys() == {"seed", "minutes", "found", "since"}
+        assert each["found"]
+        assert 0 < each["minutes"] <= 5
+    assert len({(each["seed"], each["minutes"]) for each in known}) == len(known)
+
+
+def test_fresh_seeds_are_others_each_time_and_none_of_the_known() -> None:
+    one, other = fresh_seeds(50), fresh_seeds(50)
+    assert len(one) == 50
+    assert one != other
+    assert not {each["seed"] for each in known_seeds()}.intersection(one)
+
+
+def test_faults_survive_their_file(tmp_path: Path) -> None:
+    faults = schedule(7, Plan(kinds=tuple(Kind), duration_ms=300_000))
+    assert any(fault.kind is Kind.SEVERAL for fault in faults)
+    write_faults(tmp_path / "faults.jsonl", faults)
+    assert list(read_faults(tmp_path / "faults.jsonl")) == faults
+
+
+def test_what_is_wrong_has_names_without_what_differs_from_run_to_run() -> None:
+    log = Verdict("log")
+    log.counts.update({"lost-write": 3, "unseen": 1})
+    problems = ["node2 ended: KeyError(7)", "node1 ended: OSError(28)", "a client hangs"]
+    outcome = Outcome(5, verdicts=[Verdict("groups"), log], problems=problems)
+    assert wrong(outcome) == ["lost-write", "unseen", "nodeN ended", "a client hangs"]
+
+
+@pytest.mark.parametrize(
+    ("faults", "expected"),
+    [
+        (None, "python -m chaos sim --seed 5 --minutes 0.5"),
+        ((), "python -m chaos sim --seed 5 --minutes 0.5 --faults seed-5.faults.jsonl"),
+    ],
+)
+def test_a_task_says_what_repeats_it(faults: tuple[()] | None, expected: str) -> None:
+    assert Task(seed=5, minutes=0.5, faults=faults).command == expected
+
+
+def test_a_seed_is_told_as_a_story_with_faults_from_a_file(tmp_path: Path) -> None:
+    faults = [fault for fault in schedule(3, Plan(kinds=(Kind.KILL,), duration_ms=30_000)) if fault.at_ms < 12_000]
+    write_faults(tmp_path / "faults.jsonl", faults)
+    command = [sys.executable, "-m", "chaos", "sim", "--seed", "3", "--minutes", "0.4"]
+    done = subprocess.run(
+        [*command, "--faults", "faults.jsonl", "--trace"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nemesis   fault" in done.stdout
+    assert "is not running" in done.stdout
+    assert "sends: " in done.stdout
+    ops = [json.loads(line) for line in (tmp_path / "seed-3.jsonl").read_text(encoding="utf-8").splitlines()]
+    begun = [op["value"]["id"] for op in ops if op["process"] == "nemesis" and op["f"] == "fault"]
+    assert begun == [fault.id for fault in faults]
