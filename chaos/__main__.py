@@ -11,6 +11,8 @@
     python -m chaos sim --seed 7 --trace    the same with its story: who did what, when
     python -m chaos mutants                 the product broken in known ways: which seed catches each
     python -m chaos run --faults 40         real processes under faults: `chaos.running`
+
+What finds something wrong ends with status 1.
 """
 
 from __future__ import annotations
