@@ -3,15 +3,118 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Callable, Coroutine, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from kraftpy.testing.faults import Fault, Faulty, Nodes
+from kraftpy.testing.rules import Hit
 
 if TYPE_CHECKING:
     from kraftpy.testing.nodes import Cluster
 
+P = ParamSpec("P")
+
+
+class AsyncFault:
+    """A `Fault` whose methods are coroutines; its `async with` block heals it."""
+
+    def __init__(self, blocking: Fault) -> None:
+        self.blocking = blocking
+        """The fault itself."""
+
+    async def __aenter__(self) -> AsyncFault:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.heal()
+
+    def __repr__(self) -> str:
+        return repr(self.blocking)
+
+    async def heal(self) -> None:
+        """As `Fault.heal`."""
+        await asyncio.to_thread(self.blocking.heal)
+
+    async def wait(self, hits: int = 1, timeout: float = 30.0) -> None:  # noqa: ASYNC109 - handed on
+        """As `Fault.wait`."""
+        await asyncio.to_thread(self.blocking.wait, hits, timeout)
+
+    @property
+    def is_over(self) -> bool:
+        """As `Fault.is_over`."""
+        return self.blocking.is_over
+
+    @property
+    def hits(self) -> list[Hit]:
+        """As `Fault.hits`."""
+        return self.blocking.hits
+
+
+Entered = TypeVar("Entered", bound=AsyncFault)
+
+
+class Pending(Coroutine[Any, Any, Entered], Generic[Entered]):
+    """A coroutine that gives something to enter: it may be awaited, or entered at once by `async with`."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Entered]) -> None:
+        self._coroutine = coroutine
+        self._entered: Entered | None = None
+
+    def __await__(self) -> Generator[Any, Any, Entered]:
+        return self._coroutine.__await__()
+
+    def send(self, value: Any, /) -> Any:
+        """As of any coroutine."""
+        return self._coroutine.send(value)
+
+    def throw(self, *args: Any) -> Any:
+        """As of any coroutine."""
+        return self._coroutine.throw(*args)
+
+    def close(self) -> None:
+        """As of any coroutine."""
+        self._coroutine.close()
+
+    async def __aenter__(self) -> Entered:
+        self._entered = await self._coroutine
+        await self._entered.__aenter__()
+        return self._entered
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._entered is not None
+        await self._entered.__aexit__(kind, error, trace)
+
+
+def _fault(begin: Callable[[], Fault]) -> Pending[AsyncFault]:
+    async def in_a_thread() -> AsyncFault:
+        return AsyncFault(await asyncio.to_thread(begin))
+
+    return Pending(in_a_thread())
+
+
+def _begins(
+    method: Callable[Concatenate[Any, P], Fault],
+) -> Callable[Concatenate[AsyncCluster, P], Pending[AsyncFault]]:
+    """A method of a cluster that begins a fault, as one of an `AsyncCluster`."""
+
+    @functools.wraps(method)
+    def begin(self: AsyncCluster, /, *args: P.args, **kwargs: P.kwargs) -> Pending[AsyncFault]:
+        return _fault(lambda: method(self.blocking, *args, **kwargs))
+
+    return begin
+
 
 class AsyncCluster:
-    """A `Cluster` whose methods are coroutines: what `async with Cluster() as cluster` gives."""
+    """A `Cluster` whose methods are coroutines: what `async with Cluster() as cluster` gives.
+
+    What begins a fault gives an `AsyncFault` when awaited, or is entered: `async with cluster.drop("Produce"):`.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.blocking = cluster
@@ -21,6 +124,10 @@ class AsyncCluster:
     def bootstrap_servers(self) -> str:
         """Host and port of every broker, with commas, whether it runs or not."""
         return self.blocking.bootstrap_servers
+
+    def address(self, node: int) -> str:
+        """Host and port at which clients reach this broker."""
+        return self.blocking.address(node)
 
     @property
     def brokers(self) -> tuple[int, ...]:
@@ -32,33 +139,52 @@ class AsyncCluster:
         """The node ids of those that vote on the metadata."""
         return self.blocking.controllers
 
+    # --- nodes ----------------------------------------------------------------------------------------------------
+
     async def start(self, node: int, *, wait: bool = True) -> None:
         """As `Cluster.start`."""
         await asyncio.to_thread(self.blocking.start, node, wait=wait)
 
-    async def kill(self, node: int) -> None:
+    def kill(self, node: int) -> Pending[AsyncFault]:
         """As `Cluster.kill`."""
-        await asyncio.to_thread(self.blocking.kill, node)
+        return _fault(lambda: self.blocking.kill(node))
 
-    async def stop(self, node: int) -> None:
+    def stop(self, node: int) -> Pending[AsyncFault]:
         """As `Cluster.stop`."""
-        await asyncio.to_thread(self.blocking.stop, node)
+        return _fault(lambda: self.blocking.stop(node))
 
-    async def pause(self, node: int) -> None:
+    def pause(self, node: int) -> Pending[AsyncFault]:
         """As `Cluster.pause`."""
-        self.blocking.pause(node)
+        return _fault(lambda: self.blocking.pause(node))
 
     async def resume(self, node: int) -> None:
         """As `Cluster.resume`."""
         self.blocking.resume(node)
 
-    async def partition(self, some: Iterable[int], others: Iterable[int]) -> None:
+    async def wait_ended(self, node: int, timeout: float | None = None) -> int:  # noqa: ASYNC109 - handed on
+        """As `Cluster.wait_ended`."""
+        return await asyncio.to_thread(self.blocking.wait_ended, node, timeout)
+
+    # --- faults ---------------------------------------------------------------------------------------------------
+
+    def partition(self, some: Nodes | str, others: Nodes | str, *, one_way: bool = False) -> Pending[AsyncFault]:
         """As `Cluster.partition`."""
-        await asyncio.to_thread(self.blocking.partition, some, others)
+        return _fault(lambda: self.blocking.partition(some, others, one_way=one_way))
+
+    drop = _begins(Faulty.drop)
+    delay = _begins(Faulty.delay)
+    hold = _begins(Faulty.hold)
+    fail = _begins(Faulty.fail)
+    slow_disk = _begins(Faulty.slow_disk)
+    hold_fsync = _begins(Faulty.hold_fsync)
+    fail_fsync = _begins(Faulty.fail_fsync)
+    disk_full = _begins(Faulty.disk_full)
 
     async def heal(self) -> None:
         """As `Cluster.heal`."""
         await asyncio.to_thread(self.blocking.heal)
+
+    # --- what it says ---------------------------------------------------------------------------------------------
 
     async def wait_ready(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - handed on
         """As `Cluster.wait_ready`."""

@@ -2,7 +2,7 @@
 
 `EmbeddedBroker` is a context manager around `kraftpy server`. The process ends with the `with` block, and its data
 too unless `data_dir` was given. Nothing here is a mock: the same code serves in production. Several nodes at once are
-`kraftpy.testing.nodes.Cluster`.
+`kraftpy.testing.nodes.Cluster`. What can go wrong in it is in `kraftpy.testing.faults`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from kraftpy.testing.faults import Fault, Faults, Faulty, Nodes, several
 from kraftpy.testing.server_process import BrokerDied, ServerProcess
 
 __all__ = ["BrokerDied", "EmbeddedBroker"]
@@ -22,7 +23,7 @@ __all__ = ["BrokerDied", "EmbeddedBroker"]
 _READY = re.compile(r"ready: node \d+, \w+://(?P<address>\S+:\d+)")
 
 
-class EmbeddedBroker:
+class EmbeddedBroker(Faulty):
     """One `kraftpy server` on a free port of 127.0.0.1.
 
     `data_dir` keeps the data after the block (a temporary directory otherwise). `settings` are broker settings by
@@ -42,7 +43,10 @@ class EmbeddedBroker:
         self._settings = dict(settings or {})
         self._start_timeout = start_timeout
         self._stop_timeout = stop_timeout
-        self._process: ServerProcess | None = None
+        self._node = int(self._settings.get("node.id", "1"))
+        self._processes: dict[int, ServerProcess] = {}
+        self._paused: set[int] = set()
+        self._faults = Faults(self._processes, self._paused, lambda: self.data_dir / "faults")
         self._port = 0
         self.bootstrap = ""
         self.ready_line = ""
@@ -50,8 +54,7 @@ class EmbeddedBroker:
     @property
     def pid(self) -> int:
         """The process id of the running broker."""
-        assert self._process is not None, "the broker is not running"
-        return self._process.pid
+        return self._running.pid
 
     @property
     def log_text(self) -> str:
@@ -74,7 +77,7 @@ class EmbeddedBroker:
 
     def start(self) -> None:
         """Start, or start again on the same port and directory; returns when clients can connect."""
-        assert self._process is None, "the broker is running"
+        assert not self._processes, "the broker is running"
         self.data_dir.mkdir(parents=True, exist_ok=True)
         settings = {
             "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
@@ -82,11 +85,18 @@ class EmbeddedBroker:
             **self._settings,
         }
         arguments = [part for name, value in settings.items() for part in ("--override", f"{name}={value}")]
-        self._process = ServerProcess(arguments, log=self.data_dir / "server.log", own_session=False)
+        process = ServerProcess(
+            arguments,
+            log=self.data_dir / "server.log",
+            own_session=False,
+            node=self._node,
+            rules=self._faults.of(self._node),
+        )
+        self._processes[self._node] = process
         try:
-            self.ready_line = self._process.wait_ready(time.monotonic() + self._start_timeout)
+            self.ready_line = process.wait_ready(time.monotonic() + self._start_timeout)
         except BrokerDied:
-            self._process = None
+            del self._processes[self._node]
             raise
         match = _READY.search(self.ready_line)
         if match is None:
@@ -97,19 +107,50 @@ class EmbeddedBroker:
 
     def stop(self) -> int:
         """SIGTERM, and wait; the exit status. Does nothing when it is not running."""
+        self.resume()
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
         """SIGKILL, and wait: what a crash of the process leaves behind."""
         return self._end(signal.SIGKILL)
 
+    def pause(self) -> Fault:
+        """SIGSTOP: it does nothing any more, and its connections stay open. Healed by `resume`."""
+        self._running.send(signal.SIGSTOP)
+        self._paused.add(self._node)
+        return Fault("pause", self.resume)
+
+    def resume(self) -> None:
+        """SIGCONT. Does nothing where it was not paused, or does not run."""
+        if self._paused:
+            self._running.send(signal.SIGCONT)
+            self._paused.clear()
+
+    def heal(self) -> None:
+        """Undo every fault, but that it is paused."""
+        self._faults.heal()
+
+    @property
+    def _running(self) -> ServerProcess:
+        process = self._processes.get(self._node)
+        assert process is not None, "the broker is not running"
+        return process
+
+    def _hit(self, broker: Nodes) -> tuple[int, ...]:
+        if broker is not None and set(several(broker, ())) != {self._node}:
+            raise ValueError(f"the only broker is {self._node}, not {broker}")
+        return (self._node,)
+
     def _end(self, number: signal.Signals) -> int:
-        process, self._process = self._process, None
+        process = self._processes.pop(self._node, None)
+        self._paused.clear()
         return 0 if process is None else process.end(number, self._stop_timeout)
 
     def close(self) -> None:
-        """Stop, and remove the data unless its directory was given."""
+        """Heal and stop it, and remove the data unless its directory was given."""
         try:
+            self.resume()
+            self.heal()
             self.stop()
         finally:
             if self._temporary:

@@ -11,11 +11,15 @@ whose connection it is shows the client id of its first request: `broker-<node i
 connection opens and stays silent; nothing is lost and nothing is closed. Healed, everything held goes on in its order.
 At most what the sockets' buffers take is held; beyond that the sender waits.
 
-**Commands** are lines on standard input: a JSON list of the pairs `[one, other]` that are cut from now on; each is
-answered with a line. End of file, or another parent process than at the start, means that the test is gone: every
-process with the cluster's token in its environment is killed, and a temporary directory is deleted.
+It has a direction, which may be the only one: bytes from one node to the other pass, those back are held, whichever of
+the two opened the connection.
 
-Left out: cutting in one direction only, delays, clients (only links between nodes come through here).
+**Commands** are lines on standard input: a JSON list of pairs `[sender, receiver]`, of which nothing passes from the
+first to the second from now on; each is answered with a line. End of file, or another parent process than at the start,
+means that the test is gone: every process with the cluster's token in its environment is killed, and a temporary
+directory is deleted.
+
+Left out: delays, clients (only links between nodes come through here).
 """
 
 from __future__ import annotations
@@ -42,19 +46,20 @@ _FIRST_BYTES = struct.Struct(">ihhih")
 _ORPHAN_CHECK_SECONDS = 0.5
 _GIVE_UP_READING_AT = 1024
 
-Pair = frozenset[int]
+Pair = tuple[int, int]
+"""Who sends, and who does not get it."""
 
 
 class Cuts:
-    """Which pairs of nodes cannot reach each other."""
+    """Which nodes do not reach which."""
 
     def __init__(self) -> None:
         self._pairs: frozenset[Pair] = frozenset()
         self._connections: set[Carried] = set()
 
-    def is_cut(self, one: int | None, other: int) -> bool:
-        """Whether nothing passes between them."""
-        return one is not None and frozenset((one, other)) in self._pairs
+    def is_cut(self, sender: int, receiver: int) -> bool:
+        """Whether nothing passes from one to the other."""
+        return (sender, receiver) in self._pairs
 
     def opened(self, connection: Carried) -> None:
         """A connection that is told of changes from now on."""
@@ -114,7 +119,7 @@ class End(asyncio.Protocol):
     def release(self) -> None:
         """Pass on what may pass; read on, or wait, as the other end can take it."""
         other = self.other
-        may_pass = other is not None and other._transport is not None and not self._carried.is_held
+        may_pass = other is not None and other._transport is not None and not self._carried.is_held(self)
         if may_pass:
             assert other is not None
             assert other._transport is not None
@@ -153,10 +158,13 @@ class Carried:
         self.near.other, self.far.other = self.far, self.near
         cuts.opened(self)
 
-    @property
-    def is_held(self) -> bool:
-        """Whether nothing may pass: it is cut, or it is not known yet whose it is."""
-        return not self._is_known or self._cuts.is_cut(self._from_node, self._to_node)
+    def is_held(self, end: End) -> bool:
+        """Whether nothing that arrived at this end may pass: it is cut, or it is not known yet whose it is."""
+        if not self._is_known or self._from_node is None:
+            return not self._is_known
+        if end is self.near:
+            return self._cuts.is_cut(self._from_node, self._to_node)
+        return self._cuts.is_cut(self._to_node, self._from_node)
 
     def needs_first_bytes(self, end: End) -> bool:
         """Whether bytes of this end are wanted although none may pass."""
@@ -229,7 +237,7 @@ class Companion:
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
         watching = loop.create_task(self._watch_parent(os.getppid(), commands), name="the parent")
         while line := await commands.readline():
-            self._cuts.change(frozenset(frozenset(pair) for pair in json.loads(line)))
+            self._cuts.change(frozenset((sender, receiver) for sender, receiver in json.loads(line)))
             print("ok", flush=True)
         watching.cancel()
 

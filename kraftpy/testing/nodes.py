@@ -10,55 +10,46 @@
 
 Nothing stays behind. The nodes end with the block, and with the test's process however that ends: a companion process
 (`kraftpy.testing.companion`) notices, kills them and deletes what was temporary. The companion also carries the
-connections between nodes, so that `partition` can hold them back without being root; clients connect directly.
+connections between nodes, so that `partition` can hold them back without being root. Clients connect directly: cut off,
+their requests, or the answers, are held back in the node itself, which costs nothing while they are not.
 
-Ports are reserved for as long as the block lasts, so a node that starts again has the port it had.
+Whatever breaks something gives a `Fault` (`kraftpy.testing.faults`, which has the rest of what can go wrong), which
+repairs it at the end of its `with` block or when told. `chaos` breaks things by itself, from a seed.
 
-Left out: cutting clients off, cutting in one direction only, TLS, systems without /proc.
+Left out: TLS, systems without /proc.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import json
-import secrets
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
 
 from kraftpy.testing.async_cluster import AsyncCluster
 from kraftpy.testing.companion import TOKEN
+from kraftpy.testing.faults import Fault, Faults, Faulty, Nodes, several
+from kraftpy.testing.questions import ASK_SECONDS, Questions
 from kraftpy.testing.server_process import BrokerDied, ServerProcess
+from kraftpy.testing.wiring import HOST, Wiring
 
 MOST_COMBINED_VOTERS = 3
 """Where no controllers are asked for, so many brokers vote too."""
 
-_HOST = "127.0.0.1"
+CLIENTS = "clients"
+"""Everybody who is no node, for `Cluster.partition`."""
+
 _POLL_SECONDS = 0.02
-_ASK_SECONDS = 2.0
 _TAIL_CHARACTERS = 4000
-_COMPANION_SECONDS = 10.0
 
 
-class _Ports(NamedTuple):
-    """Where a node listens; 0 where it does not."""
-
-    clients: int
-    brokers: int
-    controllers: int
-
-
-class Cluster:
+class Cluster(Faulty, Questions):
     """`brokers` nodes that serve clients, and the quorum that keeps their metadata.
 
     `controllers` is how many nodes keep the metadata and nothing else; without it the first three brokers do that too.
@@ -111,16 +102,13 @@ class Cluster:
         self._can_partition = can_partition
         self._start_timeout = start_timeout
         self._stop_timeout = stop_timeout
-        self._token = secrets.token_hex(16)
-        self._reserved: list[socket.socket] = []
-        self._ports: dict[int, _Ports] = {}
-        self._voter_ports: dict[int, dict[int, int]] = {}
-        self._replication_ports: dict[int, int] = {}
+        self._wiring = Wiring(self.brokers, self.controllers, can_partition=can_partition)
         self._processes: dict[int, ServerProcess] = {}
         self._paused: set[int] = set()
-        self._cuts: set[frozenset[int]] = set()
-        self._companion: subprocess.Popen[bytes] | None = None
         self._directory: Path | None = None
+        self._faults = Faults(self._processes, self._paused, lambda: self.directory / "faults")
+        self._partitions: list[Fault] = []
+        self._lock = threading.RLock()  # chaos has a thread of its own
 
     # --- the block ------------------------------------------------------------------------------------------------
 
@@ -150,7 +138,8 @@ class Cluster:
         )
         self._directory.mkdir(parents=True, exist_ok=True)
         try:
-            self._lay_links()
+            is_removed = self._temporary and not self._keep_on_failure
+            self._wiring.open(remove=str(self._directory) if is_removed else None)
             for node in self.nodes:
                 self._configure(node)
                 self._launch(node)
@@ -173,10 +162,7 @@ class Cluster:
         try:
             problems += self._end_all()
         finally:
-            self._end_companion()
-            for each in self._reserved:
-                each.close()
-            self._reserved.clear()
+            self._wiring.close()
             if error is not None and keep:
                 error.add_note(f"the cluster's data and logs are in {directory}")
             if not keep:
@@ -191,6 +177,10 @@ class Cluster:
             if (status := process.exit_status) is not None:
                 text = process.log_text[-_TAIL_CHARACTERS:]
                 problems.append(f"node {node} had ended by itself with status {status}: {text}")
+        try:
+            self.heal()
+        except BrokerDied as mute:
+            problems.append(str(mute))
         number = signal.SIGKILL if self._temporary else signal.SIGTERM
         for node, process in self._processes.items():
             process.send(number)
@@ -206,7 +196,6 @@ class Cluster:
                 problems.append(f"node {node} stopped with status {status}: {process.log_text[-_TAIL_CHARACTERS:]}")
         self._processes.clear()
         self._paused.clear()
-        self._cuts.clear()
         return problems
 
     # --- where it is ----------------------------------------------------------------------------------------------
@@ -219,7 +208,7 @@ class Cluster:
     def address(self, node: int) -> str:
         """Host and port at which clients reach this broker."""
         assert node in self.brokers, f"node {node} serves no clients"
-        return f"{_HOST}:{self._ports[node].clients}"
+        return f"{HOST}:{self._wiring.ports[node].clients}"
 
     @property
     def directory(self) -> Path:
@@ -236,6 +225,10 @@ class Cluster:
         path = self.node_directory(node) / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
+    def can_ask(self, node: int) -> bool:
+        """Whether it runs, and is not paused."""
+        return node in self._processes and node not in self._paused
+
     def is_running(self, node: int) -> bool:
         """Whether it was started and has not ended, paused or not."""
         process = self._processes.get(self._known(node))
@@ -249,37 +242,63 @@ class Cluster:
 
     def start(self, node: int, *, wait: bool = True) -> None:
         """Start a node that was stopped or killed, on its data and ports; with `wait`, until all know it again."""
-        assert self._known(node) not in self._processes, f"node {node} is running"
-        self._launch(node)
+        with self._lock:
+            assert self._known(node) not in self._processes, f"node {node} is running"
+            self._launch(node)
         if wait:
             self.wait_ready()
 
-    def kill(self, node: int) -> None:
-        """SIGKILL, and wait: what a crash of the process leaves behind."""
+    def kill(self, node: int) -> Fault:
+        """SIGKILL, and wait: what a crash of the process leaves behind. Healed by `start`."""
         self._end(node, signal.SIGKILL)
+        return Fault(f"kill node {node}", lambda: self._start_again(node))
 
-    def stop(self, node: int) -> None:
-        """SIGTERM, and wait. Raises BrokerDied where it stops late or with another status than 0."""
+    def stop(self, node: int) -> Fault:
+        """SIGTERM, and wait. Healed by `start`. Raises BrokerDied where it stops late or with another status than 0."""
         self.resume(node)
         status = self._end(node, signal.SIGTERM)
         if status != 0:
             raise BrokerDied(f"node {node} stopped with status {status}: {self.logs(node)[-_TAIL_CHARACTERS:]}")
+        return Fault(f"stop node {node}", lambda: self._start_again(node))
 
-    def pause(self, node: int) -> None:
-        """SIGSTOP: the node does nothing any more, and its connections stay open."""
-        self._started(node).send(signal.SIGSTOP)
-        self._paused.add(node)
+    def pause(self, node: int) -> Fault:
+        """SIGSTOP: the node does nothing any more, and its connections stay open. Healed by `resume`."""
+        with self._lock:
+            self._started(node).send(signal.SIGSTOP)
+            self._paused.add(node)
+        return Fault(f"pause node {node}", lambda: self._resume_again(node))
 
     def resume(self, node: int) -> None:
         """SIGCONT. Does nothing where it was not paused."""
-        self._started(node).send(signal.SIGCONT)
-        self._paused.discard(node)
+        with self._lock:
+            self._started(node).send(signal.SIGCONT)
+            self._paused.discard(node)
+
+    def wait_ended(self, node: int, timeout: float | None = None) -> int:
+        """Until a node ends by itself, as one does whose disk fails; the exit status. Healed by `start`.
+
+        Raises BrokerDied where it does not end, and kills it.
+        """
+        return self._ended(node, self._stop_timeout if timeout is None else timeout)
 
     def _end(self, node: int, number: signal.Signals) -> int:
-        process = self._started(node)
-        del self._processes[node]
-        self._paused.discard(node)
-        return process.end(number, self._stop_timeout)
+        self._started(node).send(number)
+        return self._ended(node, self._stop_timeout)
+
+    def _ended(self, node: int, timeout: float) -> int:
+        with self._lock:
+            process = self._started(node)
+            del self._processes[node]
+            self._paused.discard(node)
+        return process.wait(timeout)
+
+    def _start_again(self, node: int) -> None:
+        if node not in self._processes:
+            self.start(node)
+
+    def _resume_again(self, node: int) -> None:
+        if node in self._paused:
+            self.resume(node)
 
     def _started(self, node: int) -> ServerProcess:
         process = self._processes.get(self._known(node))
@@ -290,26 +309,59 @@ class Cluster:
         assert node in self.nodes, f"there is no node {node}"
         return node
 
+    def _hit(self, broker: Nodes) -> tuple[int, ...]:
+        nodes = several(broker, self.brokers)
+        if unknown := sorted(set(nodes) - set(self.nodes)):
+            raise ValueError(f"there is no node {unknown[0]}")
+        return nodes
+
     # --- what is done to the network ------------------------------------------------------------------------------
 
-    def partition(self, some: Iterable[int], others: Iterable[int]) -> None:
-        """Cut each of `some` off from each of `others`: nothing passes between them until `heal`.
+    def partition(self, some: Nodes | str, others: Nodes | str, *, one_way: bool = False) -> Fault:
+        """Cut each of `some` off from each of `others`: nothing passes between them until it is healed.
 
-        As packets that are dropped, not as connections that are closed: nodes have to notice by themselves. May be
-        called again for more cuts.
+        Either may be `CLIENTS` ("clients"): all who are no nodes. `one_way` loses only what `some` send to `others`.
+
+        It is as if packets were dropped, not as connections that are closed: all have to notice by themselves. What
+        was held back arrives in the end, even what a client sent that has given up. May be called again for more cuts.
         """
+        what = f"{_named(some)} {'does not reach' if one_way else 'cut off from'} {_named(others)}"
+        if CLIENTS in (some, others):
+            return self._cut_clients(some, others, what, one_way=one_way)
         if not self._can_partition:
             raise ValueError("the cluster was made with can_partition=False")
-        for one, other in itertools.product(some, others):
+        cuts: set[tuple[int, int]] = set()
+        for one, other in itertools.product(_nodes(some), _nodes(others)):
             if self._known(one) == self._known(other):
                 raise ValueError(f"node {one} cannot be cut off from itself")
-            self._cuts.add(frozenset((one, other)))
-        self._tell_companion()
+            cuts |= {(one, other)} if one_way else {(one, other), (other, one)}
+        number = self._wiring.cut(cuts)
+        return self._partitioned(Fault(what, lambda: self._wiring.mend(number)))
+
+    def _cut_clients(self, some: Nodes | str, others: Nodes | str, what: str, *, one_way: bool) -> Fault:
+        nodes = self._hit(_nodes(others if some == CLIENTS else some))
+        if unserved := sorted(set(nodes) - set(self.brokers)):
+            raise ValueError(f"node {unserved[0]} serves no clients")
+        directions = {some != CLIENTS} if one_way else {False, True}
+        parts = [self._faults.begin(nodes, what, "cut", is_response=each) for each in sorted(directions)]
+
+        def heal() -> None:
+            for part in parts:
+                part.heal()
+
+        return self._partitioned(Fault(what, heal, lambda: [hit for part in parts for hit in part.hits]))
+
+    def _partitioned(self, fault: Fault) -> Fault:
+        self._partitions = [each for each in self._partitions if not each.is_over]
+        self._partitions.append(fault)
+        return fault
 
     def heal(self) -> None:
-        """Undo every cut; what was held back goes on."""
-        self._cuts.clear()
-        self._tell_companion()
+        """Undo every cut and every other fault, but what `start` and `resume` are for."""
+        for fault in self._partitions:
+            fault.heal()
+        self._partitions.clear()
+        self._faults.heal()
 
     # --- what it says about itself --------------------------------------------------------------------------------
 
@@ -326,7 +378,7 @@ class Cluster:
         for node in sorted(wanted):
             while True:
                 left = deadline - time.monotonic()
-                known = self._known_to(node, max(_POLL_SECONDS, min(_ASK_SECONDS, left)))
+                known = self._known_to(node, max(_POLL_SECONDS, min(ASK_SECONDS, left)))
                 if wanted <= known:
                     break
                 self._wait_process(node, deadline)
@@ -347,7 +399,7 @@ class Cluster:
         for node in self.brokers:
             while node in self._processes and node not in self._paused:
                 left = deadline - time.monotonic()
-                lagging = self._lagging(node, max(_POLL_SECONDS, min(_ASK_SECONDS, left)))
+                lagging = self._lagging(node, max(_POLL_SECONDS, min(ASK_SECONDS, left)))
                 if lagging == []:
                     break
                 self._wait_process(node, deadline)
@@ -356,179 +408,39 @@ class Cluster:
                     raise BrokerDied(f"not all is in sync: node {node} {what}")
                 time.sleep(_POLL_SECONDS)
 
-    def leader_of(self, topic: str, partition: int = 0, *, ask: int | None = None) -> int | None:
-        """The broker that leads a partition; None where there is none.
-
-        As broker `ask` has it, else the first that answers: one that is cut off has old news.
-        """
-        from kraftpy.protocol.apis import ApiKey
-        from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-
-        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-        for answer in self._ask_any(ApiKey.METADATA, 9, request, ask):
-            for found in answer.topics:
-                for each in found.partitions:
-                    if each.partition_index == partition and each.leader_id >= 0:
-                        return int(each.leader_id)
-            return None
-        return None
-
-    def led_by(self, node: int, *, ask: int) -> int:
-        """How many partitions a node leads, as broker `ask` has it; of -1, how many have no leader.
-
-        Raises BrokerDied where that broker does not answer.
-        """
-        answer = self._metadata(ask, _ASK_SECONDS, is_of_topics=True)
-        if answer is None:
-            raise BrokerDied(f"node {ask} does not answer: {self.logs(ask)[-_TAIL_CHARACTERS:]}")
-        return sum(each.leader_id == node for topic in answer.topics for each in topic.partitions)
-
-    def quorum_leader(self) -> int | None:
-        """The node that leads the quorum, as the first broker that answers has it; None where there is none.
-
-        That is the active controller.
-        """
-        from kraftpy.protocol.apis import ApiKey
-        from kraftpy.protocol.messages.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic
-
-        topic = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
-        for answer in self._ask_any(ApiKey.DESCRIBE_QUORUM, 0, DescribeQuorumRequest(topics=[topic])):
-            for found in answer.topics:
-                for each in found.partitions:
-                    if each.error_code == 0 and each.leader_id >= 0:
-                        return int(each.leader_id)
-        return None
-
-    def coordinator_of(self, group: str) -> int | None:
-        """The broker that coordinates a consumer group, as the first broker that answers has it; None without one."""
-        from kraftpy.protocol.apis import ApiKey
-        from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
-
-        for answer in self._ask_any(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key=group)):
-            if answer.error_code == 0:
-                return int(answer.node_id)
-        return None
-
-    def _known_to(self, node: int, timeout: float) -> set[int]:
-        """The brokers in this broker's metadata; empty where it does not answer."""
-        answer = self._metadata(node, timeout, is_of_topics=False)
-        return set() if answer is None else {broker.node_id for broker in answer.brokers}
-
-    def _lagging(self, node: int, timeout: float) -> list[str] | None:
-        """The partitions that this broker sees without a leader or with replicas out of sync; None without answer."""
-        answer = self._metadata(node, timeout, is_of_topics=True)
-        if answer is None:
-            return None
-        return [
-            f"{topic.name}-{each.partition_index}: leader {each.leader_id}, replicas {each.replica_nodes}, "
-            f"in sync {each.isr_nodes}"
-            for topic in answer.topics
-            for each in topic.partitions
-            if each.leader_id < 0 or set(each.isr_nodes) != set(each.replica_nodes)
-        ]
-
-    def _metadata(self, node: int, timeout: float, *, is_of_topics: bool) -> Any:
-        """This broker's answer to Metadata, with all topics or none; None where it does not answer."""
-        from kraftpy.protocol.apis import ApiKey
-        from kraftpy.protocol.messages.metadata import MetadataRequest
-        from kraftpy.testing.asking import ask
-
-        request = MetadataRequest(topics=None if is_of_topics else [])
-        try:
-            return ask((_HOST, self._ports[node].clients), ApiKey.METADATA, 9, request, timeout=timeout)
-        except OSError:
-            return None
-
-    def _ask_any(self, key: Any, version: int, request: object, only: int | None = None) -> Iterable[Any]:
-        """The answers of the brokers that do answer."""
-        from kraftpy.testing.asking import ask
-
-        for node in self.brokers if only is None else (only,):
-            if node in self._processes and node not in self._paused:
-                with contextlib.suppress(OSError):
-                    yield ask((_HOST, self._ports[node].clients), key, version, request, timeout=_ASK_SECONDS)
-
     def _wait_process(self, node: int, deadline: float) -> None:
-        process = self._processes[node]
+        process = self._processes.get(node)
+        if process is None:  # somebody killed it meanwhile
+            return
         try:
             process.wait_ready(deadline)
         except BrokerDied as died:
+            if self._processes.get(node) is not process:
+                return
             del self._processes[node]
             raise BrokerDied(f"node {node}: {died}") from None
-        if process.exit_status is not None:
+        if process.exit_status is not None and self._processes.get(node) is process:
             raise BrokerDied(f"node {node} ended with status {process.exit_status}: {process.log_text}")
 
     # --- making it ------------------------------------------------------------------------------------------------
 
-    def _reserve(self) -> int:
-        """A free port that nobody else is given.
-
-        A socket that is bound, and does not listen, keeps it: the system hands it out no more, and a server that reuses
-        addresses, as ours does, may listen there nevertheless.
-        """
-        held = socket.socket()
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind((_HOST, 0))
-        self._reserved.append(held)
-        return int(held.getsockname()[1])
-
-    def _lay_links(self) -> None:
-        """Ports of the nodes, and the companion with the links between them."""
-        for node in self.nodes:
-            is_broker, is_controller = node in self.brokers, node in self.controllers
-            self._ports[node] = _Ports(
-                clients=self._reserve() if is_broker else 0,
-                brokers=self._reserve() if is_broker else 0,
-                controllers=self._reserve() if is_controller else 0,
-            )
-        links: list[dict[str, Any]] = []
-        listening: list[socket.socket] = []
-
-        def link(from_node: int | None, to_node: int, to_port: int) -> int:
-            if not self._can_partition:
-                return to_port
-            listener = socket.create_server((_HOST, 0), backlog=128)
-            listening.append(listener)
-            links.append({"fd": listener.fileno(), "from_node": from_node, "to_node": to_node, "to_port": to_port})
-            return int(listener.getsockname()[1])
-
-        for node in self.nodes:
-            self._voter_ports[node] = {
-                voter: self._ports[voter].controllers
-                if voter == node
-                else link(node, voter, self._ports[voter].controllers)
-                for voter in self.controllers
-            }
-        self._replication_ports = {node: link(None, node, self._ports[node].brokers) for node in self.brokers}
-        remove = str(self._directory) if self._temporary and not self._keep_on_failure else None
-        spec = {"token": self._token, "remove": remove, "links": links}
-        self._companion = subprocess.Popen(
-            [sys.executable, "-c", "from kraftpy.testing.companion import main; main()", json.dumps(spec)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=[listener.fileno() for listener in listening],
-            start_new_session=True,
-        )
-        for listener in listening:
-            listener.close()
-
     def _configure(self, node: int) -> None:
         """The node's properties file."""
-        ports = self._ports[node]
+        ports = self._wiring.ports[node]
         is_broker, is_controller = node in self.brokers, node in self.controllers
         replicas = str(min(3, len(self.brokers)))
         listeners, roles = [], []
         if is_broker:
-            listeners += [f"PLAINTEXT://{_HOST}:{ports.clients}", f"REPLICATION://{_HOST}:{ports.brokers}"]
+            listeners += [f"PLAINTEXT://{HOST}:{ports.clients}", f"REPLICATION://{HOST}:{ports.brokers}"]
             roles.append("broker")
         if is_controller:
-            listeners.append(f"CONTROLLER://{_HOST}:{ports.controllers}")
+            listeners.append(f"CONTROLLER://{HOST}:{ports.controllers}")
             roles.append("controller")
         settings = {
             "process.roles": ",".join(roles),
             "node.id": str(node),
             "controller.quorum.voters": ",".join(
-                f"{voter}@{_HOST}:{port}" for voter, port in sorted(self._voter_ports[node].items())
+                f"{voter}@{HOST}:{port}" for voter, port in sorted(self._wiring.voter_ports[node].items())
             ),
             "controller.listener.names": "CONTROLLER",
             "listeners": ",".join(listeners),
@@ -541,7 +453,7 @@ class Cluster:
         if is_broker:
             settings["inter.broker.listener.name"] = "REPLICATION"
             settings["advertised.listeners"] = (
-                f"PLAINTEXT://{_HOST}:{ports.clients},REPLICATION://{_HOST}:{self._replication_ports[node]}"
+                f"PLAINTEXT://{HOST}:{ports.clients},REPLICATION://{HOST}:{self._wiring.replication_ports[node]}"
             )
             if node in self._racks:
                 settings["broker.rack"] = self._racks[node]
@@ -555,30 +467,24 @@ class Cluster:
         self._processes[node] = ServerProcess(
             [str(directory / "server.properties")],
             log=directory / "server.log",
-            environment={TOKEN: self._token},
+            environment={TOKEN: self._wiring.token},
             own_session=True,
+            node=node,
+            rules=self._faults.of(node),
         )
 
-    def _tell_companion(self) -> None:
-        """Have the cuts in force when this returns."""
-        companion = self._companion
-        assert companion is not None, "the cluster is not open"
-        assert companion.stdin is not None
-        assert companion.stdout is not None
-        companion.stdin.write(json.dumps([sorted(pair) for pair in self._cuts]).encode() + b"\n")
-        companion.stdin.flush()
-        if companion.stdout.readline() != b"ok\n":
-            raise BrokerDied("the companion process that carries the connections between nodes has ended")
 
-    def _end_companion(self) -> None:
-        companion, self._companion = self._companion, None
-        if companion is None:
-            return
-        try:
-            companion.communicate(timeout=_COMPANION_SECONDS)
-        except subprocess.TimeoutExpired:
-            companion.kill()
-            companion.communicate()
+def _nodes(given: Nodes | str) -> tuple[int, ...]:
+    if given is None or isinstance(given, str):
+        raise ValueError(f"{given!r} are not nodes")
+    return several(given, ())
+
+
+def _named(given: Nodes | str) -> str:
+    if isinstance(given, str):
+        return given
+    nodes = _nodes(given)
+    return f"node{'' if len(nodes) == 1 else 's'} {', '.join(map(str, nodes))}"
 
 
 def _escaped(value: str) -> str:

@@ -1,20 +1,31 @@
 """`kraftpy server` as a child process: started, waited for until it says that it is ready, signalled, reaped.
 
 Everything here blocks. What the server writes to standard error is appended to `log`, over all of its runs.
+
+What the server does wrong, if a test wants it to, it is told over a socket that it inherits (`kraftpy.testing.node`).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kraftpy.testing.rules import Rule
 
 _TAIL_CHARACTERS = 2000
+_OBEY_SECONDS = 10.0
+_NODE = "kraftpy.testing.node"
 
 
 class BrokerDied(RuntimeError):
@@ -25,7 +36,8 @@ class ServerProcess:
     """A server that was started with these arguments of `kraftpy server`.
 
     With `own_session` a Ctrl-C in the terminal does not reach it: who started it decides how it ends. `open_files` is
-    how many files the kernel lets it have open (by default as many as this process may).
+    how many files the kernel lets it have open (by default as many as this process may). `rules` hold from its start;
+    it is `node` in what it notes of them.
     """
 
     def __init__(
@@ -36,6 +48,8 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         open_files: int | None = None,
         own_session: bool,
+        node: int = 0,
+        rules: Sequence[Rule] = (),
     ) -> None:
         self._log = log
         self._said = b""
@@ -44,14 +58,21 @@ class ServerProcess:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
         # A shell sets the limit: what a process of ours could run between fork and exec, may not be safe in threads.
         limited = [] if open_files is None else ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh"]
-        with log.open("ab") as errors:
+        self._control, inherited_end = socket.socketpair()
+        self._control.settimeout(_OBEY_SECONDS)
+        self._unanswered = 0
+        self._telling = threading.Lock()
+        self._control.sendall(_told(node, rules))
+        descriptor = inherited_end.fileno()
+        with inherited_end, log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [*limited, sys.executable, "-m", "kraftpy", "server", *arguments],
+                [*limited, sys.executable, "-m", _NODE, str(descriptor), "server", *arguments],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 stdin=subprocess.DEVNULL,
                 env={**inherited, **(environment or {})},
                 start_new_session=own_session,
+                pass_fds=[descriptor],
             )
 
     @property
@@ -63,6 +84,25 @@ class ServerProcess:
     def exit_status(self) -> int | None:
         """The exit status, negative for a signal, once it has ended; None while it runs."""
         return self._process.poll()
+
+    def obey(self, node: int, rules: Sequence[Rule], *, wait: bool) -> None:
+        """Have these rules, and no others, in force; with `wait`, when this returns. Nothing happens once it has ended.
+
+        Raises BrokerDied where it runs and does not answer.
+        """
+        with self._telling:
+            try:
+                self._control.sendall(_told(node, rules))
+                self._unanswered += 1
+                while wait and self._unanswered:
+                    answered = self._control.recv(4096).count(b"\n")
+                    if not answered:
+                        return
+                    self._unanswered -= answered
+            except TimeoutError:
+                raise BrokerDied(f"node {node} does not answer: {self.log_text[-_TAIL_CHARACTERS:]}") from None
+            except OSError:
+                return
 
     def wait_ready(self, deadline: float) -> str:
         """The line that says it is ready; `deadline` is one of `time.monotonic`. Raises BrokerDied, and kills it."""
@@ -101,8 +141,15 @@ class ServerProcess:
         if self._process.stdout is not None:
             self._process.stdout.close()
         try:
-            return self._process.wait(timeout)
+            status = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
             raise BrokerDied(f"the broker did not stop within {timeout:g} s and was killed") from None
+        finally:
+            self._control.close()
+        return status
+
+
+def _told(node: int, rules: Sequence[Rule]) -> bytes:
+    return json.dumps([node, [rule.as_value() for rule in rules]]).encode() + b"\n"

@@ -55,6 +55,10 @@ class Links:
         self._stack.enter_context(self.server)
 
     def cut(self, *pairs: tuple[int, int]) -> None:
+        """In both directions."""
+        self.cut_one_way(*pairs, *((other, one) for one, other in pairs))
+
+    def cut_one_way(self, *pairs: tuple[int, int]) -> None:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(pairs).encode() + b"\n")
@@ -142,6 +146,31 @@ def test_a_new_connection_over_a_cut_hangs(links: Links) -> None:
     assert exactly(far, 5) == b"hello"
 
 
+@pytest.mark.parametrize("link", ["from_one", "shared"])
+def test_one_direction_alone_is_cut(links: Links, link: str) -> None:
+    opening = request_of("broker-1-fetcher-0")
+    near = links.connect(getattr(links, link))
+    near.sendall(opening)
+    far = links.accept()
+    assert exactly(far, len(opening)) == opening
+    links.cut_one_way((1, 2))
+    near.sendall(b"lost for now")
+    far.sendall(b"heard")
+    assert exactly(near, 5) == b"heard"
+    assert_silent(far)
+    links.cut_one_way((2, 1))
+    assert exactly(far, 12) == b"lost for now"
+    far.sendall(b"back")
+    near.sendall(b"there")
+    assert exactly(far, 5) == b"there"
+    assert_silent(near)
+    far.close()
+    assert_silent(near)
+    links.cut_one_way()
+    assert exactly(near, 4) == b"back"
+    assert near.recv(1) == b"", "and then closed"
+
+
 def test_other_pairs_are_not_concerned(links: Links) -> None:
     links.cut((1, 3), (2, 3))
     near = links.connect(links.from_one)
@@ -199,7 +228,7 @@ ORPHANING = """
     from kraftpy.testing import Cluster
     cluster = Cluster(brokers=1)
     cluster.open()
-    print(cluster.pid(1), cluster.directory, cluster._token, flush=True)
+    print(cluster.pid(1), cluster.directory, cluster._wiring.token, flush=True)
     if sys.argv[1] == "fork" and os.fork() == 0:  # a child that holds every file the parent had
         os.close(1)
         signal.pause()

@@ -1,0 +1,248 @@
+"""Requests that are dropped, delayed, held back or answered with errors, in the process of a node of a test.
+
+What is replaced is `broker.apis.answer`, through which every request of a client and of another broker goes; what
+voters and observers of the quorum say to each other goes elsewhere. A connection's requests are served one after the
+other, so what holds one up holds up those behind it.
+
+An answer with an error has the shape that the API gives it: the request's topics and partitions each with the code, and
+the code at the top where there is a place for it.
+
+Left out: of the requests that a client sent ahead on a connection that was cut, and closed meanwhile, only the first
+arrives in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from kraftpy.broker import apis
+from kraftpy.broker.connection import Response
+from kraftpy.log.results import LogSlice
+from kraftpy.protocol.apis import APIS, ApiKey
+from kraftpy.protocol.errors import KafkaError, ProtocolError
+from kraftpy.protocol.frames import RequestHeader, decode_request_header, decode_response_header, encode_response
+from kraftpy.protocol.schema import (
+    REQUIRED,
+    ZERO_UUID,
+    Array,
+    Field,
+    Fixed,
+    Nested,
+    Sized,
+    Struct,
+    array,
+    bytestring,
+    decode,
+    fields,
+    records,
+)
+from kraftpy.testing.misbehaviour import REQUESTS, InForce
+from kraftpy.testing.rules import CLIENT_ID, Hit, Rule, claim
+
+if TYPE_CHECKING:
+    from kraftpy.broker.broker import Broker
+
+Answer = Callable[["Broker", bytearray, str, str], Awaitable[Response | None]]
+
+
+class Dropped(ProtocolError):
+    """The connection is to be closed."""
+
+
+def replacements(in_force: InForce, what: str) -> Iterable[tuple[Any, str, Callable[[Any], Any]]]:
+    """What is replaced where there are rules about "requests"."""
+    assert what == "requests"
+    late: set[asyncio.Task[None]] = set()
+
+    def made_of(original: Answer) -> Answer:
+        async def answer(broker: Broker, frame: bytearray, client_host: str, listener: str) -> Response | None:
+            header, body = decode_request_header(frame)
+            sender = "brokers" if listener == broker.config.inter_broker_listener and broker.links else "clients"
+            if header.client_id == CLIENT_ID:
+                return await original(broker, frame, client_host, listener)
+
+            def rules(*, is_response: bool) -> Iterable[Rule]:
+                for rule in in_force.rules:
+                    if rule.is_response is is_response and _is_about(rule, header, sender):
+                        yield rule
+
+            async def arrives_late() -> None:
+                with contextlib.suppress(KafkaError, ProtocolError):
+                    _release(await original(broker, frame, client_host, listener))
+
+            for rule in rules(is_response=False):
+                try:
+                    await _wait(in_force, rule, header)
+                except asyncio.CancelledError:
+                    if rule.kind == "cut":
+                        task = asyncio.create_task(_afterwards(in_force, rule, arrives_late), name="cut off")
+                        late.add(task)
+                        task.add_done_callback(late.discard)
+                    raise
+                if rule.kind == "fail" and _claimed(in_force, rule, header):
+                    return failed(header, body, rule.error)
+            response = await original(broker, frame, client_host, listener)
+            try:
+                for rule in rules(is_response=True):
+                    await _wait(in_force, rule, header)
+                    if rule.kind == "fail" and response is not None and _claimed(in_force, rule, header):
+                        _release(response)
+                        response = spoilt(header, body, response, rule.error)
+            except BaseException:
+                _release(response)
+                raise
+            return response
+
+        return answer
+
+    yield apis, "answer", made_of
+
+
+def _is_about(rule: Rule, header: RequestHeader, sender: str) -> bool:
+    return (
+        rule.kind in REQUESTS
+        and rule.api in (None, header.api_key)
+        and rule.sender in ("all", sender)
+        and rule.client_id in (None, header.client_id)
+    )
+
+
+def _claimed(in_force: InForce, rule: Rule, header: RequestHeader) -> bool:
+    return claim(rule, Hit(node=in_force.node, what=_name(header.api_key), client_id=header.client_id or ""))
+
+
+def _name(key: int) -> str:
+    return APIS[key].key.name if key in APIS else str(key)
+
+
+async def _wait(in_force: InForce, rule: Rule, header: RequestHeader) -> None:
+    """Let the rule's time pass. Raises Dropped."""
+    if rule.kind == "fail" or not _claimed(in_force, rule, header):
+        return
+    if rule.kind == "drop":
+        what = "the answer of a" if rule.is_response else "a"
+        raise Dropped(f"a test has {what} {_name(header.api_key)} request dropped")
+    await in_force.until_gone(rule, rule.seconds)
+
+
+async def _afterwards(in_force: InForce, rule: Rule, arrives: Callable[[], Awaitable[None]]) -> None:
+    await in_force.until_gone(rule)
+    await arrives()
+
+
+def _release(response: Response | None) -> None:
+    """Let go of files that were to be sent."""
+    if isinstance(response, list):
+        for piece in response:
+            if isinstance(piece, LogSlice):
+                piece.release()
+
+
+# Answers with errors.
+
+
+def can_fail(key: ApiKey) -> bool:
+    """Whether the API's answer has a place for an error at all."""
+    return _has_error(APIS[key].response)
+
+
+def _has_error(kind: type) -> bool:
+    return any(
+        field.name == "error_code" or (field.struct is not None and _has_error(field.struct)) for field in fields(kind)
+    )
+
+
+def failed(header: RequestHeader, body: memoryview, error: int) -> bytes | None:
+    """The answer to a request that had no effect; None where none is due."""
+    api = APIS[header.api_key]
+    request = decode(api.request, body, header.api_version, exact=False)
+    if header.api_key == ApiKey.PRODUCE and request.acks == 0:
+        return None
+    response = _shaped(api.response, request, header.api_version)
+    _spoil(response, header.api_version, error)
+    return encode_response(header.api_key, header.api_version, header.correlation_id, response)
+
+
+def spoilt(header: RequestHeader, body: memoryview, response: Response, error: int) -> bytes | None:
+    """An answer as it was, but for the error."""
+    if isinstance(response, list):  # a Fetch: its records are no part of an error
+        return failed(header, body, error)
+    api = APIS[header.api_key]
+    _, answered = decode_response_header(header.api_key, header.api_version, memoryview(response)[4:])
+    message = decode(api.response, answered, header.api_version)
+    for part in message.topics if header.api_key == ApiKey.METADATA else [message]:
+        _spoil(part, header.api_version, error)
+    return encode_response(header.api_key, header.api_version, header.correlation_id, message)
+
+
+def _spoil(value: Any, version: int, error: int) -> None:
+    kind: type = type(value)
+    for field in fields(kind):
+        if version not in field.versions:
+            continue
+        if field.name == "error_code":
+            setattr(value, field.name, error)
+        elif field.struct is not None and _has_error(field.struct):
+            inner = getattr(value, field.name)
+            for each in inner if isinstance(inner, list) else [inner]:
+                if each is not None:
+                    _spoil(each, version, error)
+
+
+_OTHER_WORDS = {
+    "partition_index": "partition",
+    "index": "partition",
+    "topic": "name",
+    "name": "topic",
+    "group_id": "key",
+}
+"""What a field of an answer may be called in its request, if not the same."""
+
+
+def _shaped(kind: type, asked: Any, version: int) -> Any:
+    """An answer, or a part of one, about what was asked: called as the request calls it, and empty otherwise."""
+    known = {name: getattr(asked, name) for name in asked.__slots__} if isinstance(asked, Struct) else {}
+    values: dict[str, Any] = {}
+    is_named = bool(known)
+    for field in fields(kind):
+        word = field.name if field.name in known else _OTHER_WORDS.get(field.name)
+        if version not in field.versions and field.default is not REQUIRED:
+            continue
+        if field.wire == array:
+            if field.struct is not None and _has_error(field.struct):
+                values[field.name] = [_shaped(field.struct, each, version) for each in _asked_for(field.name, known)]
+        elif field.name != "error_code" and word in known and isinstance(known[word], type(_empty(field))):
+            values[field.name] = known[word]
+        elif field.name != "error_code" and not is_named and isinstance(asked, type(_empty(field))):
+            values[field.name] = asked  # the request has a list of names, or numbers, for these
+            is_named = True
+        elif field.default is REQUIRED or (field.default is None and version not in field.nullable):
+            values[field.name] = _empty(field)
+    return kind(**values)
+
+
+def _asked_for(name: str, known: dict[str, Any]) -> list[Any]:
+    """The list in a request that a list in its answer is about."""
+    return known.get(name) or next((value for value in known.values() if isinstance(value, list) and value), [])
+
+
+def _empty(field: Field) -> Any:
+    if field.wire in (records, bytestring):
+        return b""
+    match field.wire:
+        case Fixed(code="16s"):
+            return ZERO_UUID
+        case Fixed(code="?"):
+            return False
+        case Fixed():
+            return -1
+        case Sized():
+            return ""
+        case Array():
+            return []
+        case Nested():
+            assert field.struct is not None
+            return field.struct()

@@ -1,0 +1,97 @@
+"""What a node of a test does wrong, in its process: the rules in force, and where the broker meets them.
+
+While there are rules about requests, `broker.apis.answer` is another function; while there are some about disks,
+methods of `broker.runtime.OsFile` and `OsDirectory` are. Otherwise they are the broker's own: production has no hook
+for any of this, and pays nothing.
+
+`obey` is called by a thread that does nothing else, so that a rule can be taken back while the event loop hangs in an
+fsync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from kraftpy.testing.rules import Rule
+
+REQUESTS = frozenset({"drop", "delay", "hold", "fail", "cut"})
+
+
+class InForce:
+    """The rules of now, and who waits for one to be gone."""
+
+    def __init__(self) -> None:
+        self.rules: tuple[Rule, ...] = ()
+        self.node = 0
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[Rule, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._replaced: dict[str, list[tuple[Any, str, Any]]] = {}
+
+    def change(self, rules: Sequence[Rule]) -> None:
+        """Exactly these from now on."""
+        with self._changed:
+            self.rules = tuple(rules)
+            still = set(rules)
+            gone = [each for each in self._waiting if each[0] not in still]
+            self._waiting = [each for each in self._waiting if each[0] in still]
+            self._changed.notify_all()
+        for _, loop, future in gone:
+            loop.call_soon_threadsafe(_resolve, future)
+        kinds = {rule.kind for rule in rules}
+        self._have("requests", is_wanted=bool(kinds & REQUESTS))
+        self._have("syncs", is_wanted=bool(kinds - REQUESTS))
+        self._have("room", is_wanted="full" in kinds)
+
+    async def until_gone(self, rule: Rule, seconds: float | None = None) -> None:
+        """Wait until the rule is taken back, and no longer than `seconds`."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        with self._changed:
+            if rule not in self.rules:
+                return
+            self._waiting.append((rule, loop, future))
+        await asyncio.wait((future,), timeout=seconds)
+
+    def block_until_gone(self, rule: Rule, seconds: float | None = None) -> None:
+        """The same for a thread."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        with self._changed:
+            while rule in self.rules:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return
+                self._changed.wait(left)
+
+    def _have(self, what: str, *, is_wanted: bool) -> None:
+        """Replace what has to do with this, or put it back. What stays is not touched: nothing slips through."""
+        if is_wanted and what not in self._replaced:
+            if what == "requests":
+                from kraftpy.testing.bad_answers import replacements
+            else:
+                from kraftpy.testing.bad_disks import replacements
+            self._replaced[what] = []
+            for owner, name, made_of in replacements(self, what):
+                original = getattr(owner, name)
+                self._replaced[what].append((owner, name, original))
+                setattr(owner, name, made_of(original))
+        elif not is_wanted:
+            for owner, name, original in self._replaced.pop(what, ()):
+                setattr(owner, name, original)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+_in_force = InForce()
+
+
+def obey(node: int, rules: Sequence[Rule]) -> None:
+    """Have these rules, and no others, in force in this process, which is that node."""
+    _in_force.node = node
+    _in_force.change(rules)

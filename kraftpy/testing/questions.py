@@ -1,0 +1,128 @@
+"""What a cluster says about itself: its brokers are asked, one after the other, over connections of their own."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+from kraftpy.testing.server_process import BrokerDied
+
+ASK_SECONDS = 2.0
+"""How long a broker may take to answer."""
+_TAIL_CHARACTERS = 4000
+
+
+class Questions(ABC):
+    """A cluster that can be asked."""
+
+    brokers: tuple[int, ...]
+
+    @abstractmethod
+    def can_ask(self, node: int) -> bool:
+        """Whether it runs, and is not paused."""
+
+    @abstractmethod
+    def address(self, node: int) -> str:
+        """Host and port at which clients reach this broker."""
+
+    @abstractmethod
+    def logs(self, node: int) -> str:
+        """What the node wrote to standard error, of all its runs."""
+
+    def leader_of(self, topic: str, partition: int = 0, *, ask: int | None = None) -> int | None:
+        """The broker that leads a partition; None where there is none.
+
+        As broker `ask` has it, else the first that answers: one that is cut off has old news.
+        """
+        from kraftpy.protocol.apis import ApiKey
+        from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        for answer in self._ask_any(ApiKey.METADATA, 9, request, ask):
+            for found in answer.topics:
+                for each in found.partitions:
+                    if each.partition_index == partition and each.leader_id >= 0:
+                        return int(each.leader_id)
+            return None
+        return None
+
+    def led_by(self, node: int, *, ask: int) -> int:
+        """How many partitions a node leads, as broker `ask` has it; of -1, how many have no leader.
+
+        Raises BrokerDied where that broker does not answer.
+        """
+        answer = self._metadata(ask, ASK_SECONDS, is_of_topics=True)
+        if answer is None:
+            raise BrokerDied(f"node {ask} does not answer: {self.logs(ask)[-_TAIL_CHARACTERS:]}")
+        return sum(each.leader_id == node for topic in answer.topics for each in topic.partitions)
+
+    def quorum_leader(self) -> int | None:
+        """The node that leads the quorum, as the first broker that answers has it; None where there is none.
+
+        That is the active controller.
+        """
+        from kraftpy.protocol.apis import ApiKey
+        from kraftpy.protocol.messages.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic
+
+        topic = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
+        for answer in self._ask_any(ApiKey.DESCRIBE_QUORUM, 0, DescribeQuorumRequest(topics=[topic])):
+            for found in answer.topics:
+                for each in found.partitions:
+                    if each.error_code == 0 and each.leader_id >= 0:
+                        return int(each.leader_id)
+        return None
+
+    def coordinator_of(self, group: str) -> int | None:
+        """The broker that coordinates a consumer group, as the first broker that answers has it; None without one."""
+        from kraftpy.protocol.apis import ApiKey
+        from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
+
+        for answer in self._ask_any(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key=group)):
+            if answer.error_code == 0:
+                return int(answer.node_id)
+        return None
+
+    def _known_to(self, node: int, timeout: float) -> set[int]:
+        """The brokers in this broker's metadata; empty where it does not answer."""
+        answer = self._metadata(node, timeout, is_of_topics=False)
+        return set() if answer is None else {broker.node_id for broker in answer.brokers}
+
+    def _lagging(self, node: int, timeout: float) -> list[str] | None:
+        """The partitions that this broker sees without a leader or with replicas out of sync; None without answer."""
+        answer = self._metadata(node, timeout, is_of_topics=True)
+        if answer is None:
+            return None
+        return [
+            f"{topic.name}-{each.partition_index}: leader {each.leader_id}, replicas {each.replica_nodes}, "
+            f"in sync {each.isr_nodes}"
+            for topic in answer.topics
+            for each in topic.partitions
+            if each.leader_id < 0 or set(each.isr_nodes) != set(each.replica_nodes)
+        ]
+
+    def _metadata(self, node: int, timeout: float, *, is_of_topics: bool) -> Any:
+        """This broker's answer to Metadata, with all topics or none; None where it does not answer."""
+        from kraftpy.protocol.apis import ApiKey
+        from kraftpy.protocol.messages.metadata import MetadataRequest
+        from kraftpy.testing.asking import ask
+
+        request = MetadataRequest(topics=None if is_of_topics else [])
+        try:
+            return ask(self._host_and_port(node), ApiKey.METADATA, 9, request, timeout=timeout)
+        except OSError:
+            return None
+
+    def _ask_any(self, key: Any, version: int, request: object, only: int | None = None) -> Iterable[Any]:
+        """The answers of the brokers that do answer."""
+        from kraftpy.testing.asking import ask
+
+        for node in self.brokers if only is None else (only,):
+            if self.can_ask(node):
+                with contextlib.suppress(OSError):
+                    yield ask(self._host_and_port(node), key, version, request, timeout=ASK_SECONDS)
+
+    def _host_and_port(self, node: int) -> tuple[str, int]:
+        host, _, port = self.address(node).rpartition(":")
+        return host, int(port)
