@@ -47,23 +47,69 @@ current: contextvars.ContextVar[Process | None] = contextvars.ContextVar("proces
 class _Task(asyncio.Task[Any]):
     """A task whose place in a set is the same in every run: asyncio keeps tasks in sets."""
 
-    def __init__(self, coro: Any, *, loop: SimulatedLoop, **options: Any) -> None:
-        self.number = next(loop.numbers)  # before all else: asyncio puts it into a set at once
-        super().__init__(coro, loop=loop.as_loop, **options)
+    _number = -1
 
     def __hash__(self) -> int:
-        return self.number
+        if self._number < 0:
+            self._number = next(cast("SimulatedLoop", self.get_loop()).numbers)
+        return self._number
 
 
 class _Future(asyncio.Future[Any]):
     """The same for a future."""
 
-    def __init__(self, *, loop: SimulatedLoop) -> None:
-        self.number = next(loop.numbers)
-        super().__init__(loop=loop.as_loop)
+    _number = -1
 
     def __hash__(self) -> int:
-        return self.number
+        if self._number < 0:
+            self._number = next(cast("SimulatedLoop", self.get_loop()).numbers)
+        return self._number
+
+
+class _Handle:
+    """A callback to come, as asyncio's handles are: it can be cancelled. It belongs to the process of its context."""
+
+    __slots__ = ("args", "callback", "context", "is_cancelled", "process")
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context) -> None:
+        self.callback: Callable[..., object] | None = callback
+        self.args = args
+        self.context = context
+        self.process: Process | None = context.get(current)
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """It is skipped when its time comes."""
+        self.is_cancelled = True
+        self.callback = None
+        self.args = ()
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return self.is_cancelled
+
+
+class _Timer(_Handle):
+    """A callback at a time."""
+
+    __slots__ = ("_loop", "_when")
+
+    def __init__(
+        self, loop: SimulatedLoop, when: float, callback: Callable[..., object], args: Any, context: Any
+    ) -> None:
+        super().__init__(callback, args, context)
+        self._loop = loop
+        self._when = when
+
+    def when(self) -> float:
+        """Virtual seconds since the simulation began."""
+        return self._when
+
+    def cancel(self) -> None:
+        """It is skipped when its time comes."""
+        if not self.is_cancelled:
+            super().cancel()
+            self._loop.timer_cancelled()
 
 
 class Process:
@@ -82,11 +128,14 @@ class Process:
         """Called when it dies: sockets are closed by the kernel."""
         self.in_threads: dict[int, Callable[[], None]] = {}
         """Work that threads have begun and that has had no effect yet."""
-        self._held: deque[asyncio.Handle] = deque()
+        self._held: deque[_Handle] = deque()
         self.tasks: list[asyncio.Task[Any]] = []
         loop.processes.append(self)
         self._context = contextvars.Context()
         self._context.run(current.set, self)
+
+    def __repr__(self) -> str:
+        return self.name
 
     def run(self, main: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         """Start a task of this process."""
@@ -96,7 +145,7 @@ class Process:
     def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
         """Have something happen in this process; nothing does if it is dead."""
         if not self.is_dead:
-            self._context.run(self.loop.call_soon, callback, *args)
+            self.loop.call_soon(callback, *args, context=self._context.copy())
 
     def pause(self) -> None:
         """Stop it as SIGSTOP does: whatever becomes ready waits."""
@@ -106,7 +155,7 @@ class Process:
         """Let it go on with all that waited."""
         if self.is_paused:
             self.is_paused = False
-            self.loop.ready.extend((handle, self) for handle in self._held)
+            self.loop.ready.extend(self._held)
             self._held.clear()
 
     def half_done(self, interrupt: Callable[[Callable[[], None]], None]) -> None:
@@ -126,7 +175,7 @@ class Process:
             callback()
         self.before_death.clear()
 
-    def hold(self, handle: asyncio.Handle) -> None:
+    def hold(self, handle: _Handle) -> None:
         """Keep a callback until the process goes on."""
         self._held.append(handle)
 
@@ -145,7 +194,7 @@ class SimulatedLoop:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(f"loop {seed}")
-        self.ready: deque[tuple[asyncio.Handle, Process | None]] = deque()
+        self.ready: deque[_Handle] = deque()
         self.network: Any = None
         self.outside = contextvars.Context()
         """A context of no process: for the network itself."""
@@ -156,8 +205,9 @@ class SimulatedLoop:
         """What tasks and futures are known by."""
         self.callbacks = 0
         self._now = 0.0
-        self._timers: list[tuple[float, int, asyncio.TimerHandle, Process | None]] = []
-        self._number = 0
+        self._timers: list[tuple[float, int, _Timer]] = []
+        self._timers_made = 0
+        self._timers_cancelled = 0
         self._is_running = False
         self._is_closed = False
         self.as_loop = cast("asyncio.AbstractEventLoop", self)
@@ -172,12 +222,10 @@ class SimulatedLoop:
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:
         """Run a callback at this instant, after all that is ready."""
-        context = contextvars.copy_context() if context is None else context
-        handle = asyncio.Handle(callback, args, self.as_loop, context)
-        if self._is_closed:
-            return handle
-        self.ready.append((handle, context.get(current)))
-        return handle
+        handle = _Handle(callback, args, contextvars.copy_context() if context is None else context)
+        if not self._is_closed:
+            self.ready.append(handle)
+        return cast("asyncio.Handle", handle)
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:
         """There is one thread."""
@@ -193,14 +241,18 @@ class SimulatedLoop:
         self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         """Run a callback at a virtual time."""
-        context = contextvars.copy_context() if context is None else context
-        handle = asyncio.TimerHandle(when, callback, args, self.as_loop, context)
-        self._number += 1
-        heapq.heappush(self._timers, (when, self._number, handle, context.get(current)))
-        return handle
+        timer = _Timer(self, when, callback, args, contextvars.copy_context() if context is None else context)
+        self._timers_made += 1
+        heapq.heappush(self._timers, (when, self._timers_made, timer))
+        return cast("asyncio.TimerHandle", timer)
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is skipped when its time comes."""
+    def timer_cancelled(self) -> None:
+        """Cancelled timers are left in the heap until they are the most of it."""
+        self._timers_cancelled += 1
+        if self._timers_cancelled > 100 and self._timers_cancelled * 2 > len(self._timers):
+            self._timers[:] = [timer for timer in self._timers if not timer[2].is_cancelled]
+            heapq.heapify(self._timers)
+            self._timers_cancelled = 0
 
     # --- running ---
 
@@ -244,8 +296,9 @@ class SimulatedLoop:
         """Run what is ready at this instant, or move to the next timer; False where that is beyond `deadline`."""
         timers, ready = self._timers, self.ready
         if not ready:
-            while timers and timers[0][2]._cancelled:
+            while timers and timers[0][2].is_cancelled:
                 heapq.heappop(timers)
+                self._timers_cancelled -= 1
             if not timers or timers[0][0] > deadline:
                 if deadline != float("inf"):
                     self._now = max(self._now, deadline)
@@ -253,26 +306,35 @@ class SimulatedLoop:
             self._now = max(self._now, timers[0][0])
         now = self._now
         while timers and timers[0][0] <= now:
-            _, _, handle, process = heapq.heappop(timers)
-            if not handle._cancelled:
-                ready.append((handle, process))
+            timer = heapq.heappop(timers)[2]
+            if timer.is_cancelled:
+                self._timers_cancelled -= 1
+            else:
+                ready.append(timer)
         left = _SAME_INSTANT
         while ready:
-            handle_, process = ready.popleft()
-            if handle_._cancelled:
+            handle = ready.popleft()
+            callback, process = handle.callback, handle.process
+            if callback is None:
                 continue
             if process is not None:
                 if process.is_dead:
                     continue
                 if process.is_paused:
-                    process.hold(handle_)
+                    process.hold(handle)
                     continue
-            handle_._run()
-            self.callbacks += 1
+            try:
+                handle.context.run(callback, *handle.args)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:
+                what = getattr(callback, "__qualname__", type(callback).__name__)
+                self.call_exception_handler({"message": f"an exception in {what}", "exception": error})
             left -= 1
             if not left:
                 self._now += _STEP_SECONDS
                 break
+        self.callbacks += _SAME_INSTANT - left
         if self.callbacks >= self._collected_at + _COLLECT_EVERY:
             self._collected_at = self.callbacks
             gc.collect(1)
@@ -310,7 +372,7 @@ class SimulatedLoop:
 
     def create_future(self) -> asyncio.Future[Any]:
         """A future of this loop."""
-        return _Future(loop=self)
+        return _Future(loop=self.as_loop)
 
     def create_task(
         self,
@@ -320,7 +382,7 @@ class SimulatedLoop:
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[T]:
         """A task of the process that runs now."""
-        task: asyncio.Task[T] = _Task(coro, loop=self, name=name, context=context)
+        task: asyncio.Task[T] = _Task(coro, loop=self.as_loop, name=name, context=context)
         process = current.get()
         if process is not None:
             process.owns(task)

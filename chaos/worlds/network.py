@@ -26,17 +26,29 @@ _RETRY_SYN: Final = (1.0, 3.0, 7.0, 15.0, 31.0, 63.0)
 _CONNECT_TIMEOUT: Final = 127.0
 
 
-class Weather:
-    """What a link is like, in one direction. Seconds; `loss` is the chance that a packet has to be sent again."""
+class Link:
+    """What lies between two hosts, in one direction. Seconds; `loss` is the chance that a packet has to be sent again."""
 
-    __slots__ = ("bytes_per_second", "is_cut", "jitter", "latency", "loss")
+    __slots__ = ("bytes_per_second", "is_cut", "jitter", "latency", "loss", "random")
 
-    def __init__(self) -> None:
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.make_good()
+
+    def make_good(self) -> None:
+        """Whole and fast, as it was at first."""
         self.latency = 0.0002
         self.jitter = 0.0003
         self.loss = 0.0
         self.bytes_per_second = 500e6
         self.is_cut = False
+
+    def delay(self, size: int) -> float:
+        """Seconds that a packet takes."""
+        seconds = self.latency + self.random.random() * self.jitter + size / self.bytes_per_second
+        while self.loss and self.random.random() < self.loss:
+            seconds += 0.2
+        return seconds
 
 
 class Network:
@@ -48,7 +60,7 @@ class Network:
         self.connections_made = 0
         self.phantoms = 0.0
         """The chance that an attempt to connect reaches the server twice."""
-        self._weather: dict[tuple[str, str], Weather] = {}
+        self._links: dict[tuple[str, str], Link] = {}
         self._listening: dict[tuple[str, int], Server] = {}
         self._next_port = _FIRST_PORT
         self._machines_down: set[str] = set()
@@ -57,52 +69,42 @@ class Network:
 
     # --- what lies between ---
 
-    def weather(self, source: str, target: str) -> Weather:
-        """The link from one host to another."""
-        found = self._weather.get((source, target))
+    def link(self, source: str, target: str) -> Link:
+        """From one host to another; it is the same for as long as the simulation lasts."""
+        found = self._links.get((source, target))
         if found is None:
-            found = self._weather[source, target] = Weather()
+            found = self._links[source, target] = Link(self.random)
         return found
 
     def cut(self, source: str, target: str) -> None:
         """Nothing gets from one host to the other any more."""
         if source != target:
-            self.weather(source, target).is_cut = True
+            self.link(source, target).is_cut = True
 
     def heal(self) -> None:
         """All links are whole again, and fast; what was held back goes on its way."""
-        for pair, weather in self._weather.items():
-            was_cut = weather.is_cut
-            fresh = Weather()
-            for name in Weather.__slots__:
-                setattr(weather, name, getattr(fresh, name))
+        for pair, link in self._links.items():
+            was_cut = link.is_cut
+            link.make_good()
             if was_cut:
                 self.released(pair)
 
     def mend(self, source: str, target: str) -> None:
         """This direction is whole again."""
-        weather = self.weather(source, target)
-        if weather.is_cut:
-            weather.is_cut = False
+        link = self.link(source, target)
+        if link.is_cut:
+            link.is_cut = False
             self.released((source, target))
 
     def degrade(self, source: str, target: str, latency: float, jitter: float, loss: float) -> None:
         """Make this direction slower by so many seconds, and lossy; zeros make it good again."""
-        weather, good = self.weather(source, target), Weather()
-        weather.latency, weather.jitter, weather.loss = good.latency + latency, good.jitter + jitter, loss
+        link, good = self.link(source, target), Link(self.random)
+        link.latency, link.jitter, link.loss = good.latency + latency, good.jitter + jitter, loss
 
     def released(self, pair: tuple[str, str]) -> None:
         """What a cut held back is sent again, after as long as TCP has come to wait."""
         for flow in list(self._flows.get(pair, ())):
             flow.retransmit()
-
-    def delay(self, source: str, target: str, size: int) -> float:
-        """Seconds that a packet takes."""
-        weather = self.weather(source, target)
-        seconds = weather.latency + self.random.random() * weather.jitter + size / weather.bytes_per_second
-        while weather.loss and self.random.random() < weather.loss:
-            seconds += 0.2
-        return seconds
 
     # --- machines ---
 
@@ -115,7 +117,7 @@ class Network:
         """It has power again; what is sent to its old connections is answered with a reset."""
         self._machines_down.discard(host)
         for pair in list(self._flows):
-            if pair[1] == host and not self.weather(*pair).is_cut:
+            if pair[1] == host and not self.link(*pair).is_cut:
                 self.released(pair)
 
     def is_up(self, host: str) -> bool:
@@ -172,11 +174,11 @@ class Network:
     def _send_syn(
         self, process: Process, factory: Callable[[], Any], host: str, port: int, answer: asyncio.Future[Any]
     ) -> None:
-        if self.weather(process.host, host).is_cut or not self.is_up(host):
+        if self.link(process.host, host).is_cut or not self.is_up(host):
             return
         times = 2 if self.phantoms and self.random.random() < self.phantoms else 1
         for _ in range(times):
-            delay = self.delay(process.host, host, 60)
+            delay = self.link(process.host, host).delay(60)
             self.loop.call_at(
                 self.loop.time() + delay,
                 self._syn_arrives,
@@ -193,9 +195,9 @@ class Network:
     ) -> None:
         if not self.is_up(host):
             return
-        back = self.delay(host, process.host, 60)
+        back = self.link(host, process.host).delay(60)
         server = self._listening.get((host, port))
-        is_heard = not self.weather(host, process.host).is_cut
+        is_heard = not self.link(host, process.host).is_cut
         if server is None or not server.is_serving_:
             if is_heard:
                 refused = ConnectionRefusedError(111, "Connection refused")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 WINDOW_BYTES: Final = 1 << 20
 _HIGH_WATER: Final = 64 * 1024
 _RETRANSMIT_SECONDS: Final = 0.8
+_CUT_CHANCE: Final = 0.02
+"""That bytes which are written together are not sent together."""
 
 
 class Socket:
@@ -46,6 +48,7 @@ class Flow:
         self.source = source
         self.target = target
         self.unread_bytes = 0
+        self._link = network.link(source.process.host, target.process.host)
         self._held: deque[bytes | BaseException | None] = deque()  # what a cut holds back
         self._last_arrival = 0.0
         network.flow_began(self)
@@ -54,16 +57,15 @@ class Flow:
         """Bytes, the end (None), or a reset."""
         if isinstance(item, bytes):
             self.unread_bytes += len(item)
-        weather = self.network.weather(self.source.process.host, self.target.process.host)
-        if weather.is_cut or self._held or not self.network.is_up(self.target.process.host):
+        if self._link.is_cut or self._held or not self.network.is_up(self.target.process.host):
             self._held.append(item)
             return
         self._launch(item)
 
     def _launch(self, item: bytes | BaseException | None, later: float = 0.0) -> None:
-        network, loop = self.network, self.network.loop
+        loop = self.network.loop
         size = len(item) if isinstance(item, bytes) else 40
-        arrival = loop.time() + later + network.delay(self.source.process.host, self.target.process.host, size)
+        arrival = loop.time() + later + self._link.delay(size)
         self._last_arrival = max(self._last_arrival, arrival)
         loop.call_at(self._last_arrival, self._arrive, item, context=loop.outside)
 
@@ -74,7 +76,7 @@ class Flow:
         elif not process.is_dead:
             process.call_soon(self.target.arrived, item)
         elif not isinstance(item, BaseException):  # the machine is back, the process is not: its kernel answers
-            delay = self.network.delay(process.host, self.source.process.host, 40)
+            delay = self.network.link(process.host, self.source.process.host).delay(40)
             reset = ConnectionResetError(104, "Connection reset by peer")
             loop.call_at(loop.time() + delay, self._reset_source, reset, context=loop.outside)
 
@@ -248,6 +250,14 @@ class Transport(asyncio.Transport):
         """Send, or keep until there is room."""
         if self._is_closing or not data:
             return
+        flow, size = self._endpoint.outgoing, len(data)
+        if not self._buffer and size <= WINDOW_BYTES - flow.unread_bytes:  # as `flush` does it, but at once
+            if size == 1 or flow.network.random.random() >= _CUT_CHANCE:
+                self._endpoint.send(bytes(data))
+                return
+            size = flow.network.random.randrange(1, size)
+            self._endpoint.send(bytes(data[:size]))
+            data = data[size:]
         self._buffer += data
         self.flush()
         if not self._is_writing_paused and len(self._buffer) > self._high:
@@ -263,7 +273,7 @@ class Transport(asyncio.Transport):
         flow = self._endpoint.outgoing
         while self._buffer and flow.unread_bytes < WINDOW_BYTES:
             size = min(len(self._buffer), WINDOW_BYTES - flow.unread_bytes)
-            if size > 1 and self._endpoint.network.random.random() < 0.02:
+            if size > 1 and self._endpoint.network.random.random() < _CUT_CHANCE:
                 size = self._endpoint.network.random.randrange(1, size)
             piece = bytes(self._buffer[:size])
             del self._buffer[:size]
