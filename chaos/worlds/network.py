@@ -27,7 +27,7 @@ _CONNECT_TIMEOUT: Final = 127.0
 
 
 class Link:
-    """What lies between two hosts, in one direction. Seconds; `loss` is the chance that a packet has to be sent again."""
+    """What lies between two hosts, in one direction. Seconds; `loss` is the chance that a packet is sent again."""
 
     __slots__ = ("bytes_per_second", "is_cut", "jitter", "latency", "loss", "random")
 
@@ -157,23 +157,26 @@ class Network:
         process = current.get()
         assert process is not None, "only processes connect"
         gives_up_at = self.loop.time() + _CONNECT_TIMEOUT
-        for pause in (*_RETRY_SYN, None):
-            answer = self.loop.create_future()
-            self._send_syn(process, factory, host, port, answer)
-            wait = gives_up_at - self.loop.time() if pause is None else pause
-            done, _ = await asyncio.wait([answer], timeout=max(0.0, wait))
-            if done:
-                transport, protocol = answer.result()
-                if not transport.is_closing():
+        answer: asyncio.Future[Endpoint] = self.loop.create_future()
+        try:
+            for pause in (*_RETRY_SYN, None):
+                self._send_syn(process, host, port, answer)
+                wait = gives_up_at - self.loop.time() if pause is None else pause
+                if (await asyncio.wait([answer], timeout=max(0.0, wait)))[0]:
+                    transport = Transport(answer.result())
+                    protocol = transport.begin(factory)
                     protocol.connection_made(transport)
                     transport.opened()
                     return transport, protocol
-                raise ConnectionResetError(104, "Connection reset by peer")
+        except asyncio.CancelledError:
+            if answer.done() and answer.exception() is None:
+                answer.result().abort()
+            raise
+        finally:
+            answer.cancel()  # what comes now comes too late
         raise TimeoutError(110, "Connection timed out")
 
-    def _send_syn(
-        self, process: Process, factory: Callable[[], Any], host: str, port: int, answer: asyncio.Future[Any]
-    ) -> None:
+    def _send_syn(self, process: Process, host: str, port: int, answer: asyncio.Future[Endpoint]) -> None:
         if self.link(process.host, host).is_cut or not self.is_up(host):
             return
         times = 2 if self.phantoms and self.random.random() < self.phantoms else 1
@@ -183,16 +186,13 @@ class Network:
                 self.loop.time() + delay,
                 self._syn_arrives,
                 process,
-                factory,
                 host,
                 port,
                 answer,
                 context=self.loop.outside,
             )
 
-    def _syn_arrives(
-        self, process: Process, factory: Callable[[], Any], host: str, port: int, answer: asyncio.Future[Any]
-    ) -> None:
+    def _syn_arrives(self, process: Process, host: str, port: int, answer: asyncio.Future[Endpoint]) -> None:
         if not self.is_up(host):
             return
         back = self.link(host, process.host).delay(60)
@@ -223,8 +223,7 @@ class Network:
             if answer.done() or process.is_dead:  # this attempt came late: it is reset
                 near.abort()
                 return
-            transport = Transport(near)
-            answer.set_result((transport, transport.begin(factory)))
+            answer.set_result(near)
 
         self._tell(process, back, established)
 
