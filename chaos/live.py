@@ -16,29 +16,29 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections import Counter, deque
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Protocol
 
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from chaos import checkers, nemesis
-from chaos.availability import KindOfFault, Quantiles, by_kind, outages
+from chaos.availability import by_kind, outages
 from chaos.checkers.verdict import Options, Verdict
-from chaos.generator import Call, Calls, FinalPolls, GroupCalls, GroupOptions, LogCalls, LogOptions, Offsets
-from chaos.history import FAULT, HEAL, History, HistoryWriter, Key, Op, Type
-from chaos.nemesis import SKIPPED, Fault, Kind, NodeId, Plan, World, from_value, schedule
+from chaos.generator import Call, Calls, FinalPolls, GroupCalls, GroupOptions, LogCalls, LogOptions, Offsets, TopicCalls
+from chaos.history import FAULT, History, HistoryWriter, Key, Op, Type
+from chaos.nemesis import Fault, Kind, NodeId, Plan, World, schedule
+from chaos.progress import Progress
 from chaos.replica_logs import read_node
-from chaos.report import RUN, ms, render
-from chaos.terminal import show
+from chaos.report import RUN, render
+from chaos.terminal import show, unavailability
 from chaos.workloads.clients import Client, Setting
+from chaos.workloads.topics import OnlyTopics, TopicClient
 from kraftpy.client.runtime import RealRuntime
+from kraftpy.protocol.apis import ApiKey
 
 ROUND: Final = 10
 LOOKER: Final = 1_000_000
@@ -46,6 +46,10 @@ LOOKER: Final = 1_000_000
 MEMBERS: Final = 3
 SENDERS: Final = 2
 """To the topics of the group."""
+TOPICS: Final = 2
+"""Clients that create, change and delete topics."""
+_TOPIC_CALLS_PER_SECOND: Final = 0.7
+_TOPIC_SECONDS: Final = 7.0
 _READERS: Final = 3
 _READY_SECONDS: Final = 120.0
 _IN_SYNC_SECONDS: Final = 180.0
@@ -54,6 +58,7 @@ _CALM_SECONDS: Final = 5.0
 _FINAL_SECONDS: Final = 600.0
 _LOOK_SECONDS: Final = 2.0
 _LATE_MS: Final = 500
+_THREADS: Final = 32
 TRACEBACK: Final = "Traceback (most recent call last)"
 
 
@@ -108,6 +113,9 @@ class LiveWorld(World, Protocol):
     def watermarks(self, node: NodeId, keys: Sequence[Key], at: Mapping[Key, int]) -> Awaitable[list[dict[str, Any]]]:
         """Of those partitions that this node leads. Raises OSError."""
 
+    def ask(self, node: NodeId, key: ApiKey, version: int, request: object, *, seconds: float = ...) -> Awaitable[Any]:
+        """The answer to one request to one node. Raises OSError where none comes in that time."""
+
     def controller(self, node: NodeId) -> Awaitable[dict[str, Any] | None]:
         """Whom this node takes for the controller. Raises OSError."""
 
@@ -157,9 +165,19 @@ class Outcome:
         return not self.problems and all(verdict.valid for verdict in self.verdicts)
 
 
+class Interrupted(Exception):
+    """A run that was asked to end."""
+
+
 def run(world: LiveWorld, settings: Settings, console: Console | None = None) -> Outcome:
-    """Run to the end, whatever happens; tables on the terminal, history and page in the directory."""
-    return asyncio.run(_Run(world, settings, console or Console(highlight=False)).run())
+    """Run to the end, whatever happens; tables on the terminal, history and page in the directory.
+
+    Raises Interrupted after Ctrl-C or SIGTERM, when all was removed; RuntimeError where the world cannot be made.
+    """
+    try:
+        return asyncio.run(_Run(world, settings, console or Console(highlight=False)).run())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise Interrupted from None
 
 
 class _Two:
@@ -208,7 +226,11 @@ class _Run:
         self.damage: list[str] = []
         self.offsets = Offsets()
         self.began = time.monotonic()
-        self.progress = Progress(settings)
+        self.progress = Progress(
+            faults=settings.faults,
+            minutes=settings.minutes,
+            each_seconds=(sum(settings.pause_ms) + sum(settings.lasts_ms)) / 2000 + 2.0,
+        )
         self.clients: list[Client] = []
 
     def now_ns(self) -> int:
@@ -229,7 +251,9 @@ class _Run:
         settings.directory.mkdir(parents=True, exist_ok=True)
         this = asyncio.current_task()
         assert this is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, this.cancel)
+        loop.set_default_executor(ThreadPoolExecutor(_THREADS))  # questions that block, some to nodes that are paused
         with (settings.directory / "history.jsonl").open("w", encoding="utf-8") as sink:
             self.recorder = HistoryWriter(sink, self.emit)
             try:
@@ -255,7 +279,7 @@ class _Run:
         settings, world = self.settings, self.world
         said = {
             "world": world.name,
-            "workload": "log and group",
+            "workload": "log, group and topics",
             "seed": settings.seed,
             "nodes": len(world.nodes),
             "left_out": sorted(world.left_out),
@@ -263,7 +287,8 @@ class _Run:
         }
         self.recorder.note(self.now_ns(), RUN, RUN, said)
         is_over = False
-        count = settings.clients + MEMBERS + SENDERS
+        clients = settings.clients + MEMBERS + SENDERS
+        count = clients + TOPICS
         calls = _Two(
             GroupCalls(
                 self.chance.getrandbits(30),
@@ -279,8 +304,9 @@ class _Run:
         with self.progress.shown(self.console):
             load = [
                 asyncio.create_task(client.work(lambda: is_over, rest), name=f"client {client.process}")
-                for client in self._make_clients(calls, range(count), count)
+                for client in self._make_clients(calls, range(clients), count)
             ]
+            load += self._change_topics(range(clients, count), count, lambda: is_over)
             looks = [asyncio.create_task(self._look(node), name=f"looks at {node}") for node in world.nodes]
             try:
                 await asyncio.sleep(_CALM_SECONDS)
@@ -308,6 +334,27 @@ class _Run:
         )
         self.clients = [Client(setting, self.recorder, calls, number, count) for number in processes]
         return self.clients
+
+    def _change_topics(
+        self, processes: Sequence[int], count: int, is_over: Callable[[], bool]
+    ) -> list[asyncio.Task[None]]:
+        chance, nodes = Random(self.chance.getrandbits(30)), self.world.nodes
+
+        def ask(node: NodeId, key: ApiKey, version: int, request: object) -> Awaitable[Any]:
+            return self.world.ask(node, key, version, request, seconds=_TOPIC_SECONDS)
+
+        calls = OnlyTopics(TopicCalls(self.chance.getrandbits(30), nodes=nodes))
+
+        def rest() -> float:
+            return chance.expovariate(_TOPIC_CALLS_PER_SECOND)
+
+        return [
+            asyncio.create_task(
+                TopicClient(ask, nodes, self.now_ns, self.recorder, calls, number, count, chance).work(is_over, rest),
+                name=f"topic client {number}",
+            )
+            for number in processes
+        ]
 
     async def _end(self, tasks: Sequence[asyncio.Task[None]], problem: str) -> None:
         _, late = await asyncio.wait(tasks, timeout=_FINAL_SECONDS)
@@ -474,102 +521,3 @@ class _Pace:
             await asyncio.sleep(left)
         elif -left * 1000 > _LATE_MS:
             self._began -= left
-
-
-class Progress:
-    """What is shown while a run goes on."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self.faults = 0
-        self.doing = ""
-        self._now: str | None = None
-        self._seconds = 0.0
-        self._counts: Counter[Type] = Counter()
-        self._recent: deque[tuple[float, str]] = deque()
-
-    def observe(self, op: Op, seconds: float) -> None:
-        """Any line of the history."""
-        self._seconds = seconds
-        if op.is_client and op.type is not Type.INVOKE and not (isinstance(op.process, int) and op.process >= LOOKER):
-            self._counts[op.type] += 1
-            if op.type is Type.OK:
-                self._recent.append((seconds, op.f))
-        while self._recent and self._recent[0][0] < seconds - 10:
-            self._recent.popleft()
-        if op.f == FAULT:
-            self.faults += 1
-            self._now = _words(op.value)
-        elif op.f == HEAL:
-            self._now = None
-
-    def told(self, op: Op) -> str | None:
-        """A line for what the nemesis did."""
-        at = f"[dim]{op.time / 1e9:7.1f} s[/]"
-        match op.f:
-            case name if name == FAULT:
-                return f"{at} {self.faults:3d} {_words(op.value)}"
-            case name if name == HEAL:
-                return f"{at}     healed"
-            case name if name == SKIPPED:
-                return f"{at}     nobody is {op.value['target']}"
-            case "settled":
-                return f"{at}     all is in sync" if not op.value["wrong"] else f"{at}     [red]not in sync[/]"
-        return None
-
-    def line(self) -> Text:
-        """Faults, operations, rates, time left."""
-        rates = Counter(f for _, f in self._recent)
-        span = max(1.0, min(10.0, self._seconds))
-        told = ", ".join(f"{rates[f] / span:.0f} {f}/s" for f in ("send", "poll", "commit"))
-        wanted = "" if self._settings.faults is None else f" of {self._settings.faults}"
-        counted = ", ".join(f"{self._counts[kind]} {kind}" for kind in (Type.OK, Type.FAIL, Type.INFO))
-        parts = [f"{self.faults}{wanted} faults", self._now or self.doing or "no fault", counted, told, self._left()]
-        return Text(" | ".join(parts), style="bold")
-
-    def _left(self) -> str:
-        estimates = []
-        if self._settings.minutes is not None:
-            estimates.append(self._settings.minutes * 60 - self._seconds)
-        if self._settings.faults is not None:
-            each = (sum(self._settings.pause_ms) + sum(self._settings.lasts_ms)) / 2000 + 2.0
-            estimates.append((self._settings.faults - self.faults) * each)
-        return f"{max(0.0, min(estimates, default=0.0)) / 60:.0f} min left"
-
-    @contextlib.contextmanager
-    def shown(self, console: Console) -> Iterator[None]:
-        """At the terminal's last line, if it is one."""
-        if not console.is_terminal:
-            yield
-            return
-        with Live(console=console, get_renderable=self.line, refresh_per_second=2):
-            yield
-
-
-def _words(value: Mapping[str, Any]) -> str:
-    fault = from_value({name: value[name] for name in ("id", "kind", "target", "at_ms", "lasts_ms", "settings")})
-    return f"{described(fault)} on {value['nodes'] or 'all'} for {fault.lasts_ms / 1000:.1f} s"
-
-
-def described(fault: Fault) -> str:
-    """In a few words."""
-    if fault.kind is Kind.SEVERAL:
-        return " + ".join(described(part) for part in fault.settings["parts"])
-    told = " ".join(f"{name}={what}" for name, what in fault.settings.items())
-    return f"{fault.kind} ({told}) {fault.target}" if told else f"{fault.kind} {fault.target}"
-
-
-def unavailability(kinds: Sequence[KindOfFault]) -> Table:
-    """What each kind of fault cost, in milliseconds."""
-    table = Table(title="unavailability in ms: p50 / p99 / max")
-    for name in ("fault", "count", "no send", "no poll", "to heal", "not healed before the next"):
-        table.add_column(name, justify="left" if name == "fault" else "right")
-
-    def three(of: Quantiles | None) -> str:
-        return "-" if of is None else f"{ms(of.p50)} / {ms(of.p99)} / {ms(of.most)}"
-
-    for kind in kinds:
-        table.add_row(
-            kind.kind, str(kind.count), three(kind.sends), three(kind.polls), three(kind.heal), str(kind.not_healed)
-        )
-    return table

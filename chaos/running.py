@@ -62,7 +62,7 @@ def run_command(
     out: Path | None,
 ) -> None:
     """Run a real cluster under load and faults. Exit status 1 if something is wrong."""
-    from chaos.live import Settings, run
+    from chaos.live import Interrupted, Settings, run
 
     if faults is None and minutes is None:
         raise click.UsageError("say --faults, or --minutes, or both")
@@ -78,6 +78,9 @@ def run_command(
     )
     try:
         outcome = run(WORLDS[world](directory, nodes), settings)
+    except Interrupted:
+        click.echo(f"stopped; to judge what was seen: python -m chaos check {directory / 'history.jsonl'}", err=True)
+        sys.exit(130)
     except RuntimeError as error:
         raise click.ClickException(str(error)) from error
     sys.exit(0 if outcome.is_good else 1)

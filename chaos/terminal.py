@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from chaos.availability import KindOfFault, Quantiles
 from chaos.checkers.verdict import Verdict
 from chaos.history import History, Op, Type, to_line
+from chaos.report import ms
 
 
 def show(history: History, verdicts: Sequence[Verdict], evidence: int = 3, console: Console | None = None) -> None:
@@ -55,3 +57,19 @@ def _line(op: Op | None, index: int) -> str:
         return f"operation {index} was never completed"
     line = to_line(op)
     return line if len(line) <= 400 else line[:400] + " ..."
+
+
+def unavailability(kinds: Sequence[KindOfFault]) -> Table:
+    """What each kind of fault cost, in milliseconds."""
+    table = Table(title="unavailability in ms: p50 / p99 / max")
+    for name in ("fault", "count", "no send", "no poll", "to heal", "not healed before the next"):
+        table.add_column(name, justify="left" if name == "fault" else "right")
+
+    def three(of: Quantiles | None) -> str:
+        return "-" if of is None else f"{ms(of.p50)} / {ms(of.p99)} / {ms(of.most)}"
+
+    for kind in kinds:
+        table.add_row(
+            kind.kind, str(kind.count), three(kind.sends), three(kind.polls), three(kind.heal), str(kind.not_healed)
+        )
+    return table

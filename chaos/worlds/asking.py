@@ -89,7 +89,7 @@ class Asking(ABC):
             request = FindCoordinatorRequest(key=group)
             for node in self.nodes:
                 with contextlib.suppress(OSError, KafkaError):
-                    answer = await self._ask(node, ApiKey.FIND_COORDINATOR, 3, request)
+                    answer = await self.ask(node, ApiKey.FIND_COORDINATOR, 3, request)
                     if answer.error_code == ErrorCode.NONE:
                         found[group] = int(answer.node_id)
                         break
@@ -170,7 +170,7 @@ class Asking(ABC):
                 for topic, of in sorted(epochs.items())
             ],
         )
-        answer = await self._ask(node, ApiKey.FETCH, _FETCH_VERSION, request)
+        answer = await self.ask(node, ApiKey.FETCH, _FETCH_VERSION, request)
         return [
             {
                 "node": node,
@@ -204,18 +204,21 @@ class Asking(ABC):
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
-    async def _ask(self, node: NodeId, key: ApiKey, version: int, request: object) -> Any:
-        return await asyncio.to_thread(ask, self.address(node), key, version, request, timeout=_LOOK_SECONDS)
+    async def ask(
+        self, node: NodeId, key: ApiKey, version: int, request: object, *, seconds: float = _LOOK_SECONDS
+    ) -> Any:
+        """The answer to one request to one node. Raises OSError where none comes in that time."""
+        return await asyncio.to_thread(ask, self.address(node), key, version, request, timeout=seconds)
 
     async def _metadata(self, node: NodeId) -> MetadataResponse:
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
-        answer: MetadataResponse = await self._ask(node, ApiKey.METADATA, _METADATA_VERSION, request)
+        answer: MetadataResponse = await self.ask(node, ApiKey.METADATA, _METADATA_VERSION, request)
         return answer
 
     async def _quorum(self, node: NodeId) -> tuple[int, NodeId]:
         """Epoch and leader; -1 and -1 where it knows none."""
         topic = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition(partition_index=0)])
-        answer = await self._ask(node, ApiKey.DESCRIBE_QUORUM, 0, DescribeQuorumRequest(topics=[topic]))
+        answer = await self.ask(node, ApiKey.DESCRIBE_QUORUM, 0, DescribeQuorumRequest(topics=[topic]))
         for found in answer.topics:
             for each in found.partitions:
                 if each.error_code == ErrorCode.NONE:

@@ -25,10 +25,12 @@ from chaos.__main__ import main
 from chaos.availability import by_kind, outages
 from chaos.generator import GroupCalls, GroupOptions, LogCalls, LogOptions
 from chaos.history import FAULT, HEAL, History, HistoryWriter, Op, Type, read
-from chaos.live import ROUND, Progress, Settings, drawn, unavailability
+from chaos.live import ROUND, drawn
 from chaos.nemesis import Fault, Kind, Plan
+from chaos.progress import Progress
 from chaos.replica_logs import read_node
 from chaos.running import command_of
+from chaos.terminal import unavailability
 from chaos.worlds.disks import corruptible, damaged, flip
 from chaos.worlds.places import Place, free_subnet, run_of
 from chaos.worlds.proxy import ACCEPT, DROP, Line, Weather, binding, packets, verdict
@@ -208,12 +210,8 @@ def test_two_workloads_of_one_history_have_topics_of_their_own() -> None:
     assert "g" in json.dumps(looked.value)
 
 
-def _settings(directory: Path, **others: int) -> Settings:
-    return Settings(seed=1, directory=directory, command="again", **others)
-
-
-def test_progress_says_what_goes_on(tmp_path: Path) -> None:
-    progress = Progress(_settings(tmp_path, faults=40))
+def test_progress_says_what_goes_on() -> None:
+    progress = Progress(faults=40, minutes=None, each_seconds=12.0)
     sink = io.StringIO()
     recorder = HistoryWriter(sink, lambda op: progress.observe(op, op.time / 1e9))
     for number in range(20):
@@ -227,12 +225,13 @@ def test_progress_says_what_goes_on(tmp_path: Path) -> None:
     assert "kill one on [2]" in line
     assert "20 ok" in line
     assert "10 send/s" in line
+    assert "8 min left" in line
     recorder.note(3 * 10**9, "nemesis", HEAL, {"id": 0})
     assert "no fault" in str(progress.line())
     assert len(read(sink.getvalue().splitlines(keepends=True))) == 42
 
 
-def test_unavailability_is_a_table(tmp_path: Path) -> None:
+def test_unavailability_is_a_table() -> None:
     ops: list[Op] = []
     recorder = HistoryWriter(io.StringIO(), ops.append)
     for number in range(200):
