@@ -1,7 +1,7 @@
 """Clients that create, change, look for and delete topics: each call is one request to one node, never asked again.
 
-An error that the cluster gave is `fail`, with its name; a lost answer, or one that says that the outcome is not known,
-is `info`. So no client makes its own topic "exist" by asking twice.
+An error that the cluster gave is `fail`, with its name, and so is a connection that was refused. A lost answer, or one
+that says that the outcome is not known, is `info`. So no client makes its own topic "exist" by asking twice.
 
 `describe-topic` is a creation that is only to be validated: the one question about a topic that the controller decides.
 It tells whether the topic exists, and nothing else.
@@ -101,6 +101,8 @@ class TopicClient:
     async def _outcome(self, node: NodeId, call: Call) -> tuple[Type, Any, str | None]:
         try:
             error = await self._error(node, call)
+        except ConnectionRefusedError as refused:
+            return Type.FAIL, call.value, f"ConnectionRefusedError: {refused}"
         except OSError as lost:
             return Type.INFO, call.value, f"{type(lost).__name__}: {lost}"
         if call.f == "describe-topic":
