@@ -3,14 +3,19 @@
     python -m chaos run --world namespaces --faults 40 --seed 1
     python -m chaos run --world namespaces --minutes 3 --kind kill --kind partition
 
-Each world is a line in `WORLDS`: what makes it, given a directory of its own and how many nodes it is to have.
+    python -m chaos run --faults 40 --setting min.insync.replicas=1 --setting unclean.leader.election.enable=true
+
+The last is a cluster that is allowed to lose records: its runs show what the others would have found.
+
+Each world is a line in `WORLDS`: what makes it, given a directory of its own, how many nodes it is to have, and
+settings of every node.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,24 +27,31 @@ if TYPE_CHECKING:
     from chaos.live import LiveWorld
 
 
-def _namespaces(directory: Path, nodes: int) -> LiveWorld:
+def _namespaces(directory: Path, nodes: int, settings: Mapping[str, str]) -> LiveWorld:
     from chaos.worlds.namespaces import NamespacesWorld
 
-    return NamespacesWorld(directory, nodes=nodes)
+    return NamespacesWorld(directory, nodes=nodes, settings=settings)
 
 
-WORLDS: dict[str, Callable[[Path, int], LiveWorld]] = {"namespaces": _namespaces}
+WORLDS: dict[str, Callable[[Path, int, Mapping[str, str]], LiveWorld]] = {"namespaces": _namespaces}
 
 
 def command_of(
-    world: str, seed: int, faults: int | None, minutes: float | None, nodes: int, kinds: tuple[str, ...]
+    world: str,
+    seed: int,
+    faults: int | None,
+    minutes: float | None,
+    nodes: int,
+    kinds: Sequence[str] = (),
+    settings: Sequence[str] = (),
 ) -> str:
     """The line that repeats a run."""
     words = ["python", "-m", "chaos", "run", "--world", world, "--seed", str(seed)]
     words += [] if faults is None else ["--faults", str(faults)]
     words += [] if minutes is None else ["--minutes", f"{minutes:g}"]
     words += [] if nodes == 3 else ["--nodes", str(nodes)]
-    return shlex.join([*words, *(word for kind in kinds for word in ("--kind", kind))])
+    words += [word for kind in kinds for word in ("--kind", kind)]
+    return shlex.join([*words, *(word for setting in settings for word in ("--setting", setting))])
 
 
 @click.command("run")
@@ -49,6 +61,7 @@ def command_of(
 @click.option("--minutes", type=click.FloatRange(min=0.1), help="End after so long.")
 @click.option("--nodes", type=click.IntRange(min=1, max=250), default=3, show_default=True)
 @click.option("--kind", "kinds", multiple=True, type=click.Choice([str(kind) for kind in Kind]), help="Only these.")
+@click.option("--setting", "given", multiple=True, metavar="NAME=VALUE", help="Of every node. Repeatable.")
 @click.option("--rate", default=8.0, show_default=True, help="Calls of a client in a second, at most.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where history, page and logs go.")
 def run_command(
@@ -58,6 +71,7 @@ def run_command(
     minutes: float | None,
     nodes: int,
     kinds: tuple[str, ...],
+    given: tuple[str, ...],
     rate: float,
     out: Path | None,
 ) -> None:
@@ -66,18 +80,21 @@ def run_command(
 
     if faults is None and minutes is None:
         raise click.UsageError("say --faults, or --minutes, or both")
+    if wrong := [each for each in given if "=" not in each]:
+        raise click.BadParameter(f"{wrong[0]!r} is not NAME=VALUE", param_hint="--setting")
+    own = {name: value for name, _, value in (each.partition("=") for each in given)}
     directory = out or Path("chaos-runs") / f"{world}-seed-{seed}"
     settings = Settings(
         seed=seed,
         directory=directory,
-        command=command_of(world, seed, faults, minutes, nodes, kinds),
+        command=command_of(world, seed, faults, minutes, nodes, kinds, given),
         faults=faults,
         minutes=minutes,
         kinds=tuple(map(Kind, kinds)) or tuple(Kind),
         calls_per_second=rate,
     )
     try:
-        outcome = run(WORLDS[world](directory, nodes), settings)
+        outcome = run(WORLDS[world](directory, nodes, own), settings)
     except Interrupted:
         click.echo(f"stopped; to judge what was seen: python -m chaos check {directory / 'history.jsonl'}", err=True)
         sys.exit(130)

@@ -254,12 +254,15 @@ def test_a_run_says_how_long_it_is_to_be() -> None:
     done = CliRunner().invoke(main, ["run"])
     assert done.exit_code == 2
     assert "--faults" in done.output
+    done = CliRunner().invoke(main, ["run", "--faults", "1", "--setting", "nonsense"])
+    assert done.exit_code == 2
+    assert "NAME=VALUE" in done.output
 
 
 def test_the_line_that_repeats_a_run() -> None:
-    assert command_of("namespaces", 3, 40, None, 3, ()) == "python -m chaos run --world namespaces --seed 3 --faults 40"
-    assert command_of("namespaces", 3, None, 2.5, 5, ("kill", "pause")).endswith(
-        "--seed 3 --minutes 2.5 --nodes 5 --kind kill --kind pause"
+    assert command_of("namespaces", 3, 40, None, 3) == "python -m chaos run --world namespaces --seed 3 --faults 40"
+    assert command_of("namespaces", 3, None, 2.5, 5, ("kill", "pause"), ("min.insync.replicas=1",)).endswith(
+        "--seed 3 --minutes 2.5 --nodes 5 --kind kill --kind pause --setting min.insync.replicas=1"
     )
 
 
