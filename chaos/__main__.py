@@ -11,6 +11,7 @@
     python -m chaos sim --seed 7 --trace    the same with its story: who did what, when
     python -m chaos mutants                 the product broken in known ways: which seed catches each
     python -m chaos run --faults 40         real processes under faults: `chaos.running`
+    python -m chaos cost history.jsonl      how long clients went without, by kind of fault
 
 What finds something wrong ends with status 1.
 """
@@ -28,7 +29,7 @@ from chaos import checkers, edn, nemesis
 from chaos.checkers.verdict import Options
 from chaos.history import BadHistory, History, Op, read, to_line
 from chaos.reference.samples import SAMPLES
-from chaos.running import run_command
+from chaos.running import cost_command, run_command
 
 
 def load(file: Path) -> list[Op]:
@@ -59,6 +60,7 @@ def main() -> None:
 
 
 main.add_command(run_command)
+main.add_command(cost_command)
 
 
 @main.command("check")

@@ -101,3 +101,27 @@ def run_command(
     except RuntimeError as error:
         raise click.ClickException(str(error)) from error
     sys.exit(0 if outcome.is_good else 1)
+
+
+@click.command("cost")
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--markdown", is_flag=True, help="As a table for a page.")
+def cost_command(files: tuple[Path, ...], markdown: bool) -> None:
+    """What each kind of fault cost in unavailability, over one history or several."""
+    from rich.console import Console
+
+    from chaos.availability import by_kind, outages
+    from chaos.history import BadHistory, History, read
+    from chaos.terminal import unavailability, unavailability_markdown
+
+    found = []
+    for file in files:
+        try:
+            with file.open(encoding="utf-8") as lines:
+                found += outages(History(read(lines)))
+        except BadHistory as error:
+            raise click.ClickException(f"{file}: {error}") from error
+    if markdown:
+        click.echo(unavailability_markdown(by_kind(found)))
+    else:
+        Console(highlight=False).print(unavailability(by_kind(found)))

@@ -59,17 +59,30 @@ def _line(op: Op | None, index: int) -> str:
     return line if len(line) <= 400 else line[:400] + " ..."
 
 
-def unavailability(kinds: Sequence[KindOfFault]) -> Table:
-    """What each kind of fault cost, in milliseconds."""
-    table = Table(title="unavailability in ms: p50 / p99 / max")
-    for name in ("fault", "count", "no send", "no poll", "to heal", "not healed before the next"):
-        table.add_column(name, justify="left" if name == "fault" else "right")
+_COST = ("fault", "n", "no send", "no poll", "to heal", "not healed")
 
+
+def _costs(kinds: Sequence[KindOfFault]) -> list[tuple[str, ...]]:
     def three(of: Quantiles | None) -> str:
         return "-" if of is None else f"{ms(of.p50)} / {ms(of.p99)} / {ms(of.most)}"
 
-    for kind in kinds:
-        table.add_row(
-            kind.kind, str(kind.count), three(kind.sends), three(kind.polls), three(kind.heal), str(kind.not_healed)
-        )
+    return [
+        (kind.kind, str(kind.count), three(kind.sends), three(kind.polls), three(kind.heal), str(kind.not_healed))
+        for kind in kinds
+    ]
+
+
+def unavailability(kinds: Sequence[KindOfFault]) -> Table:
+    """What each kind of fault cost, in milliseconds; the last column: not back at its rate before the next fault."""
+    table = Table(title="unavailability in ms: p50 / p99 / max")
+    for name in _COST:
+        table.add_column(name, justify="left" if name == "fault" else "right", no_wrap=name == "fault")
+    for row in _costs(kinds):
+        table.add_row(*row)
     return table
+
+
+def unavailability_markdown(kinds: Sequence[KindOfFault]) -> str:
+    """The same for a page."""
+    rows = [_COST, ("---", *("---:",) * (len(_COST) - 1)), *_costs(kinds)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -31,7 +32,7 @@ from chaos.progress import Progress
 from chaos.replica_logs import read_node
 from chaos.running import command_of
 from chaos.terminal import unavailability
-from chaos.worlds.disks import corruptible, damaged, flip
+from chaos.worlds.disks import AFTER_SYNC, AT_ONCE, Disk, corruptible, damaged, flip, unmount
 from chaos.worlds.places import Place, free_subnet, run_of
 from chaos.worlds.proxy import ACCEPT, DROP, Line, Weather, binding, packets, verdict
 from kraftpy.log import layout
@@ -231,9 +232,10 @@ def test_progress_says_what_goes_on() -> None:
     assert len(read(sink.getvalue().splitlines(keepends=True))) == 42
 
 
-def test_unavailability_is_a_table() -> None:
+def test_unavailability_is_a_table(tmp_path: Path) -> None:
     ops: list[Op] = []
-    recorder = HistoryWriter(io.StringIO(), ops.append)
+    sink = io.StringIO()
+    recorder = HistoryWriter(sink, ops.append)
     for number in range(200):
         at = number * 10**8
         if number == 100:
@@ -248,6 +250,12 @@ def test_unavailability_is_a_table() -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "kill" in text
     assert "500 / 500 / 500" in text
+    (tmp_path / "history.jsonl").write_text(sink.getvalue(), encoding="utf-8")
+    done = CliRunner().invoke(main, ["cost", "--markdown", *[str(tmp_path / "history.jsonl")] * 2])
+    assert done.exit_code == 0
+    assert "| kill | 2 | 500 / 500 / 500 |" in done.output
+    done = CliRunner().invoke(main, ["cost", str(tmp_path / "history.jsonl")])
+    assert "500 / 500 / 500" in done.output
 
 
 def test_a_run_says_how_long_it_is_to_be() -> None:
@@ -277,6 +285,56 @@ if WHY_NOT is None:
         listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.split()
         places = [*listed, *os.listdir("/run"), *os.listdir("/sys/class/net")]
         return [name for name in places if run_of(name) == run]
+
+    @pytest.fixture
+    def disk(tmp_path: Path) -> Iterator[Disk]:
+        disk = Disk(tmp_path / "image", tmp_path / "mounted")
+        disk.make()
+        yield disk
+        disk.set_slow(0)
+        unmount(disk.mounted)
+
+    def test_a_power_failure_takes_what_was_not_synced(disk: Disk) -> None:
+        synced, not_synced = disk.data / "synced", disk.data / "not-synced"
+        for file in (synced, not_synced):
+            with file.open("wb") as opened:
+                opened.write(b"x" * 100_000)
+                if file is synced:
+                    opened.flush()
+                    os.fsync(opened.fileno())
+        disk.shut_down(AT_ONCE)
+        disk.mount_again()
+        assert synced.read_bytes() == b"x" * 100_000
+        assert not not_synced.exists() or not_synced.read_bytes() != b"x" * 100_000
+
+    def test_a_disk_that_fails_keeps_what_it_had(disk: Disk) -> None:
+        file = disk.data / "file"
+        with file.open("wb") as opened:
+            opened.write(b"x" * 100_000)
+            opened.flush()
+            disk.shut_down(AFTER_SYNC)
+            with pytest.raises(OSError, match="Input/output error"):
+                os.fsync(opened.fileno())
+        disk.mount_again()
+        assert file.read_bytes() == b"x" * 100_000
+
+    def test_a_full_disk_is_full_until_it_is_emptied(disk: Disk) -> None:
+        disk.fill()
+        with pytest.raises(OSError, match="No space left"):
+            (disk.data / "file").write_bytes(b"x" * 100_000)
+        disk.empty()
+        (disk.data / "file").write_bytes(b"x" * 100_000)
+
+    def test_a_slow_disk_has_writers_wait(disk: Disk) -> None:
+        disk.set_slow(100)
+        waited = []
+        for number in range(20):
+            began = time.monotonic()
+            (disk.data / f"file-{number}").write_bytes(b"x")
+            waited.append(time.monotonic() - began)
+        disk.set_slow(0)
+        assert max(waited) > 0.03
+        (disk.data / "file").write_bytes(b"x")
 
     @pytest.mark.timeout(400)
     def test_real_processes_under_faults(tmp_path: Path) -> None:
