@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-check chaos-sim test test-failures check format bench bench-failover sim compat image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-check chaos-sim chaos-seeds chaos-mutants test test-failures check format bench bench-failover sim compat image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 help:                ## this list
@@ -15,6 +15,7 @@ $(BIN)/python:
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@ln -sf ../../chaos/kraftpy-chaos $(BIN)/kraftpy-chaos
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
@@ -44,8 +45,14 @@ sim: $(VENV)/.dev    ## the quorum, replicas, compacted logs and power losses of
 	$(BIN)/python tests/log/compaction_simulation.py --seeds 3000
 	$(BIN)/python tests/log/power_loss.py --points 10000
 
-chaos-sim: $(VENV)/.dev  ## whole clusters, simulated under faults: 200 seeds of five minutes
-	$(BIN)/python -m chaos sim --seeds 200
+chaos-sim: $(VENV)/.dev  ## whole clusters, simulated under faults: seeds that once failed, and 50 that nobody has run
+	$(BIN)/python -m chaos sim --known --fresh 50 --minutes 2
+
+chaos-seeds: $(VENV)/.dev  ## the same for hours: 2000 seeds of five minutes
+	$(BIN)/python -m chaos sim --seeds 2000
+
+chaos-mutants: $(VENV)/.dev  ## the product broken in known ways: which seed catches each, into chaos/MUTANTS.md
+	$(BIN)/python -m chaos mutants
 
 chaos: $(VENV)/.dev  ## three nodes in network namespaces under load and 12 faults: root, Debian's iptables (a few minutes)
 	$(BIN)/python -m chaos run --world namespaces --faults 12

@@ -81,3 +81,29 @@ def test_a_seed_is_told_as_a_story_with_faults_from_a_file(tmp_path: Path) -> No
     ops = [json.loads(line) for line in (tmp_path / "seed-3.jsonl").read_text(encoding="utf-8").splitlines()]
     begun = [op["value"]["id"] for op in ops if op["process"] == "nemesis" and op["f"] == "fault"]
     assert begun == [fault.id for fault in faults]
+
+
+def test_the_command_of_the_checkout_runs_with_the_python_beside_it(tmp_path: Path) -> None:
+    bin_directory = tmp_path / "bin"
+    bin_directory.mkdir()
+    python = bin_directory / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+    (bin_directory / "kraftpy-chaos").symlink_to(ROOT / "chaos" / "kraftpy-chaos")
+    done = subprocess.run(
+        [str(bin_directory / "kraftpy-chaos"), "plan", "--seed", "7", "--minutes", "1"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    expected = schedule(7, Plan(kinds=tuple(Kind), duration_ms=60_000))
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [fault.as_value() for fault in expected]
+
+
+def test_make_puts_the_command_beside_python() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "ln -sf ../../chaos/kraftpy-chaos $(BIN)/kraftpy-chaos" in makefile
+    assert os.access(ROOT / "chaos" / "kraftpy-chaos", os.X_OK)
