@@ -29,8 +29,9 @@ same), `bridge` (two halves that share one node), `target` (the target's nodes f
 target's nodes send is lost, what is sent to them arrives).
 
 Invariants: the same seed gives the same schedule; a schedule ends with everything healed; what harms data on disk
-hits one node, once in a run. Where everything is synced before it is acknowledged (`Plan.is_synced`), a loss of what
-was not synced harms nothing, and may hit all of them.
+hits one node, once in a run or as often as the world spares the last copy, and nothing ends other nodes meanwhile.
+Where everything is synced before it is acknowledged (`Plan.is_synced`), a loss of what was not synced harms nothing,
+and may hit all of them.
 
 Left out: hardware clocks. What a world cannot do is not in its `abilities`, and is never scheduled for it.
 """
@@ -49,6 +50,8 @@ NodeId = int
 
 SKIPPED = "skipped"
 """The nemesis left a fault out: its words meant nobody."""
+SPARED = "spared"
+"""The world left an action of a fault out: nothing could have restored what it harms."""
 
 
 class Kind(StrEnum):
@@ -77,8 +80,12 @@ class Kind(StrEnum):
     SEVERAL = "several"
 
 
-HARMS_DATA = frozenset({Kind.CORRUPTION, Kind.LOSE_DISK, Kind.LOSE_UNSYNCED})
+HARMS_DATA = frozenset({Kind.CORRUPTION, Kind.LOSE_DISK, Kind.LOSE_UNSYNCED, Kind.FSYNC_ERROR})
 """A minority may lose data and nobody may notice; with a majority the cluster has nothing to restore it from."""
+
+WITH_HARM = frozenset({Kind.PARTITION, Kind.PAUSE, Kind.SLOW, Kind.LOSSY, Kind.CLOCK_SKEW, Kind.CLOCK_STROBE})
+"""What may be at once with a harm to data. Other nodes must not end meanwhile: whoever ends uncleanly does not count as
+having everything until it has caught up (KIP-966), and the harmed node does not either."""
 
 SHAPES = ("one", "halves", "majorities-ring", "bridge", "target", "one-way")
 CORRUPTIBLE = ("active segment", "sealed segment", "quorum journal")
@@ -217,6 +224,10 @@ def between(part: Sequence[NodeId], nodes: Sequence[NodeId]) -> tuple[Cut, ...]:
     return tuple(sorted([(a, b) for a in part for b in rest] + [(b, a) for a in part for b in rest]))
 
 
+class Spared(Exception):
+    """The world left an action out: what it would have harmed, nothing could restore."""
+
+
 class World(Protocol):
     """Carries faults out. A method may take its time; what it began is undone by its counterpart, or by `heal_all`."""
 
@@ -297,10 +308,15 @@ class Action:
     named: Mapping[str, Any] = field(default_factory=dict)
 
 
-async def carry_out(world: World, actions: Sequence[Action]) -> None:
-    """One after the other."""
+async def carry_out(
+    world: World, actions: Sequence[Action], spared: Callable[[Action, Spared], object] = lambda *_: None
+) -> None:
+    """One after the other; `spared` is told what the world left out."""
     for action in actions:
-        await getattr(world, action.method)(*action.arguments, **action.named)
+        try:
+            await getattr(world, action.method)(*action.arguments, **action.named)
+        except Spared as why:
+            spared(action, why)
 
 
 class Unable(Exception):
@@ -415,7 +431,11 @@ async def run(
                 note(SKIPPED, {"id": fault.id, "target": str(nobody)})
                 continue
             note(FAULT, {**fault.as_value(), "nodes": list(broken.nodes)})
-            await carry_out(world, broken.begin)
+
+            def spared(action: Action, why: Spared, number: int = fault.id) -> None:
+                note(SPARED, {"id": number, "method": action.method, "why": str(why)})
+
+            await carry_out(world, broken.begin, spared)
             await sleep_until_ms(fault.at_ms + fault.lasts_ms)
             await carry_out(world, broken.end)
             note(HEAL, {"id": fault.id})
@@ -445,6 +465,8 @@ class Plan:
     """Chance of a longer pause instead of a fault."""
     is_synced: bool = False
     """What is acknowledged was synced before: any nodes may lose what they did not sync, as often as they like."""
+    most_harms: int = 1
+    """How often data on disk may be harmed. More than once is for a world that spares the last copy (`Spared`)."""
 
 
 def schedule(seed: int, plan: Plan) -> list[Fault]:
@@ -469,11 +491,14 @@ class _Planner:
         self._plan = plan
         self._topics: list[str] = []
         self._made = 0
-        self._harmed = False
+        self._harms_left = plan.most_harms
 
     def fault(self, number: int, at_ms: int, lasts_ms: int) -> Fault:
         if self._chance.random() < self._plan.several:
-            parts = [self._single(number, at_ms, lasts_ms) for _ in range(self._chance.randint(2, 3))]
+            parts: list[Fault] = []
+            for _ in range(self._chance.randint(2, 3)):
+                if self._possible([part.kind for part in parts]):
+                    parts.append(self._single(number, at_ms, lasts_ms, parts))
             return Fault(
                 id=number,
                 kind=Kind.SEVERAL,
@@ -484,21 +509,26 @@ class _Planner:
             )
         return self._single(number, at_ms, lasts_ms)
 
-    def _single(self, number: int, at_ms: int, lasts_ms: int) -> Fault:
+    def _single(self, number: int, at_ms: int, lasts_ms: int, beside: Sequence[Fault] = ()) -> Fault:
         chance = self._chance
-        possible = [kind for kind in self._plan.kinds if kind is not Kind.SEVERAL and self._may(kind)]
-        kind = chance.choice(possible)
+        kind = chance.choice(self._possible([fault.kind for fault in beside]))
         fault = Fault(id=number, kind=kind, target=self._target(kind), at_ms=at_ms, lasts_ms=lasts_ms)
-        self._harmed = self._harmed or self._harms(kind)
+        self._harms_left -= self._harms(kind)
         return replace(fault, settings=self._settings(kind))
 
-    def _may(self, kind: Kind) -> bool:
+    def _possible(self, beside: Sequence[Kind]) -> list[Kind]:
+        return [kind for kind in self._plan.kinds if kind is not Kind.SEVERAL and self._may(kind, beside)]
+
+    def _may(self, kind: Kind, beside: Sequence[Kind]) -> bool:
+        if any(self._harms(other) for other in beside) and kind not in WITH_HARM:
+            return False
         if kind is Kind.DELETE_TOPIC:
             return bool(self._topics)
-        return not self._harms(kind) or not self._harmed
+        return not self._harms(kind) or (self._harms_left > 0 and WITH_HARM.issuperset(beside))
 
     def _harms(self, kind: Kind) -> bool:
-        return kind in HARMS_DATA and not (kind is Kind.LOSE_UNSYNCED and self._plan.is_synced)
+        only_unsynced = kind in (Kind.LOSE_UNSYNCED, Kind.FSYNC_ERROR)
+        return kind in HARMS_DATA and not (only_unsynced and self._plan.is_synced)
 
     def _target(self, kind: Kind) -> str:
         chance, plan = self._chance, self._plan

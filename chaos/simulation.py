@@ -19,17 +19,23 @@ from typing import Any, Final
 
 from chaos import checkers, nemesis
 from chaos.checkers.verdict import Options, Verdict
+from chaos.drawing import Drawn, draw
 from chaos.generator import Calls, FinalPolls, GroupCalls, GroupOptions, LogCalls, LogOptions, Offsets
 from chaos.history import NEMESIS, History, Op, Recorder
 from chaos.nemesis import Fault, Plan, schedule
 from chaos.workloads.clients import Client, Setting
+from chaos.worlds.breaking import SimulatedWorld
 from chaos.worlds.loop import collect_quietly
-from chaos.worlds.simulated import SimulatedCluster, SimulatedWorld, simulated_cluster
+from chaos.worlds.readings import Readings
+from chaos.worlds.simulated import SimulatedCluster, simulated_cluster
 from chaos.worlds.watching import Tell, Watch, told_log_lines
 
 _READY_SECONDS: Final = 60.0
 _HEAL_SECONDS: Final = 30.0
 _FINAL_SECONDS: Final = 300.0
+_CONVERGE_SECONDS: Final = 60.0
+_MOST_HARMS: Final = 1000
+"""Of data on disk: as often as they come, since the world spares the last copy."""
 
 
 @dataclass(slots=True)
@@ -66,15 +72,14 @@ def run(
     faults, of nodes that start and end, of leaders, in-sync replicas, and what nodes log; the run is the same with and
     without.
     """
-    chance = Random(f"settings {seed}")
-    is_synced = chance.random() < 0.3
-    settings = {"kraftpy.flush.before.ack": "true"} if is_synced else {}
+    drawn = draw(seed)
     disabled = logging.root.manager.disable
     logging.disable()
     try:
-        with simulated_cluster(seed, settings=settings) as cluster, ExitStack() as stack:
-            this = _Run(cluster, seed, minutes, calls_per_second, is_synced=is_synced)
-            this.outcome.faults = this.drawn() if faults is None else list(faults)
+        options = {"brokers": drawn.brokers, "controllers": drawn.controllers, "settings": drawn.settings}
+        with simulated_cluster(seed, **options) as cluster, ExitStack() as stack:
+            this = _Run(cluster, drawn, seed, minutes, calls_per_second)
+            this.outcome.faults = this.schedule() if faults is None else list(faults)
             if trace is not None:
                 this.watch = Watch(cluster, trace)
                 stack.enter_context(told_log_lines(this.watch))
@@ -88,19 +93,22 @@ def run(
 
 class _Run:
     def __init__(
-        self, cluster: SimulatedCluster, seed: int, minutes: float, calls_per_second: float, *, is_synced: bool
+        self, cluster: SimulatedCluster, drawn: Drawn, seed: int, minutes: float, calls_per_second: float
     ) -> None:
         self.cluster = cluster
+        self.drawn = drawn
         self.chance = Random(f"run {seed}")
         self.outcome = Outcome(seed)
         self.recorder = Recorder(self.outcome.ops.append)
         self.minutes = minutes
         self.calls_per_second = calls_per_second
-        self.count = self.chance.choice([2, 3, 5])
-        self.processes: list[int] = []
-        self.is_synced = is_synced
-        self.world = SimulatedWorld(cluster, Random(f"world {seed}"))
+        self.count = drawn.clients
+        self.world = SimulatedWorld(cluster, Random(f"world {seed}"), is_synced=drawn.is_synced)
+        self.readings = Readings(cluster, self.recorder, self.now_ns)
         self.watch: Watch | None = None
+        cluster.network.phantoms = drawn.phantoms
+        for node, drift in zip(cluster.nodes.values(), drawn.drifts, strict=True):
+            node.clock.drift = drift
 
     def run_until(self, done: Callable[[], bool], *, at_most_seconds: float) -> bool:
         """Run the loop, and look on if somebody wants to know."""
@@ -136,6 +144,7 @@ class _Run:
             self._work()
         for node in cluster.nodes.values():
             outcome.problems += [f"{node.host} ended: {why}" for why in node.exits]
+        outcome.problems += self.world.operator.problems
         outcome.problems += [f"unhandled: {each}" for each in cluster.loop.unhandled]
         outcome.virtual_seconds = cluster.loop.time()
         outcome.callbacks = cluster.loop.callbacks
@@ -144,9 +153,9 @@ class _Run:
 
     def _calls(self) -> Calls:
         seed = self.chance.randrange(1 << 30)
-        if self.chance.random() < 0.3:
+        if self.drawn.workload == "groups":
             return GroupCalls(seed, GroupOptions(clients=self.count, members=(self.count + 1) // 2, crash_chance=0.002))
-        via = self.chance.choice(["assign", "assign", "subscribe"])
+        via = "assign" if self.drawn.workload == "log" else "subscribe"
         return LogCalls(seed, LogOptions(via=via, keys=6, crash_chance=0.002))
 
     def _work(self) -> None:
@@ -155,6 +164,7 @@ class _Run:
         clients = self._clients(
             calls, list(range(self.count)), lambda: is_over, lambda: self.chance.expovariate(self.calls_per_second)
         )
+        self.readings.begin()
         self._harm()
         self._heal()
         self.run_for(_HEAL_SECONDS)
@@ -166,6 +176,14 @@ class _Run:
             offsets.observe(op)
         readers = self._clients(FinalPolls(offsets.highest(), processes), processes, lambda: False, lambda: 0.01)
         self._wait(readers, "a client cannot read all")
+        self._compare()
+
+    def _compare(self) -> None:
+        """When all is quiet, read everything that nodes hold."""
+        self.run_until(lambda: not self.readings.differences(), at_most_seconds=_CONVERGE_SECONDS)
+        self.outcome.problems += [f"in the end: {difference}" for difference in self.readings.differences()]
+        self.readings.end()
+        self.readings.read(final=True)
 
     def _clients(
         self, calls: Calls, processes: list[int], is_over: Callable[[], bool], pause: Callable[[], float]
@@ -174,7 +192,13 @@ class _Run:
         tasks = []
         for number in processes:
             process, runtime = self.cluster.client(f"client{number}")
-            setting = Setting(bootstrap_servers=self.cluster.bootstrap_servers, runtime=runtime, now_ns=self.now_ns)
+            setting = Setting(
+                bootstrap_servers=self.cluster.bootstrap_servers,
+                runtime=runtime,
+                now_ns=self.now_ns,
+                replication_factor=min(3, self.drawn.brokers),
+                topic_settings=self.drawn.topic_settings,
+            )
             client = Client(setting, self.recorder, calls, number, self.count)
             self.alive.append(client)
             tasks.append(process.run(client.work(is_over, pause), name=f"client {number}"))
@@ -206,10 +230,15 @@ class _Run:
         if self.watch is not None:
             self.watch.nemesis(f, value)
 
-    def drawn(self) -> list[Fault]:
-        """The schedule that the seed gives."""
+    def schedule(self) -> list[Fault]:
+        """The faults that the seed gives."""
         plan = Plan(
-            kinds=tuple(sorted(self.world.abilities)), duration_ms=int(self.minutes * 60_000), is_synced=self.is_synced
+            kinds=tuple(sorted(self.world.abilities)),
+            duration_ms=int(self.minutes * 60_000),
+            partitions=("t0-0", "t0-1", "t1-0"),
+            groups=("g",) if self.drawn.workload != "log" else (),
+            is_synced=self.drawn.is_synced,
+            most_harms=_MOST_HARMS,
         )
         return schedule(Random(f"faults {self.outcome.seed}").randrange(1 << 30), plan)
 

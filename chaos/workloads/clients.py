@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from chaos.generator import Call, Calls
@@ -42,6 +42,7 @@ class Setting:
     """Nanoseconds since the run began."""
     partitions: int = 2
     replication_factor: int = 3
+    topic_settings: Mapping[str, str] = field(default_factory=dict)
     delivery_timeout_ms: int = 10_000
     request_timeout_ms: int = 3_000
 
@@ -234,7 +235,10 @@ class Client:
         async with Admin(**self._options()) as admin:
             for topic in missing:
                 new = NewTopic(
-                    name=topic, num_partitions=setting.partitions, replication_factor=setting.replication_factor
+                    name=topic,
+                    num_partitions=setting.partitions,
+                    replication_factor=setting.replication_factor,
+                    config=dict(setting.topic_settings),
                 )
                 try:
                     await admin.create_topics([new])

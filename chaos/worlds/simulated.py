@@ -9,23 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from random import Random
 from typing import Any, Final, TypeVar
 
-from chaos.nemesis import ClusterState, Cut, Kind, NodeId
 from chaos.worlds.loop import Process, SimulatedLoop, current, seeded_world
 from chaos.worlds.network import Network
 from kraftpy.broker.broker import Broker, StartupError
-from kraftpy.broker.directories import LogDirectories
-from kraftpy.client import Admin, NewTopic
+from kraftpy.broker.directories import DirectoryFailed, LogDirectories
 from kraftpy.config import BrokerConfig, load
 from kraftpy.log import layout
 from kraftpy.ports import Directory
-from kraftpy.protocol.errors import KafkaError
 from kraftpy.testing.memory_files import Loss, MemoryDisk
-from kraftpy.types import Millis, TopicPartition
+from kraftpy.types import Millis
 
 T = TypeVar("T")
 P = TypeVar("P", bound=asyncio.BaseProtocol)
@@ -33,9 +29,8 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 EPOCH_MS: Final = 1_700_000_000_000
 CLIENT_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
-_THREAD_SECONDS: Final = 0.0005
-_STOP_SECONDS: Final = 120.0
-_ASK_SECONDS: Final = 20.0
+THREAD_SECONDS: Final = 0.0005
+_MOST_COMBINED_VOTERS: Final = 3
 logger = logging.getLogger(__name__)
 
 
@@ -122,9 +117,13 @@ class Node:
         self.broker: Broker | None = None
         self.is_ready = False
         self.exits: list[str] = []
-        """Why it ended by itself, each time it did."""
+        """Why it ended by itself, each time it did and should not have."""
+        self.excuses: set[str] = set()
+        """Reasons, or parts of them, for which it may end by itself now: a fault is under way that asks for it."""
+        self.excused: list[str] = []
+        """Why it ended by itself and was right to."""
         self.starts = 0
-        self.thread_seconds = _THREAD_SECONDS
+        self.thread_seconds = THREAD_SECONDS
         """What work of a thread takes, at the mean."""
         self._stop: asyncio.Event | None = None
         self._main: asyncio.Task[None] | None = None
@@ -159,8 +158,8 @@ class Node:
                 await stop.wait()
                 self.is_ready = False
                 await broker.stop()
-        except* StartupError as errors:
-            self._exited(str(errors.exceptions[0]))
+        except* (StartupError, DirectoryFailed) as errors:
+            self._exited(str(_first(errors)))
         except* Exception as errors:
             logger.exception("%s ended", self.host)
             self._exited(repr(errors))
@@ -170,9 +169,15 @@ class Node:
     def _exited(self, why: str | None) -> None:
         self.is_ready = False
         if why is not None:
-            self.exits.append(why)
+            is_excused = any(excuse in why for excuse in self.excuses)
+            (self.excused if is_excused else self.exits).append(why)
         assert self.process is not None
         self.process.die()
+
+    def new_disk(self) -> None:
+        """Another disk, with nothing on it. It does not run."""
+        assert not self.is_running
+        self.disk = MemoryDisk()
 
     def forget(self) -> None:
         """The simulation is over."""
@@ -215,33 +220,46 @@ class Node:
 class SimulatedCluster:
     """The nodes, the network between them, and the processes of their clients."""
 
-    def __init__(self, seed: int, *, brokers: int = 3, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, seed: int, *, brokers: int = 3, controllers: int = 0, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """`controllers` keep the metadata and nothing else; without them the first three brokers do that too."""
         self.seed = seed
         self.loop = SimulatedLoop(seed)
         self.network = Network(self.loop, seed)
         self.clients: list[Process] = []
-        voters = ",".join(f"{number}@node{number}:{CONTROLLER_PORT}" for number in range(1, brokers + 1))
         self.nodes: dict[int, Node] = {}
-        for number in range(1, brokers + 1):
-            own = {
-                "node.id": str(number),
-                "process.roles": "broker,controller",
-                "listeners": f"PLAINTEXT://node{number}:{CLIENT_PORT},CONTROLLER://node{number}:{CONTROLLER_PORT}",
-                "controller.listener.names": "CONTROLLER",
-                "controller.quorum.voters": voters,
-                "log.dirs": "/data",
-                "offsets.topic.num.partitions": "4",
-                "offsets.topic.replication.factor": str(min(3, brokers)),
-                "default.replication.factor": str(min(3, brokers)),
-                "min.insync.replicas": str(min(2, brokers)),
-                **(settings or {}),
-            }
-            self.nodes[number] = Node(self, number, own)
+        self.brokers = tuple(range(1, brokers + 1))
+        self.voters = tuple(range(brokers + 1, brokers + controllers + 1)) or self.brokers[:_MOST_COMBINED_VOTERS]
+        for number in sorted({*self.brokers, *self.voters}):
+            self.nodes[number] = Node(self, number, {**self._settings(number), **(settings or {})})
+
+    def _settings(self, number: int) -> dict[str, str]:
+        roles, listeners = [], []
+        if number in self.brokers:
+            roles.append("broker")
+            listeners.append(f"PLAINTEXT://node{number}:{CLIENT_PORT}")
+        if number in self.voters:
+            roles.append("controller")
+            listeners.append(f"CONTROLLER://node{number}:{CONTROLLER_PORT}")
+        copies = min(3, len(self.brokers))
+        return {
+            "node.id": str(number),
+            "process.roles": ",".join(roles),
+            "listeners": ",".join(listeners),
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": ",".join(f"{voter}@node{voter}:{CONTROLLER_PORT}" for voter in self.voters),
+            "log.dirs": "/data",
+            "offsets.topic.num.partitions": "4",
+            "offsets.topic.replication.factor": str(copies),
+            "default.replication.factor": str(copies),
+            "min.insync.replicas": str(min(2, copies)),
+        }
 
     @property
     def bootstrap_servers(self) -> str:
         """For clients."""
-        return ",".join(f"{node.host}:{CLIENT_PORT}" for node in self.nodes.values())
+        return ",".join(f"node{number}:{CLIENT_PORT}" for number in self.brokers)
 
     def client(self, name: str) -> tuple[Process, SimulatedRuntime]:
         """A process for clients, on a machine of its own."""
@@ -264,195 +282,11 @@ class SimulatedCluster:
         )
 
 
-class SimulatedWorld:
-    """What `chaos.nemesis` can do to a simulated cluster: its `World`.
-
-    What changes the cluster's metadata it asks for as an administrator would; what is refused or not answered in time
-    was no fault then.
-
-    Left out: voters that come and go, full and failing disks, corruption, empty disks.
-    """
-
-    abilities: Final = frozenset(
-        {
-            Kind.KILL,
-            Kind.STOP,
-            Kind.PAUSE,
-            Kind.PARTITION,
-            Kind.SLOW,
-            Kind.LOSSY,
-            Kind.CLOCK_SKEW,
-            Kind.CLOCK_STROBE,
-            Kind.SLOW_DISK,
-            Kind.LOSE_UNSYNCED,
-            Kind.ROLLING_RESTART,
-            Kind.MOVE_LEADER,
-            Kind.REASSIGN,
-            Kind.CREATE_TOPIC,
-            Kind.DELETE_TOPIC,
-        }
-    )
-
-    def __init__(self, cluster: SimulatedCluster, chance: Random) -> None:
-        self._cluster = cluster
-        self._chance = chance
-        self._cuts: dict[Cut, int] = {}  # how many faults cut this link
-
-    def _node(self, node: NodeId) -> Node:
-        return self._cluster.nodes[node]
-
-    async def state(self) -> ClusterState:
-        """What the nodes know that are ready, those that know most first."""
-        nodes = tuple(sorted(self._cluster.nodes))
-        ready = [node.broker for node in self._cluster.nodes.values() if node.is_ready and node.broker is not None]
-        if not ready:
-            return ClusterState(nodes=nodes)
-        broker = max(ready, key=lambda broker: broker.metadata.applied_index)
-        leaders, replicas = {}, {}
-        for topic, number, partition in broker.image.partitions():
-            replicas[f"{topic.name}-{number}"] = tuple(map(int, partition.replicas))
-            if partition.leader >= 0:
-                leaders[f"{topic.name}-{number}"] = int(partition.leader)
-        leader = broker.metadata.leader_id
-        return ClusterState(nodes=nodes, controller=leader, leaders=leaders, replicas=replicas)
-
-    async def kill(self, node: NodeId) -> None:
-        """SIGKILL."""
-        if self._node(node).is_running:
-            self._node(node).kill()
-
-    async def stop(self, node: NodeId) -> None:
-        """SIGTERM (and SIGCONT), and wait; what takes two minutes is killed, and the run notes it."""
-        it = self._node(node)
-        await self.resume(node)
-        it.stop()
-        deadline = self._cluster.loop.time() + _STOP_SECONDS
-        while it.is_running:
-            if self._cluster.loop.time() > deadline:
-                it.exits.append("it did not stop when it was asked to")
-                it.kill()
-                return
-            await asyncio.sleep(0.05)
-
-    async def start(self, node: NodeId) -> None:
-        """Start it, if it does not run."""
-        if not self._node(node).is_running:
-            self._node(node).start()
-
-    async def pause(self, node: NodeId) -> None:
-        """SIGSTOP."""
-        process = self._node(node).process
-        assert process is not None
-        process.pause()
-
-    async def resume(self, node: NodeId) -> None:
-        """SIGCONT."""
-        process = self._node(node).process
-        assert process is not None
-        process.resume()
-
-    def _hosts(self, link: Cut) -> tuple[str, str]:
-        return self._node(link[0]).host, self._node(link[1]).host
-
-    async def cut(self, links: Sequence[Cut]) -> None:
-        """Hold back what the first of each pair sends to the second."""
-        for link in links:
-            self._cuts[link] = self._cuts.get(link, 0) + 1
-            self._cluster.network.cut(*self._hosts(link))
-
-    async def mend(self, links: Sequence[Cut]) -> None:
-        """Undo these cuts."""
-        for link in links:
-            self._cuts[link] -= 1
-            if not self._cuts[link]:
-                self._cluster.network.mend(*self._hosts(link))
-
-    async def degrade(self, node: NodeId, delay_ms: int, jitter_ms: int, loss: float) -> None:
-        """Make the node's links to the others slow and lossy."""
-        for other in self._cluster.nodes.values():
-            if other.node_id != node:
-                self._cluster.network.degrade(
-                    self._node(node).host, other.host, delay_ms / 1000, jitter_ms / 1000, loss
-                )
-                self._cluster.network.degrade(
-                    other.host, self._node(node).host, delay_ms / 1000, jitter_ms / 1000, loss
-                )
-
-    async def set_clock(self, node: NodeId, skew_ms: int) -> None:
-        """Make its wall clock wrong by so much."""
-        self._node(node).clock.offset_ms = skew_ms
-
-    async def disk(self, node: NodeId, *, full: bool, fsync_delay_ms: int) -> None:
-        """Make its disk slow."""
-        self._node(node).thread_seconds = max(_THREAD_SECONDS, fsync_delay_ms / 1000)
-
-    async def lose_unsynced(self, node: NodeId) -> None:
-        """The machine loses its power."""
-        if self._node(node).is_running:
-            self._node(node).kill(self._chance.choice([Loss.PREFIX, Loss.SECTORS, Loss.EVERYTHING]))
-
-    async def fail_fsync(self, node: NodeId) -> None:
-        """Not among its abilities."""
-        raise ValueError("the simulated world cannot do that yet")
-
-    async def corrupt(self, node: NodeId, of: str, seed: int) -> bool:
-        """Not among its abilities."""
-        raise ValueError("the simulated world cannot do that yet")
-
-    async def lose_disk(self, node: NodeId) -> None:
-        """Not among its abilities."""
-        raise ValueError("the simulated world cannot do that yet")
-
-    async def set_voter(self, node: NodeId, voter: bool) -> None:
-        """Not among its abilities."""
-        raise ValueError("the simulated world cannot do that yet")
-
-    async def _ask(self, what: Callable[[Admin], Coroutine[Any, Any, Any]]) -> None:
-        runtime = SimulatedRuntime(NodeClock(self._cluster.loop), self._cluster.loop)
-        with contextlib.suppress(KafkaError, TimeoutError):
-            async with asyncio.timeout(_ASK_SECONDS):
-                async with Admin(bootstrap_servers=self._cluster.bootstrap_servers, runtime=runtime) as admin:
-                    await what(admin)
-
-    async def move_leader(self, partition: str, seed: int) -> None:
-        """Put the replicas into another order, and have the first of them lead."""
-        await self.reassign(partition, seed)
-        moved = {_partition(partition)}
-        await self._ask(lambda admin: admin.elect_leaders(moved))
-
-    async def reassign(self, partition: str, seed: int) -> None:
-        """Give the partition other replicas, two at least, in another order."""
-        chance = Random(seed)
-        nodes = sorted(self._cluster.nodes)
-        replicas = chance.sample(nodes, k=chance.randint(min(2, len(nodes)), min(3, len(nodes))))
-        moves = {_partition(partition): replicas}
-        await self._ask(lambda admin: admin.alter_partition_reassignments(moves))
-
-    async def create_topic(self, topic: str, partitions: int) -> None:
-        """Beside the workload's."""
-        new = NewTopic(name=topic, num_partitions=partitions, replication_factor=min(3, len(self._cluster.nodes)))
-        await self._ask(lambda admin: admin.create_topics([new]))
-
-    async def delete_topic(self, topic: str) -> None:
-        """One that `create_topic` made."""
-        await self._ask(lambda admin: admin.delete_topics([topic]))
-
-    async def heal_all(self) -> None:
-        """Mend, resume, start and set right whatever is not."""
-        self._cuts.clear()
-        self._cluster.network.heal()
-        for node in self._cluster.nodes.values():
-            if node.process is not None:
-                node.process.resume()
-            node.clock.offset_ms = 0.0
-            node.thread_seconds = _THREAD_SECONDS
-            if not node.is_running:
-                node.start()
-
-
-def _partition(name: str) -> TopicPartition:
-    topic, _, number = name.rpartition("-")
-    return TopicPartition(topic, int(number))
+def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 @contextmanager

@@ -42,7 +42,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FOLLOW_WAIT_MS = 500
 """How long an observer's question waits for something new."""
 FOLLOW_BYTES = 1 << 20
-_REOPEN_SECONDS = 1.0
+_REOPEN_MS = 1000
 _RESIGN_SECONDS = 2.0
 
 _Held = tuple[Message, object]
@@ -82,6 +82,8 @@ class Voter:
         self._disk_wanted = asyncio.Event()
         self._held: list[_Held] = []
         self._is_syncing = False
+        self._reopen_at_ms = 0
+        """While the disk is full: no sooner is it tried again, whatever peers send meanwhile."""
         self._sessions: dict[int, object] = {}
         """Of each peer that is connected, something that is new with each connection."""
         self._told: asyncio.Event = asyncio.Event()
@@ -236,7 +238,8 @@ class Voter:
         while True:
             now = self._clock.monotonic_ms()
             quorum = self._quorum
-            pause = _REOPEN_SECONDS if quorum is None else (quorum.next_tick_ms(now) - now) / 1000
+            until = self._reopen_at_ms if quorum is None else quorum.next_tick_ms(now)
+            pause = (until - now) / 1000
             if pause > 0 and not self._inbox:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
@@ -244,8 +247,10 @@ class Voter:
             self._wake.clear()
             if self._quorum is None:
                 self._inbox.clear()
-                if self._links is not None:
-                    await self._try_to_reopen()
+                if self._clock.monotonic_ms() >= self._reopen_at_ms:
+                    self._reopen_at_ms = self._clock.monotonic_ms() + _REOPEN_MS
+                    if self._links is not None:
+                        await self._try_to_reopen()
                 continue
             try:
                 self._turn(self._quorum)
@@ -332,6 +337,7 @@ class Voter:
         logger.error("the metadata journal cannot be written: %s", error)
         journal, self._journal = self._journal, None
         self._quorum = None
+        self._reopen_at_ms = self._clock.monotonic_ms() + _REOPEN_MS
         self._held.clear()
         if journal is not None:
             await self._in_disk_thread(journal.close)  # it has failed: this only closes the file

@@ -214,6 +214,11 @@ class MemoryDisk:
         self._root = _Folder()
 
     @property
+    def used_bytes(self) -> int:
+        """What counts against `capacity_bytes`."""
+        return self._used_bytes
+
+    @property
     def root(self) -> MemoryDirectory:
         """The root directory, as it is since the last crash."""
         return MemoryDirectory(self, self._root, "")

@@ -1,0 +1,80 @@
+"""What a seed draws besides its faults: the cluster, its settings, the topics' settings, and the workload.
+
+Most clusters are of three nodes that all vote; some are of one or of five brokers, or have controllers apart from them.
+Settings are drawn where they make rare things common: segments of a few records, fetches of one batch, followers that
+fall out of sync soon, clocks that run fast.
+
+Left out: retention of what the workload sends (what is deleted before it was read looks like a loss).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal
+
+Workload = Literal["log", "log by subscription", "groups"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """What a run is made of."""
+
+    brokers: int = 3
+    controllers: int = 0
+    """Apart from the brokers; 0: the first three brokers vote too."""
+    is_synced: bool = False
+    """Nothing is acknowledged before it is synced."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of the brokers."""
+    topic_settings: Mapping[str, str] = field(default_factory=dict)
+    clients: int = 3
+    workload: Workload = "log"
+    with_topics: bool = False
+    """Two more clients create, alter, describe and delete topics."""
+    drifts: tuple[float, ...] = ()
+    """Of the nodes' wall clocks, in order: 0.01 gains a second in a hundred."""
+    phantoms: float = 0.0
+    """The chance that an attempt to connect arrives twice."""
+
+
+def draw(seed: int) -> Drawn:
+    """The same for the same seed."""
+    chance = Random(f"drawn {seed}")
+    brokers = chance.choices([3, 1, 5], [75, 10, 15])[0]
+    controllers = chance.choices([0, 3 if brokers > 1 else 1], [80, 20])[0]
+    is_synced = chance.random() < (0.3 if brokers > 1 else 0.7)
+    settings: dict[str, str] = {}
+    if is_synced:
+        settings["kraftpy.flush.before.ack"] = "true"
+    settings["replica.lag.time.max.ms"] = chance.choice(["30000", "30000", "10000", "3000"])
+    settings["replica.fetch.max.bytes"] = chance.choice(["1048576", "1048576", "500", "100"])
+    settings["replica.fetch.wait.max.ms"] = chance.choice(["500", "500", "100"])
+    settings["fetch.max.bytes"] = chance.choice(["57671680", "57671680", "1024"])
+    settings["offsets.topic.num.partitions"] = chance.choice(["1", "4"])
+    settings["offsets.topic.segment.bytes"] = chance.choice(["104857600", "4096", "1000"])
+    settings["log.cleaner.backoff.ms"] = "1000"
+    settings["log.cleaner.min.cleanable.ratio"] = chance.choice(["0.5", "0.1"])
+    topic_settings: dict[str, str] = {}
+    if chance.random() < 0.6:
+        topic_settings["internal.segment.bytes"] = chance.choice(["200", "1000", "10000"])
+    if chance.random() < 0.2:
+        topic_settings["segment.ms"] = chance.choice(["1000", "10000"])
+    if chance.random() < 0.2:
+        topic_settings["flush.messages"] = chance.choice(["1", "10"])
+    nodes = brokers + controllers
+    drifts = tuple(chance.choice([0.0, 0.0, 0.001, -0.001, 0.02, -0.02]) for _ in range(nodes))
+    workload = chance.choices(["log", "log by subscription", "groups"], [45, 20, 35])[0]
+    return Drawn(
+        brokers=brokers,
+        controllers=controllers,
+        is_synced=is_synced,
+        settings=settings,
+        topic_settings=topic_settings,
+        clients=chance.choice([2, 3, 5]),
+        workload=workload,  # type: ignore[arg-type]
+        with_topics=chance.random() < 0.4,
+        drifts=drifts,
+        phantoms=chance.choice([0.0, 0.02, 0.2]),
+    )

@@ -1,0 +1,325 @@
+"""What `chaos.nemesis` can do to a simulated cluster, and what mends it again: its `World`.
+
+What changes the cluster's metadata is asked for as an administrator would; what is refused or not answered in time was
+no fault then. What an operator has to do after a fault is done by the world too (`mending`), as the documentation says.
+
+What could not be survived by design is spared (`nemesis.Spared`, noted in the history), so that what is lost is a bug:
+
+* Records that were not synced, a byte of a log, a disk: only while every node runs and another replica of each of the
+  node's partitions is known to have everything, in sync or eligible to lead (KIP-966). docs/durability.md promises no
+  more: the copies that acks=all asked for, less one. Where what is acknowledged was synced before, a power loss is
+  never spared.
+* A sync that fails loses what it should have made durable. The machine is rebooted before the node starts again
+  (docs/disks.md), so it counts as such a loss.
+* A voter's disk, and a byte of its journal: only while all voters run, and two others are left to agree that it votes
+  no more. An empty voter would vote again in terms it has voted in, and for logs that lack what it had agreed to; Raft
+  has no answer to that. So its vote is taken away first and given back when it has caught up, as for a new node.
+* A byte at the journal's end is not changed: a damaged last record is taken for one that was being written, and cut
+  off, where nothing says that it was synced (`metadata/journal.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from chaos.nemesis import ClusterState, Cut, Kind, NodeId, Spared
+from chaos.worlds.mending import Operator, partition_named
+from chaos.worlds.simulated import THREAD_SECONDS, Node, SimulatedCluster
+from kraftpy.client import NewTopic
+from kraftpy.groups.routing import partition_for_group
+from kraftpy.testing.memory_files import Loss, MemoryDirectory
+
+if TYPE_CHECKING:
+    from kraftpy.broker.broker import Broker
+
+_STOP_SECONDS: Final = 120.0
+_LOSSES: Final = (Loss.PREFIX, Loss.SECTORS, Loss.EVERYTHING, Loss.REORDERED)
+_JOURNAL_BYTES: Final = 2048
+"""A shorter journal has no first half to speak of."""
+_FILES_THAT_SYNC: Final = ("journal", ".log", "")
+_FULL, _FAILED, _DAMAGED = "No space left on device", "Input/output error", "cannot be trusted"
+_ALONE: Final = frozenset(
+    {
+        Kind.PARTITION,
+        Kind.CORRUPTION,
+        Kind.LOSE_DISK,
+        Kind.REMOVE_VOTER,
+        Kind.MOVE_LEADER,
+        Kind.REASSIGN,
+        Kind.SLOW,
+        Kind.LOSSY,
+    }
+)
+"""What a single node has nobody for."""
+
+
+class SimulatedWorld:
+    """Breaks and mends. `groups` are those whose coordinators a target may name."""
+
+    def __init__(
+        self, cluster: SimulatedCluster, chance: Random, *, is_synced: bool = False, groups: Sequence[str] = ("g",)
+    ) -> None:
+        self._cluster = cluster
+        self._chance = chance
+        self._is_synced = is_synced
+        self._groups = groups
+        self._cuts: dict[Cut, int] = {}  # how many faults cut this link
+        self._sync_failed: set[NodeId] = set()
+        self.operator = Operator(cluster)
+        self.abilities: frozenset[Kind] = frozenset(Kind) - {Kind.SEVERAL}
+        if len(cluster.nodes) == 1:
+            self.abilities -= _ALONE
+            if not is_synced:
+                self.abilities -= {Kind.LOSE_UNSYNCED, Kind.FSYNC_ERROR}
+
+    def _node(self, node: NodeId) -> Node:
+        return self._cluster.nodes[node]
+
+    def _brokers(self) -> list[Broker]:
+        return [node.broker for node in self._cluster.nodes.values() if node.is_ready and node.broker is not None]
+
+    async def state(self) -> ClusterState:
+        """What the nodes know that are ready, those that know most first."""
+        nodes = tuple(sorted(self._cluster.nodes))
+        ready = self._brokers()
+        if not ready:
+            return ClusterState(nodes=nodes)
+        broker = max(ready, key=lambda broker: broker.metadata.applied_index)
+        leaders, replicas = {}, {}
+        for topic, number, partition in broker.image.partitions():
+            replicas[f"{topic.name}-{number}"] = tuple(map(int, partition.replicas))
+            if partition.leader >= 0:
+                leaders[f"{topic.name}-{number}"] = int(partition.leader)
+        offsets = broker.image.topic("__consumer_offsets")
+        coordinators = {}
+        for group in self._groups if offsets is not None else ():
+            number = partition_for_group(group, len(offsets.partitions)) if offsets is not None else 0
+            if (key := f"__consumer_offsets-{number}") in leaders:
+                coordinators[group] = leaders[key]
+        leader = broker.metadata.leader_id
+        return ClusterState(
+            nodes=nodes, controller=leader, leaders=leaders, replicas=replicas, coordinators=coordinators
+        )
+
+    # --- processes ---
+
+    async def kill(self, node: NodeId) -> None:
+        """SIGKILL."""
+        if self._node(node).is_running:
+            self._node(node).kill()
+
+    async def stop(self, node: NodeId) -> None:
+        """SIGTERM (and SIGCONT), and wait; what takes two minutes is killed, and the run notes it."""
+        it = self._node(node)
+        await self.resume(node)
+        it.stop()
+        deadline = self._cluster.loop.time() + _STOP_SECONDS
+        while it.is_running:
+            if self._cluster.loop.time() > deadline:
+                it.exits.append("it did not stop when it was asked to")
+                it.kill()
+                return
+            await asyncio.sleep(0.05)
+
+    async def start(self, node: NodeId) -> None:
+        """Start it, if it does not run, and mend what was damaged on its disk."""
+        it = self._node(node)
+        if node in self._sync_failed:
+            self._sync_failed.discard(node)
+            it.disk.heal()
+            if not it.is_running:
+                it.disk.crash(self._chance, self._chance.choice(_LOSSES))  # the machine is rebooted
+        if not it.is_running:
+            it.start()
+        await self.operator.mend(node)
+
+    async def pause(self, node: NodeId) -> None:
+        """SIGSTOP."""
+        process = self._node(node).process
+        assert process is not None
+        process.pause()
+
+    async def resume(self, node: NodeId) -> None:
+        """SIGCONT."""
+        process = self._node(node).process
+        assert process is not None
+        process.resume()
+
+    # --- the network ---
+
+    def _hosts(self, link: Cut) -> tuple[str, str]:
+        return self._node(link[0]).host, self._node(link[1]).host
+
+    async def cut(self, links: Sequence[Cut]) -> None:
+        """Hold back what the first of each pair sends to the second."""
+        for link in links:
+            self._cuts[link] = self._cuts.get(link, 0) + 1
+            self._cluster.network.cut(*self._hosts(link))
+
+    async def mend(self, links: Sequence[Cut]) -> None:
+        """Undo these cuts."""
+        for link in links:
+            self._cuts[link] -= 1
+            if not self._cuts[link]:
+                self._cluster.network.mend(*self._hosts(link))
+
+    async def degrade(self, node: NodeId, delay_ms: int, jitter_ms: int, loss: float) -> None:
+        """Make the node's links to the others slow and lossy."""
+        host = self._node(node).host
+        for other in self._cluster.nodes.values():
+            if other.node_id != node:
+                for link in ((host, other.host), (other.host, host)):
+                    self._cluster.network.degrade(*link, delay_ms / 1000, jitter_ms / 1000, loss)
+
+    async def set_clock(self, node: NodeId, skew_ms: int) -> None:
+        """Make its wall clock wrong by so much."""
+        self._node(node).clock.offset_ms = skew_ms
+
+    # --- disks ---
+
+    def _spare_the_last_copy(self, node: NodeId) -> None:
+        """Raises `Spared` where nobody else is known to have all that this node has."""
+        for other in self._cluster.nodes.values():
+            if not other.is_ready or other.process is None or other.process.is_paused:
+                raise Spared(f"{other.host} does not run")
+        newest = max(self._brokers(), key=lambda broker: broker.metadata.applied_index)
+        for topic, number, partition in newest.image.partitions():
+            if node in partition.replicas and not {*partition.isr, *partition.eligible_leader_replicas} - {node}:
+                raise Spared(f"nobody but node {node} is known to have all of {topic.name}-{number}")
+
+    async def disk(self, node: NodeId, *, full: bool, fsync_delay_ms: int) -> None:
+        """Make its disk slow, or full: there is room for a few KiB more."""
+        it = self._node(node)
+        it.thread_seconds = max(THREAD_SECONDS, fsync_delay_ms / 1000)
+        if full:
+            it.disk.capacity_bytes = it.disk.used_bytes + self._chance.randrange(4096)
+            it.excuses.add(_FULL)
+            return
+        it.disk.capacity_bytes = None
+        it.excuses.discard(_FULL)
+        if not it.is_running and it.excused and _FULL in it.excused[-1]:
+            it.start()
+
+    async def lose_unsynced(self, node: NodeId) -> None:
+        """The machine loses its power."""
+        if not self._is_synced:
+            self._spare_the_last_copy(node)
+        if self._node(node).is_running:
+            self._node(node).kill(self._chance.choice(_LOSSES))
+
+    async def fail_fsync(self, node: NodeId) -> None:
+        """The next sync fails: of the journal, of a log, or whichever comes."""
+        if not self._is_synced:
+            self._spare_the_last_copy(node)
+        it = self._node(node)
+        it.excuses.add(_FAILED)
+        it.disk.fail("sync", name=self._chance.choice(_FILES_THAT_SYNC))
+        self._sync_failed.add(node)
+
+    async def corrupt(self, node: NodeId, of: str, seed: int) -> bool:
+        """Flip bits of one byte of a log or of the journal."""
+        self._spare_the_last_copy(node)
+        chance = Random(seed)
+        if of == "quorum journal":
+            return await self._corrupt_journal(node, chance)
+        it = self._node(node)
+        found: list[tuple[str, str]] = []
+        data = it.disk.root.child("data")
+        for key in self._partitions_on(node):
+            logs = [name for name in data.child(key).names() if name.endswith(".log")]
+            chosen = logs[-1:] if of == "active segment" else logs[:-1]
+            found += [(key, name) for name in chosen if data.child(key).open(name).size()]
+        if not found:
+            return False
+        key, name = chance.choice(found)
+        size = data.child(key).open(name).size()
+        it.disk.damage(f"/data/{key}/{name}", chance.randrange(size), 1 << chance.randrange(8))
+        self.operator.damaged_copies.append((node, partition_named(key)))
+        return True
+
+    def _partitions_on(self, node: NodeId) -> list[str]:
+        broker = self._node(node).broker
+        assert broker is not None
+        held = [str(replica.topic_partition) for replica in broker.replicas] if broker.config.is_broker else []
+        names = set(self._node(node).disk.root.child("data").names())
+        return sorted(key for key in held if key in names)
+
+    async def _corrupt_journal(self, node: NodeId, chance: Random) -> bool:
+        await self._spare_a_vote(node)
+        directory: MemoryDirectory = self._node(node).disk.root.child("data").child("metadata")
+        if not directory.exists("journal"):
+            return False
+        size = directory.open("journal").size()
+        if size < _JOURNAL_BYTES:
+            return False
+        self._node(node).disk.damage("/data/metadata/journal", chance.randrange(size // 2), 1 << chance.randrange(8))
+        self._node(node).excuses.add(_DAMAGED)
+        self.operator.damaged_journals.add(node)
+        return True
+
+    async def _spare_a_vote(self, node: NodeId) -> None:
+        voters = await self.operator.voters()
+        if len(voters - {node}) < 2:
+            raise Spared(f"without node {node} there are too few voters: {sorted(voters)}")
+
+    async def lose_disk(self, node: NodeId) -> None:
+        """The machine burns down, and a new one of its name is bought."""
+        await self._spare_a_vote(node)
+        self._spare_the_last_copy(node)
+        await self.kill(node)
+        if not await self.operator.take_vote(node):
+            raise Spared(f"the vote of node {node} could not be taken away")
+        self._node(node).new_disk()
+
+    # --- what administrators do ---
+
+    async def set_voter(self, node: NodeId, voter: bool) -> None:
+        """Take its vote away, or give it back."""
+        if voter:
+            await self.operator.give_vote(node)
+        elif node in await self.operator.voters():
+            await self.operator.take_vote(node, seconds=0.0)
+
+    async def move_leader(self, partition: str, seed: int) -> None:
+        """Put the replicas into another order, and have the first of them lead."""
+        await self.reassign(partition, seed)
+        moved = {partition_named(partition)}
+        await self.operator.ask(lambda admin: admin.elect_leaders(moved))
+
+    async def reassign(self, partition: str, seed: int) -> None:
+        """Give the partition other replicas, two at least, in another order."""
+        chance = Random(seed)
+        nodes = sorted(self._cluster.brokers)
+        replicas = chance.sample(nodes, k=chance.randint(min(2, len(nodes)), min(3, len(nodes))))
+        moves = {partition_named(partition): replicas}
+        await self.operator.ask(lambda admin: admin.alter_partition_reassignments(moves))
+
+    async def create_topic(self, topic: str, partitions: int) -> None:
+        """Beside the workload's."""
+        new = NewTopic(name=topic, num_partitions=partitions, replication_factor=min(3, len(self._cluster.brokers)))
+        await self.operator.ask(lambda admin: admin.create_topics([new]))
+
+    async def delete_topic(self, topic: str) -> None:
+        """One that `create_topic` made."""
+        await self.operator.ask(lambda admin: admin.delete_topics([topic]))
+
+    # --- the end ---
+
+    async def heal_all(self) -> None:
+        """Mend, resume, start and set right whatever is not."""
+        self._cuts.clear()
+        self._cluster.network.heal()
+        for number, node in self._cluster.nodes.items():
+            if node.process is not None:
+                node.process.resume()
+            node.clock.offset_ms = 0.0
+            await self.disk(number, full=False, fsync_delay_ms=0)
+        for number in self._cluster.nodes:
+            await self.start(number)
+        for number in self._cluster.voters:
+            await self.operator.give_vote(number)
+        for node in self._cluster.nodes.values():
+            node.excuses.clear()

@@ -1,0 +1,212 @@
+"""What an onlooker reads of a simulated cluster and writes into the history, for the checkers of nodes.
+
+All along, every second, what has changed since the last reading: `watermarks` of each replica, each node's `image` of
+the metadata, and whom it takes for the `controller`; `decided`, where a node leads the quorum. In the end all of it
+again, marked `final`, and every `replica`: its batches, read from the files on its disk by what is written here, not by
+the product, and its records.
+
+A reading takes no time and changes nothing: its invocation and completion are one instant. A key is a partition. Topics
+that are deleted and made again under their name have their id in the key (`topic-1@Ab3.../0` is another partition than
+its namesake).
+
+Left out: the bytes of compacted partitions, which each replica cleans on its own; of those only the watermarks are
+read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import xxhash
+
+from chaos.history import Key, Recorder, Type
+from kraftpy.protocol.record_batch import iter_records, read_header
+from kraftpy.types import TopicPartition
+
+if TYPE_CHECKING:
+    from chaos.worlds.simulated import Node, SimulatedCluster
+    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.replica import Replica
+
+ONLOOKER: Final = 1_000_000
+"""The process that reads: no client has this number."""
+COMES_AGAIN: Final = "topic-"
+"""Topics whose names begin with this are made again after they were deleted."""
+_SECONDS: Final = 1.0
+_BATCH_PREFIX: Final = struct.Struct(">qi")
+_PREFIX_BYTES: Final = _BATCH_PREFIX.size
+
+
+class Readings:
+    """Reads every second, from `begin` until `end`."""
+
+    def __init__(self, cluster: SimulatedCluster, recorder: Recorder, now_ns: Callable[[], int]) -> None:
+        self._cluster = cluster
+        self._recorder = recorder
+        self._now_ns = now_ns
+        self._last: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._images: dict[int, tuple[int, int]] = {}
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Read now, and every second from now on."""
+        if not self._is_over:
+            self.read()
+            self._cluster.loop.call_later(_SECONDS, self.begin, context=self._cluster.loop.outside)
+
+    def end(self) -> None:
+        """Read no more."""
+        self._is_over = True
+
+    def read(self, *, final: bool = False) -> None:
+        """What has changed since the last time; all of it, marked so, where it is `final`."""
+        for number, node in self._cluster.nodes.items():
+            broker = node.broker
+            if not node.is_running or not node.is_ready or broker is None:
+                continue
+            extra: dict[str, Any] = {"incarnation": node.starts}
+            if final:
+                extra["final"] = True
+            self._quorum(number, broker, extra)
+            for replica in _replicas(broker):
+                if not replica.is_offline:
+                    self._watermarks(number, replica, extra)
+            if final:
+                self._replicas(number, node, broker, extra)
+
+    def _read(self, f: str, key: tuple[Any, ...], value: dict[str, Any], extra: Mapping[str, Any]) -> None:
+        incarnation = extra["incarnation"]
+        if self._last.get((f, *key, incarnation)) == value and "final" not in extra:
+            return
+        self._last[f, *key, incarnation] = value
+        now = self._now_ns()
+        self._recorder.invoke(now, ONLOOKER, f, None, **extra)
+        self._recorder.complete(now, ONLOOKER, Type.OK, value, **extra)
+
+    def differences(self) -> list[str]:
+        """What is still to come before all are the same: nodes' images, replicas' ends, who is in sync."""
+        found: list[str] = []
+        nodes = {number: node.broker for number, node in self._cluster.nodes.items() if node.is_ready}
+        found += [f"node {number} does not serve" for number in self._cluster.nodes if nodes.get(number) is None]
+        brokers = {number: broker for number, broker in nodes.items() if broker is not None}
+        if not brokers:
+            return found
+        newest = max(brokers.values(), key=lambda broker: broker.metadata.applied_index)
+        if len({broker.metadata.applied_index for broker in brokers.values()}) > 1:
+            found.append("the images are of different offsets")
+        for topic, partition, state in newest.image.partitions():
+            name = f"{topic.name}-{partition}"
+            if state.is_reassigning or state.leader < 0 or {*state.isr} != {*state.replicas}:
+                found.append(f"{name} is led by {state.leader}, in sync are {state.isr} of {state.replicas}")
+                continue
+            ends = set()
+            for number in state.replicas:
+                broker = brokers.get(int(number))
+                held = None if broker is None else broker.replicas.held(TopicPartition(topic.name, partition))
+                ends.add(None if held is None else (held.high_watermark, held.log_end_offset, held.leader_epoch))
+            if len(ends) > 1 or None in ends:
+                found.append(f"{name} ends differently")
+        return found
+
+    def _quorum(self, number: int, broker: Broker, extra: Mapping[str, Any]) -> None:
+        metadata = broker.metadata
+        index, incarnation = metadata.applied_index, extra["incarnation"]
+        if self._images.get(number) != (index, incarnation) or "final" in extra:
+            self._images[number] = (index, incarnation)
+            digest = xxhash.xxh3_64_hexdigest(broker.image.to_bytes())
+            self._read("image", (number,), {"node": number, "offset": index, "digest": digest}, extra)
+        epoch, leader = metadata.leader_epoch, metadata.leader_id
+        if epoch < 0:
+            return  # its disk is full: it knows nobody, and forgets a term that it could not write down
+        self._read("controller", (number,), {"node": number, "epoch": epoch, "controller": leader}, extra)
+        if metadata.is_leader:
+            decided = {"node": number, "epoch": epoch}
+            if self._last.get(("decided", number)) != decided:
+                self._last["decided", number] = decided
+                self._recorder.note(self._now_ns(), "onlooker", "decided", decided)
+
+    def _watermarks(self, number: int, replica: Replica, extra: Mapping[str, Any]) -> None:
+        key = _key(replica)
+        value = {
+            "node": number,
+            "key": key,
+            "leader": replica.leading is not None,
+            "leader_epoch": int(replica.leader_epoch),
+            "log_start": int(replica.log_start_offset),
+            "last_stable": int(replica.last_stable_offset),
+            "high_watermark": int(replica.high_watermark),
+            "log_end": int(replica.log_end_offset),
+        }
+        self._read("watermarks", (number, key), value, extra)
+
+    def _replicas(self, number: int, node: Node, broker: Broker, extra: Mapping[str, Any]) -> None:
+        for replica in _replicas(broker):
+            partition = broker.image.partition(*replica.topic_partition)
+            if replica.is_offline or partition is None or number not in partition.replicas:
+                continue
+            if _is_compacted(broker, replica.topic_partition.topic):
+                continue
+            start = int(replica.log_start_offset)
+            batches, records = _log(node, replica)
+            value = {
+                "node": number,
+                "key": _key(replica),
+                "log_start": start,
+                "high_watermark": int(replica.high_watermark),
+                "log_end": int(replica.log_end_offset),
+                "epochs": [[epoch, offset] for epoch, offset in replica.log.epochs.entries()],
+                "batches": [batch for batch in batches if batch[1] >= start],
+                "records": [record for record in records if record[0] >= start],
+            }
+            self._read("replica", (number, value["key"]), value, extra)
+
+
+def _replicas(broker: Broker) -> list[Replica]:
+    return sorted(broker.replicas, key=lambda each: each.topic_partition) if broker.config.is_broker else []
+
+
+def _key(replica: Replica) -> Key:
+    topic, number = replica.topic_partition
+    return f"{topic}@{replica.topic_id.hex()}-{number}" if topic.startswith(COMES_AGAIN) else f"{topic}-{number}"
+
+
+def _is_compacted(broker: Broker, topic: str) -> bool:
+    policy = broker.image.topic_configs(topic).get("cleanup.policy", ",".join(broker.config.log_cleanup_policy))
+    return "compact" in policy
+
+
+def _log(node: Node, replica: Replica) -> tuple[list[list[Any]], list[list[Any]]]:
+    """[base offset, last offset, leader epoch, digest] of each batch on the disk; [offset, value] of each record."""
+    batches: list[list[Any]] = []
+    records: list[list[Any]] = []
+    for data in _segments(node, replica):
+        for batch in _batches(data):
+            header = read_header(batch)
+            digest = xxhash.xxh3_64_hexdigest(batch)
+            batches.append([header.base_offset, header.last_offset, header.partition_leader_epoch, digest])
+            if not header.is_control:
+                records += [[record.offset, int(record.value or b"-1")] for record in iter_records(batch, header)]
+    return batches, records
+
+
+def _segments(node: Node, replica: Replica) -> Iterator[bytes]:
+    directory = node.disk.root
+    for part in replica.log.directory.path.strip("/").split("/"):
+        directory = directory.child(part)
+    for name in directory.names():
+        if name.endswith(".log"):
+            yield directory.read(name)
+
+
+def _batches(data: bytes) -> Iterator[bytes]:
+    """What stands one after the other in a segment."""
+    position = 0
+    while position + _PREFIX_BYTES <= len(data):
+        _, length = _BATCH_PREFIX.unpack_from(data, position)
+        end = position + _PREFIX_BYTES + length
+        if length <= 0 or end > len(data):
+            return
+        yield data[position:end]
+        position = end
