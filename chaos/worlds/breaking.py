@@ -191,11 +191,11 @@ class SimulatedWorld:
                 raise Spared(f"nobody but node {node} is known to have all of {topic.name}-{number}")
 
     async def disk(self, node: NodeId, *, full: bool, fsync_delay_ms: int) -> None:
-        """Make its disk slow, or full: there is room for a few KiB more."""
+        """Make its disk slow, or full: there may be room for a little more."""
         it = self._node(node)
         it.thread_seconds = max(THREAD_SECONDS, fsync_delay_ms / 1000)
         if full:
-            it.disk.capacity_bytes = it.disk.used_bytes + self._chance.randrange(4096)
+            it.disk.capacity_bytes = it.disk.used_bytes + self._chance.choice([0, 100, 4000])
             it.excuses.add(_FULL)
             return
         it.disk.capacity_bytes = None

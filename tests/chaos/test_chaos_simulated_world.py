@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chaos import simulation
-from chaos.history import Op
+from chaos import checkers, simulation
+from chaos.history import History, Op
 from chaos.nemesis import Fault, Kind
 from chaos.simulation import Outcome
 
@@ -37,7 +37,7 @@ def hit(outcome: Outcome) -> str:
 
 
 def test_a_voter_whose_disk_is_full_tries_once_a_second_and_says_so_once_a_second() -> None:
-    outcome, story = story_of(Kind.DISK_FULL, 103, lasts_ms=10_000)
+    outcome, story = story_of(Kind.DISK_FULL, 101, lasts_ms=10_000)
     complaints = said(story, hit(outcome), "the metadata journal cannot be written")
     assert complaints, "the disk was not full for the quorum: another seed"
     assert len(complaints) <= 11
@@ -77,3 +77,24 @@ def test_a_voter_goes_and_comes_back() -> None:
     (gone,), (back,) = (said(story, "nemesis", f"node {node} votes {what}") for what in ("no more", "again"))
     assert gone < back
     assert notes(outcome, "spared") == []
+
+
+def test_a_deposed_coordinator_may_answer_from_what_it_had_and_nobody_else() -> None:
+    fault = Fault(
+        id=0,
+        kind=Kind.PARTITION,
+        target="coordinator of g",
+        at_ms=8_000,
+        lasts_ms=15_000,
+        settings={"shape": "target"},
+    )
+    for seed in (1, 4, 7, 16, 29):
+        outcome = simulation.run(seed, 0.5, faults=[fault], calls_per_second=10)
+        (groups,) = [verdict for verdict in outcome.verdicts if verdict.checker == "groups"]
+        assert groups.counts == {}
+        if groups.allowed_counts["stale-commit"]:
+            without = [op for op in outcome.ops if op.f != "watermarks"]
+            (strict,) = [each for each in checkers.check(History(without)) if each.checker == "groups"]
+            assert strict.counts == groups.allowed_counts
+            return
+    pytest.fail("no run met a deposed coordinator")
