@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-check chaos-sim chaos-seeds chaos-mutants test test-failures check format bench bench-failover sim compat image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-seeds chaos-mutants test test-failures check format bench bench-failover sim compat image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 help:                ## this list
@@ -57,6 +57,10 @@ chaos-mutants: $(VENV)/.dev  ## the product broken in known ways: which seed cat
 chaos: $(VENV)/.dev  ## three nodes in network namespaces under load and 12 faults: root, Debian's iptables (a few minutes)
 	$(BIN)/python -m chaos run --world namespaces --faults 12
 
+chaos-docker: $(VENV)/.dev  ## the same in containers: root, Docker, docker-compose, iptables (as root they are installed)
+	sh tests/docker/engine.sh
+	$(BIN)/python -m chaos run --world docker --faults 12
+
 chaos-check: $(VENV)/.dev  ## every checker over a history: make chaos-check FILE=history.jsonl
 	$(BIN)/python -m chaos check $(FILE)
 
@@ -83,7 +87,7 @@ wheelhouse: | $(BIN)/python  ## wheels for an image that is built where no packa
 
 docker-test: $(VENV)/.dev wheelhouse  ## the image and the compose cluster, with a real engine (as root it is installed)
 	sh tests/docker/engine.sh
-	$(BIN)/python -m pytest -p no:randomly tests/docker/compose_suite.py
+	$(BIN)/python -m pytest -p no:randomly tests/docker/compose_suite.py tests/docker/chaos_suite.py
 
 clean:               ## remove what the targets made
 	rm -rf $(VENV) build dist demo-output kraftpy-data docker/wheelhouse/*.whl

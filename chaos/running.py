@@ -33,7 +33,16 @@ def _namespaces(directory: Path, nodes: int, settings: Mapping[str, str]) -> Liv
     return NamespacesWorld(directory, nodes=nodes, settings=settings)
 
 
-WORLDS: dict[str, Callable[[Path, int, Mapping[str, str]], LiveWorld]] = {"namespaces": _namespaces}
+def _docker(directory: Path, nodes: int, settings: Mapping[str, str]) -> LiveWorld:
+    from chaos.worlds.docker import DockerWorld
+
+    return DockerWorld(directory, nodes=nodes, settings=settings)
+
+
+WORLDS: dict[str, Callable[[Path, int, Mapping[str, str]], LiveWorld]] = {
+    "docker": _docker,
+    "namespaces": _namespaces,
+}
 
 
 def command_of(

@@ -24,6 +24,9 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 
 Outcome = tuple[Type, Any]
 
+_FIRST_ATTEMPT_MS: Final = 50
+"""Within which no call has been tried a second time: the client waits 80 ms at least before it does."""
+
 _POLL_MS: Final = 200
 _SURELY_NOT: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Answers to a send after which nothing was or will be written."""
@@ -104,7 +107,12 @@ class Client:
         now_ns = self._setting.now_ns
         self._recorder.invoke(now_ns(), self.process, call.f, call.value, **call.extra)
         extra: dict[str, Any] = dict(call.extra)
+        asked_ns = now_ns()
         kind, value = await self._outcome(call, extra)
+        if call.f == "commit" and kind is Type.FAIL and now_ns() - asked_ns > _FIRST_ATTEMPT_MS * 1_000_000:
+            kind = (
+                Type.INFO
+            )  # what was refused may be a second attempt, and the first, unanswered one may have been taken
         if self._rebalanced:
             extra["rebalance_log"], self._rebalanced = self._rebalanced, []
         op = self._recorder.complete(now_ns(), self.process, kind, value, **extra)

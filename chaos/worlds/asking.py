@@ -276,6 +276,20 @@ class Asking(ABC):
         else:
             await self._as_admin(lambda admin: admin.remove_raft_voter(node))
 
+    async def voters(self) -> list[NodeId] | None:
+        """Who votes; None where nobody says."""
+        found: list[list[NodeId]] = []
+
+        async def look(admin: Admin) -> None:
+            found.append([voter.node_id for voter in (await admin.describe_quorum()).voters])
+
+        await self._as_admin(look)
+        return found[0] if found else None
+
+    async def answering(self) -> set[NodeId]:
+        """The nodes that serve."""
+        return set(await self._of_all(lambda node: self._metadata(node)))
+
     async def restore_voters(self, at_most_seconds: float) -> list[NodeId]:
         """Have every node vote again, each as soon as it has caught up; who does not in the end."""
         deadline = time.monotonic() + at_most_seconds

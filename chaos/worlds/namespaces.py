@@ -47,8 +47,9 @@ from typing import Any, Final
 from chaos.nemesis import Cut, Kind, NodeId
 from chaos.worlds import proxy as packet_proxy
 from chaos.worlds import skewed
+from chaos.worlds.administrator import has_no_vote, refetch_damaged, wait_until_serving
 from chaos.worlds.asking import Asking
-from chaos.worlds.disks import AFTER_SYNC, AT_ONCE, Disk, corruptible, damaged, flip, thaw, tool, unmount
+from chaos.worlds.disks import AFTER_SYNC, AT_ONCE, Disk, corruptible, flip, thaw, tool, unmount
 from chaos.worlds.places import PREFIX, RUN_DIRECTORY, Place, free_subnet, run_of
 from chaos.worlds.skewed import set_skew
 
@@ -342,12 +343,7 @@ class NamespacesWorld(Asking):
         fresh = [
             other for other in self.nodes if other != node and time.monotonic() - self._started_at.get(other, 0) < 10
         ]
-        deadline = time.monotonic() + 15
-        while fresh and time.monotonic() < deadline:
-            answers = await self._of_all(lambda each: self._metadata(each))
-            if all(other in answers or not self.is_running(other) for other in fresh):
-                return
-            await asyncio.sleep(0.2)
+        await wait_until_serving(self, [other for other in fresh if self.is_running(other)], 15)
 
     async def start(self, node: NodeId) -> None:
         """Start it, if it does not run, on a disk that works."""
@@ -360,22 +356,11 @@ class NamespacesWorld(Asking):
         if node in self._harmed_journal and _REFUSED_JOURNAL.search(self._tail(node)):
             await self.lose_disk(node)
         if node in self._forgot:
-            if not await self._has_no_vote(node):
+            if not await has_no_vote(self, node):
                 return  # later, when there is a majority without it
             self._forgot.discard(node)
             self._rejoining.add(node)
         self._launch(node)
-
-    async def _has_no_vote(self, node: NodeId) -> bool:
-        """Take its vote away; whether it has none."""
-        await self.set_voter(node, False)
-        voters: list[NodeId] = [node]
-
-        async def look(admin: Any) -> None:
-            voters[:] = [voter.node_id for voter in (await admin.describe_quorum()).voters]
-
-        await self._as_admin(look)
-        return node not in voters
 
     async def pause(self, node: NodeId) -> None:
         """SIGSTOP."""
@@ -529,19 +514,7 @@ class NamespacesWorld(Asking):
         if late := await self.restore_voters(_REJOIN_SECONDS):
             self._problems.append(f"nodes {late} do not vote again after {_REJOIN_SECONDS:g} s")
         self._rejoining.clear()
-        await self._mend_logs()
-        self._may_end.clear()
-
-    async def _mend_logs(self) -> None:
-        """Have damaged copies fetched anew, as `kraftpy log verify` and `kraftpy topic refetch` would."""
         for node in sorted(self._harmed):
-            for key in await asyncio.to_thread(damaged, self._disks[node].data, node):
-                topic, _, number = key.rpartition("-")
-                command = [sys.executable, "-m", "kraftpy", "topic", "refetch", f"{topic}:{number}"]
-                asked = [*command, "--broker", str(node), "--bootstrap-server", self.bootstrap_servers]
-                done = await asyncio.to_thread(subprocess.run, asked, capture_output=True, text=True, timeout=120)
-                if done.returncode != 0:
-                    self._problems.append(
-                        f"node {node}: {key} is damaged, and not mended: {done.stderr.strip()[-300:]}"
-                    )
+            self._problems += await refetch_damaged(self, node, self._disks[node].data)
         self._harmed.clear()
+        self._may_end.clear()

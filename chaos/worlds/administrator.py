@@ -1,0 +1,53 @@
+"""What whoever runs a cluster does about a node besides starting it, in every world of real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from chaos.nemesis import NodeId
+from chaos.worlds.asking import Asking
+from chaos.worlds.disks import damaged
+
+_POLL_SECONDS: Final = 0.2
+_REFETCH_SECONDS: Final = 120.0
+
+
+async def has_no_vote(world: Asking, node: NodeId) -> bool:
+    """Take a node's vote away; whether it has none. A voter that forgets its vote may vote twice."""
+    await world.set_voter(node, False)
+    voters = await world.voters()
+    return voters is not None and node not in voters
+
+
+async def wait_until_serving(world: Asking, nodes: Iterable[NodeId], at_most_seconds: float) -> None:
+    """Until these answer, or have waited long enough: who restarts one node after the other waits so."""
+    wanted = set(nodes)
+    deadline = time.monotonic() + at_most_seconds
+    while wanted and time.monotonic() < deadline:
+        if wanted <= await world.answering():
+            return
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def refetch_damaged(world: Asking, node: NodeId, data: Path) -> list[str]:
+    """Have a node's damaged copies fetched anew, as `kraftpy log verify` and `kraftpy topic refetch` would.
+
+    What could not be mended, a line each.
+    """
+    problems = []
+    for key in await asyncio.to_thread(damaged, data, node):
+        topic, _, number = key.rpartition("-")
+        command = [sys.executable, "-m", "kraftpy", "topic", "refetch", f"{topic}:{number}"]
+        asked = [*command, "--broker", str(node), "--bootstrap-server", world.bootstrap_servers]
+        done = await asyncio.to_thread(
+            subprocess.run, asked, capture_output=True, text=True, timeout=_REFETCH_SECONDS, check=False
+        )
+        if done.returncode != 0:
+            problems.append(f"node {node}: {key} is damaged, and not mended: {done.stderr.strip()[-300:]}")
+    return problems

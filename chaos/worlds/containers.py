@@ -1,0 +1,233 @@
+"""An engine, and a node's container with its disk, clock and network: what the world of containers is made of."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from chaos.nemesis import Cut, NodeId
+from chaos.worlds.disks import Disk
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+RUN_DIRECTORY: Final = Path("/run/kraftpy-chaos-docker")
+BASE_IMAGE: Final = "python:3.11-slim-bookworm"
+NETWORK: Final = "10.213.77"
+NODES: Final = (1, 2, 3)
+QUEUE: Final = 1
+_USER: Final = 1000  # the image's appuser
+_COMMAND_SECONDS: Final = 900.0
+
+
+class CommandFailed(RuntimeError):
+    """A command ended with another status than 0; the message is what it said last."""
+
+
+async def command(*arguments: object, given: str | None = None, environment: Mapping[str, str] | None = None) -> str:
+    """What a command prints, run from the root of the source tree. Raises CommandFailed and FileNotFoundError."""
+    process = await asyncio.create_subprocess_exec(
+        *map(str, arguments),
+        stdin=asyncio.subprocess.DEVNULL if given is None else asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+    )
+    try:
+        async with asyncio.timeout(_COMMAND_SECONDS):
+            output, errors = await process.communicate(None if given is None else given.encode())
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        raise
+    if process.returncode != 0:
+        said = (errors or output).decode(errors="replace").strip().splitlines() or ["it says nothing"]
+        raise CommandFailed(f"{' '.join(map(str, arguments[:3]))}: {said[-1]}")
+    return output.decode(errors="replace").strip()
+
+
+async def succeeds(*arguments: object) -> bool:
+    """Whether the command is there and ends with status 0."""
+    try:
+        await command(*arguments)
+    except (CommandFailed, FileNotFoundError):
+        return False
+    return True
+
+
+def address_of(node: NodeId) -> str:
+    """As docker/compose.chaos.yaml gives it."""
+    return f"{NETWORK}.{10 + node}"
+
+
+def settings_file(settings: Mapping[str, str]) -> str:
+    """A compose file, in JSON, that gives every node these settings by the names that Kafka's image has for them."""
+    services = {f"kafka{node}": {"environment": as_environment(settings)} for node in NODES}
+    return json.dumps({"services": services})
+
+
+def as_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """KAFKA_LOG_ROLL_MS for log.roll.ms; of the values, a dollar is doubled for compose."""
+    escapes = str.maketrans({"_": "__", "-": "___", ".": "_"})
+    return {f"KAFKA_{name.translate(escapes).upper()}": value.replace("$", "$$") for name, value in settings.items()}
+
+
+def own_mounts() -> list[Path]:
+    """The disks that are mounted for a run."""
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    return [Path(path) for path in mounts if path.startswith(f"{RUN_DIRECTORY}/")]
+
+
+def packet_filter(node: NodeId, cuts: Collection[Cut], *, is_diverted: bool) -> str:
+    """The filter table of a node's namespace, for `iptables-restore`; diverted packets go through the queue."""
+    lines = ["*filter", ":INPUT ACCEPT [0:0]", ":FORWARD ACCEPT [0:0]", ":OUTPUT ACCEPT [0:0]"]
+    for other in NODES:
+        if other == node:
+            continue
+        address = address_of(other)
+        if (other, node) in cuts:
+            lines.append(f"-A INPUT -s {address} -j DROP")
+        if (node, other) in cuts:
+            lines.append(f"-A OUTPUT -d {address} -j DROP")
+        if is_diverted:
+            lines.append(f"-A INPUT -s {address} -j NFQUEUE --queue-num {QUEUE} --queue-bypass")
+            lines.append(f"-A OUTPUT -d {address} -j NFQUEUE --queue-num {QUEUE} --queue-bypass")
+    return "\n".join([*lines, "COMMIT", ""])
+
+
+class Engine:
+    """The Docker engine of this machine."""
+
+    def __init__(self) -> None:
+        self._daemon: subprocess.Popen[bytes] | None = None
+
+    async def open(self) -> None:
+        """Use the one that runs, else start one. Raises RuntimeError."""
+        if await succeeds("docker", "info"):
+            return
+        if shutil.which("dockerd") is None:
+            raise RuntimeError(
+                "no Docker engine answers, and none is installed here (Debian: apt-get install docker.io)"
+            )
+        log = Path(tempfile.gettempdir(), "kraftpy-chaos-dockerd.log")
+        self._daemon = await asyncio.to_thread(self._start, log)
+        while self._daemon.poll() is None:
+            if await succeeds("docker", "info"):
+                return
+            await asyncio.sleep(0.1)
+        raise RuntimeError(f"dockerd does not start; its log is {log}")
+
+    def _start(self, log: Path) -> subprocess.Popen[bytes]:
+        with log.open("wb") as output:
+            return subprocess.Popen(
+                ["dockerd"], stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+
+    async def build(self) -> None:
+        """The images of this source tree. Raises CommandFailed."""
+        has_base = await succeeds("docker", "image", "inspect", BASE_IMAGE)
+        if not has_base and not await succeeds("docker", "pull", BASE_IMAGE):
+            await command(ROOT / "docker/base-image.sh")
+        await command("docker", "build", "--file", "docker/Dockerfile", "--tag", "kraftpy", ".")
+        await command("docker", "build", "--file", "docker/chaos.Dockerfile", "--tag", "kraftpy-chaos", "docker")
+
+    async def close(self) -> None:
+        """End the daemon if it was started here."""
+        if self._daemon is not None:
+            self._daemon.terminate()
+            await asyncio.to_thread(self._daemon.wait)
+            self._daemon = None
+
+
+class Container:
+    """A node's container, its disk and its clock."""
+
+    def __init__(self, node: NodeId, directory: Path) -> None:
+        self.node = node
+        self.service = f"kafka{node}"
+        self.disk = Disk(directory / f"node-{node}" / "disk.ext4", RUN_DIRECTORY / self.service / "disk")
+        self.name = ""
+        self.is_wanted = False
+        """It was started, and nothing that was done since ends it."""
+        self.is_paused = False
+        self.starts = 0
+        self.started_at = 0.0
+        self.pid = 0
+        self.proxy: subprocess.Popen[bytes] | None = None
+        self.weather: dict[str, float] = {}
+
+    def make(self) -> None:
+        """Its disk and its clock. Raises RuntimeError."""
+        self.disk.image.parent.mkdir(parents=True, exist_ok=True)
+        (RUN_DIRECTORY / self.service / "chaos").mkdir(parents=True)
+        self.set_clock(0)
+        self.make_disk()
+
+    def make_disk(self) -> None:
+        """A new one, that the image's user may write on."""
+        self.disk.make()
+        os.chown(self.disk.data, _USER, _USER)
+
+    def set_clock(self, skew_ms: int) -> None:
+        """What libfaketime reads, replaced as a whole."""
+        clock = RUN_DIRECTORY / self.service / "chaos/clock"
+        beside = clock.with_suffix(".new")
+        beside.write_text(f"{skew_ms / 1000:+.3f}\n", encoding="ascii")
+        beside.rename(clock)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process lives, paused or not."""
+        return self.pid > 0 and Path(f"/proc/{self.pid}").exists()
+
+    async def inspect(self, what: str) -> str:
+        """One of `docker inspect`'s values."""
+        return await command("docker", "inspect", "--format", f"{{{{{what}}}}}", self.name)
+
+    async def began(self) -> None:
+        """Its process is a new one."""
+        self.pid = int(await self.inspect(".State.Pid"))
+        self.starts += 1
+        self.started_at = time.monotonic()
+        self.is_paused = False
+        self.is_wanted = True
+
+    async def resume(self) -> None:
+        """Let it go on."""
+        if self.is_paused and self.is_running:
+            await command("docker", "unpause", self.name)
+        self.is_paused = False
+
+    async def kill(self) -> None:
+        """End it at once, and wait until it has."""
+        await self.resume()  # the engine kills nothing that is paused
+        self.is_wanted = False
+        if self.is_running:
+            await command("docker", "kill", self.name)
+        await command("docker", "wait", self.name)
+        self.pid = 0
+
+    def log(self) -> str:
+        """Both streams, of all its runs."""
+        if not self.name:
+            return ""
+        done = subprocess.run(
+            ["docker", "logs", self.name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
+        return done.stdout.decode(errors="replace")
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return " / ".join(self.log().splitlines()[-3:])[-600:]
+
+    def inside(self, *arguments: str) -> list[str]:
+        """The command in its network; it dies with this process."""
+        return ["nsenter", f"--net=/proc/{self.pid}/ns/net", "setpriv", "--pdeathsig", "KILL", *arguments]
