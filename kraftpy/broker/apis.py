@@ -73,6 +73,8 @@ _HANDLERS: dict[int, str] = {
     ApiKey.DESCRIBE_CLUSTER: "cluster:describe_cluster",
     ApiKey.DESCRIBE_PRODUCERS: "producers:describe_producers",
     ApiKey.UNREGISTER_BROKER: "cluster:unregister_broker",
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: "groups:consumer_group_heartbeat",
+    ApiKey.CONSUMER_GROUP_DESCRIBE: "groups:consumer_group_describe",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "metadata:describe_topic_partitions",
     ApiKey.ADD_RAFT_VOTER: "quorum:add_raft_voter",
     ApiKey.REMOVE_RAFT_VOTER: "quorum:remove_raft_voter",

@@ -30,6 +30,7 @@ from kraftpy.broker.replicas import Replicas
 from kraftpy.broker.request import RequestContext
 from kraftpy.config import BrokerConfig
 from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.consumer_group import TopicInfo
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import (
     Append,
@@ -52,7 +53,7 @@ from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from kraftpy.protocol.record_batch import encode_batch, iter_records, split_batches
-from kraftpy.types import Millis, Offset
+from kraftpy.types import Millis, Offset, TopicId
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,25 @@ class _Shard:
         self.loading: asyncio.Task[None] | None = None
 
 
+class _TopicsNow:
+    """The topics of the metadata image, as groups want to know them."""
+
+    def __init__(self, metadata: MetadataLog) -> None:
+        self._metadata = metadata
+        self.version = 0
+
+    def topic(self, name: str) -> TopicInfo | None:
+        found = self._metadata.image.topic(name)
+        return None if found is None else TopicInfo(found.topic_id, len(found.partitions))
+
+    def name(self, topic_id: TopicId) -> str | None:
+        found = self._metadata.image.topic_by_id(topic_id)
+        return None if found is None else found.name
+
+    def names(self) -> list[str]:
+        return [topic.name for topic in self._metadata.image.topics()]
+
+
 class Coordinators:
     """Every group whose partition of `__consumer_offsets` this broker leads."""
 
@@ -99,6 +119,7 @@ class Coordinators:
         self._tasks = tasks
         self._metadata = metadata
         self._replicas = replicas
+        self._topics = _TopicsNow(metadata)
         self._shards: dict[int, _Shard] = {}
         self._request_ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[GroupResponse]] = {}
@@ -117,6 +138,8 @@ class Coordinators:
         """Metadata has changed: leaderships come and go, deleted topics are forgotten by the groups."""
         touched: dict[int, None] = {}
         for record in records:
+            if isinstance(record, PartitionCreated | TopicDeleted):
+                self._topics.version += 1
             match record:
                 case PartitionCreated(topic=topic) | PartitionChanged(topic=topic) if topic == CONSUMER_OFFSETS:
                     touched[record.partition] = None
@@ -154,7 +177,7 @@ class Coordinators:
         self._begin(partition, replica)
 
     def _begin(self, partition: int, replica: Replica) -> None:
-        coordinator = GroupCoordinator(self._group_config, lambda: str(uuid.uuid4()))
+        coordinator = GroupCoordinator(self._group_config, lambda: str(uuid.uuid4()), self._topics)
         shard = self._shards[partition] = _Shard(replica, coordinator)
         if replica.log.log_end_offset == replica.log.log_start_offset:
             self._loaded(shard)
@@ -353,6 +376,10 @@ def _group_config(config: BrokerConfig) -> GroupConfig:
         group_min_session_timeout_ms=config.group_min_session_timeout_ms,
         group_max_session_timeout_ms=config.group_max_session_timeout_ms,
         group_max_size=config.group_max_size,
+        group_consumer_assignors=tuple(config.group_consumer_assignors),
+        group_consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+        group_consumer_max_size=config.group_consumer_max_size,
+        group_consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
         group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         offsets_retention_minutes=config.offsets_retention_minutes,

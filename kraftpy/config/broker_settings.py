@@ -226,6 +226,14 @@ group.max.session.timeout.ms                     int      1800000
     Longest session timeout a member may ask for.
 group.max.size                                   int      2147483647 1..
     Most members of a group.
+group.consumer.assignors                         list     uniform,range {uniform,range}
+    Assignors of groups of the newer protocol, the first being the default.
+group.consumer.heartbeat.interval.ms             int      5000 1..
+    Heartbeat interval of a group of the newer protocol.
+group.consumer.max.size                          int      2147483647 1..
+    Most members of a group of the newer protocol.
+group.consumer.session.timeout.ms                int      45000 1..
+    Session timeout of a group of the newer protocol.
 offset.metadata.max.bytes                        int      4096
     Longest note beside a committed offset.
 offsets.commit.timeout.ms                        int      5000 1..

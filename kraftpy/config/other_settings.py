@@ -380,18 +380,12 @@ remote.log.storage.system.enable                 boolean  false
 # Consumer groups of the newer protocol, share groups, streams groups
 group.consumer.assignment.interval.ms            int      1000 0..
     Shortest time between two assignments of a consumer group.
-group.consumer.assignors                         list     uniform,range
-    Assignors of the server, the first being the default.
-group.consumer.heartbeat.interval.ms             int      5000 1..
-    Heartbeat interval of a consumer group.
 group.consumer.max.assignment.interval.ms        int      15000 0..
     Upper bound of a group's own assignment interval.
 group.consumer.max.heartbeat.interval.ms         int      15000 1..
     Upper bound of a group's own heartbeat interval.
 group.consumer.max.session.timeout.ms            int      60000 1..
     Upper bound of a group's own session timeout.
-group.consumer.max.size                          int      2147483647 1..
-    Most members of a consumer group.
 group.consumer.migration.policy                  string   bidirectional ~{DISABLED,DOWNGRADE,UPGRADE,BIDIRECTIONAL}
     Whether groups may change between the classic and the newer protocol.
 group.consumer.min.assignment.interval.ms        int      0 0..
@@ -402,8 +396,6 @@ group.consumer.min.session.timeout.ms            int      45000 1..
     Lower bound of a group's own session timeout.
 group.consumer.regex.refresh.interval.ms         int      600000 10000..
     Pause between looks for topics that match a subscription.
-group.consumer.session.timeout.ms                int      45000 1..
-    Session timeout of a consumer group.
 group.coordinator.append.linger.ms               int      -1 -1..
     Time the coordinator gathers writes; -1 adapts to the load.
 group.coordinator.background.threads             int      2 1..

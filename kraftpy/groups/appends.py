@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from kraftpy.groups.events import Append
 from kraftpy.groups.records import Record
 from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsResponse
 from kraftpy.protocol.messages.offset_commit import OffsetCommitResponse
 from kraftpy.protocol.messages.offset_delete import OffsetDeleteResponse
@@ -79,8 +80,24 @@ class DeleteGroupRecords:
     response: DeleteGroupsResponse | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConsumerGroup:
+    """What one or several members of the consumer protocol changed, and their answers by request."""
+
+    group_id: str
+    changed: tuple[str, ...]
+    answers: tuple[tuple[int, ConsumerGroupHeartbeatResponse], ...]
+
+
 Purpose = (
-    StoreAssignment | StoreStaticMember | StoreEmpty | StoreOffsets | DeleteOffsets | ExpireOffsets | DeleteGroupRecords
+    StoreAssignment
+    | StoreStaticMember
+    | StoreEmpty
+    | StoreOffsets
+    | DeleteOffsets
+    | ExpireOffsets
+    | DeleteGroupRecords
+    | StoreConsumerGroup
 )
 
 

@@ -15,10 +15,14 @@ request is answered once; what a client may rely on is answered after its record
 An append that failed must not be in the log. Where that is not known (REQUEST_TIMED_OUT or
 NOT_ENOUGH_REPLICAS_AFTER_APPEND after the write), the shell should unload and load again once it has reported.
 
-Left out: transactional offset commits; the consumer protocol (KIP-848), share and streams groups, whose records are
-passed over and whose groups are not seen; authorization; quotas.
+A group of the consumer protocol is a `Group` whose classic half stays empty and whose `consumer` is set; what it is
+asked goes through `consumer_turns.py`, and so does whatever else may not overtake its records.
 
-Read: rules 34 to 38 of the classic protocol: KIP-62, KIP-134, KIP-211, KIP-345, KIP-394, KIP-429, KIP-496, KIP-814.
+Left out: transactional offset commits; share and streams groups, whose records are passed over and whose groups are not
+seen; passing from one protocol to the other with members in the group; authorization; quotas.
+
+Read: the classic protocol: KIP-62, KIP-134, KIP-211, KIP-345, KIP-394, KIP-429, KIP-496, KIP-814; the consumer
+protocol: KIP-848, KIP-1101.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
-from kraftpy.groups import offsets, queries
+from kraftpy.groups import consumer_queries, offsets, queries
 from kraftpy.groups.appends import (
     Appends,
     DeleteGroupRecords,
@@ -35,6 +39,7 @@ from kraftpy.groups.appends import (
     ExpireOffsets,
     Purpose,
     StoreAssignment,
+    StoreConsumerGroup,
     StoreEmpty,
     StoreOffsets,
     StoreStaticMember,
@@ -43,6 +48,12 @@ from kraftpy.groups.appends import (
     offset_error,
 )
 from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.consumer_group import NEVER, ConsumerGroup, Draft, NoTopics, Topics
+from kraftpy.groups.consumer_protocol import heartbeat_error
+from kraftpy.groups.consumer_records import ConsumerKey, ConsumerValue
+from kraftpy.groups.consumer_records import read_key as read_consumer_key
+from kraftpy.groups.consumer_records import read_value as read_consumer_value
+from kraftpy.groups.consumer_turns import CONSUMER_SESSION, REVOCATION, ConsumerTurns
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.events import Appended, Effect, Event, Reply, Request, Tick, TopicsDeleted
 from kraftpy.groups.group import Group, State
@@ -58,10 +69,12 @@ from kraftpy.groups.records import (
     read_key,
     read_offset,
 )
-from kraftpy.groups.routing import while_loading
+from kraftpy.groups.routing import refuse, while_loading
 from kraftpy.groups.turn import Turn
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, ProtocolError
+from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kraftpy.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest
 from kraftpy.protocol.messages.heartbeat import HeartbeatRequest
@@ -77,21 +90,22 @@ from kraftpy.types import Millis, TopicPartition
 EXPIRY = "expiry"
 EXPIRY_KEY = Key("", EXPIRY)
 
-Durable = dict[str, tuple[GroupMetadataValue | None, dict[TopicPartition, OffsetCommitValue]]]
-"""What the log says: by group its stored generation, if any, and its offsets."""
+Durable = dict[str, tuple[GroupMetadataValue | None, ConsumerGroup | None, dict[TopicPartition, OffsetCommitValue]]]
+"""What the log says: by group its stored generation or its consumer group, if any, and its offsets."""
 
 
 class GroupCoordinator:
-    """All classic groups of one partition of `__consumer_offsets`, and their committed offsets."""
+    """All groups of one partition of `__consumer_offsets`, and their committed offsets."""
 
-    def __init__(self, config: GroupConfig, new_id: Callable[[], str]) -> None:
-        """`new_id` gives text that never repeats and cannot be guessed, for member ids."""
+    def __init__(self, config: GroupConfig, new_id: Callable[[], str], topics: Topics | None = None) -> None:
+        """`new_id` gives text that never repeats and cannot be guessed, for member ids; `topics` are the cluster's."""
         self.config = config
         self.groups: dict[str, Group] = {}
         self._deadlines = Deadlines()
         self._appends = Appends()
         self._rebalance = Rebalance(config, self._deadlines)
         self._membership = Membership(self._rebalance, new_id)
+        self._consumers = ConsumerTurns(config, self._deadlines, topics or NoTopics(), new_id, self._request)
         self._loaded = False
         self._topics_deleted_early: set[str] = set()  # while loading: their offsets may still be about to be replayed
 
@@ -108,7 +122,10 @@ class GroupCoordinator:
                 case GroupMetadataKey() as named:
                     self._replay_group(named.group_id, None if value is None else read_group(value))
                 case None:
-                    return
+                    consumer_key = read_consumer_key(key)
+                    if consumer_key is not None:
+                        read = None if value is None else read_consumer_value(consumer_key, value)
+                        self._replay_consumer(consumer_key, read)
         except ProtocolError as error:
             raise ProtocolError(f"the record at offset {offset}: {error}") from error
 
@@ -126,6 +143,18 @@ class GroupCoordinator:
             self.groups[group_id].persisted = None
             self._forget_if_vacant(group_id)
 
+    def _replay_consumer(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
+        group = self.groups.get(key.group_id)
+        if value is not None:
+            group = self._group(key.group_id)
+            group.consumer = group.consumer or ConsumerGroup(group_id=key.group_id)
+        if group is None or group.consumer is None:
+            return
+        group.consumer.apply(key, value)
+        if group.consumer.is_gone:
+            group.consumer = None
+            self._forget_if_vacant(key.group_id)
+
     def loaded(self, now: Millis, timestamp: Millis | None = None) -> list[Effect]:
         """The whole partition has been replayed: sessions of the members found begin now."""
         turn = self._turn(now, timestamp)
@@ -137,6 +166,9 @@ class GroupCoordinator:
         return turn.effects
 
     def _restore(self, group: Group, turn: Turn) -> None:
+        if group.consumer is not None:
+            self._consumers.restore(group, turn)
+            return
         group.restore()
         for member in group.members.values():
             self._rebalance.touch(group, member, turn)
@@ -156,8 +188,15 @@ class GroupCoordinator:
                     effects.append(
                         Reply(request_id=member.sync.request_id, response=SyncGroupResponse(error_code=moved))
                     )
+            for item in group.waiting:
+                if isinstance(item, Request):
+                    refusal = refuse(item.message, item.api_version, moved)
+                    effects.append(Reply(request_id=item.request_id, response=refusal))
         for purpose in self._appends.purposes():
             match purpose:
+                case StoreConsumerGroup():
+                    failed = heartbeat_error(moved)
+                    effects += [Reply(request_id=each, response=failed) for each, _ in purpose.answers]
                 case StoreOffsets():
                     response = offsets.failed_commit(purpose.response, moved)
                     effects.append(Reply(request_id=purpose.request_id, response=response))
@@ -220,9 +259,13 @@ class GroupCoordinator:
     def _request(self, event: Request, turn: Turn) -> None:
         message = event.message
         match message:
+            case ConsumerGroupHeartbeatRequest():
+                self._heartbeat_of_consumer(event, message, turn)
+            case ConsumerGroupDescribeRequest():
+                described = consumer_queries.describe(message, self.groups, self._consumers.protocol)
+                turn.reply(event.request_id, described)
             case JoinGroupRequest():
-                self._membership.join(event, message, self.groups, turn)
-                self._forget_if_vacant(message.group_id)
+                self._join(event, message, turn)
             case SyncGroupRequest():
                 self._membership.sync(event, message, self.groups.get(message.group_id), turn)
             case HeartbeatRequest():
@@ -245,8 +288,29 @@ class GroupCoordinator:
             case _:
                 assert_never(message)
 
+    def _heartbeat_of_consumer(self, event: Request, message: ConsumerGroupHeartbeatRequest, turn: Turn) -> None:
+        if not message.group_id:
+            turn.reply(event.request_id, refuse(message, event.api_version, ErrorCode.INVALID_REQUEST))
+            return
+        self._consumers.submit(self._group(message.group_id), event, turn)
+        self._forget_if_vacant(message.group_id)
+
+    def _join(self, event: Request, message: JoinGroupRequest, turn: Turn) -> None:
+        group = self.groups.get(message.group_id)
+        if group is not None and group.is_changing:
+            group.waiting.append(event)
+        elif group is not None and group.consumer is not None and group.state is State.EMPTY:
+            if group.consumer.members:
+                refusal = join_error(event.api_version, message.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+                turn.reply(event.request_id, refusal)
+            else:
+                self._consumers.empty_out(group, event, turn)
+        else:
+            self._membership.join(event, message, self.groups, turn)
+            self._forget_if_vacant(message.group_id)
+
     def _commit(self, event: Request, message: OffsetCommitRequest, turn: Turn) -> None:
-        error = offsets.check_commit(message, self.groups.get(message.group_id))
+        error = offsets.check_commit(message, self.groups.get(message.group_id), event.api_version)
         if error is not ErrorCode.NONE:
             turn.reply(event.request_id, offsets.refuse_commit(message, error))
             return
@@ -260,11 +324,16 @@ class GroupCoordinator:
     def _delete_groups(self, event: Request, message: DeleteGroupsRequest, turn: Turn) -> None:
         results = []
         doomed: list[Group] = []
+        for group_id in message.groups_names:
+            group = self.groups.get(group_id)
+            if group is not None and group.is_changing:  # whether it is empty will be known then
+                group.waiting.append(event)
+                return
         for group_id in dict.fromkeys(message.groups_names):
             group = self.groups.get(group_id)
             if group is None or group.state is State.DEAD:
                 error = ErrorCode.GROUP_ID_NOT_FOUND
-            elif group.state is not State.EMPTY:
+            elif not group.is_empty:
                 error = ErrorCode.NON_EMPTY_GROUP
             else:
                 error = ErrorCode.NONE
@@ -291,6 +360,10 @@ class GroupCoordinator:
             group.become(State.DEAD, turn.timestamp)
             turn.note(group, "deleted")
             records += [*offsets.tombstones(group), group_record(group.group_id, None)]
+            if group.consumer is not None:
+                draft = Draft(group.consumer)
+                draft.delete_all()
+                records += draft.records
         ids = tuple(group.group_id for group in doomed)
         turn.append(records, DeleteGroupRecords(group_ids=ids, request_id=request_id, response=response))
 
@@ -326,6 +399,9 @@ class GroupCoordinator:
                 turn.reply(purpose.request_id, deletion)
             case DeleteGroupRecords():
                 self._deleted(purpose, error_code, turn)
+            case StoreConsumerGroup():
+                # Where the log deleted the group, and nothing else is left of it, those who wait begin a new one.
+                self._consumers.stored(self._group(purpose.group_id), purpose, error_code, turn)
             case StoreEmpty() | ExpireOffsets():
                 pass
             case _:
@@ -353,7 +429,9 @@ class GroupCoordinator:
             self._expire_offsets(turn)
             return
         group = self.groups[key.group_id]
-        if key.kind == SESSION:
+        if key.kind in (CONSUMER_SESSION, REVOCATION):
+            self._consumers.submit(group, key, turn)
+        elif key.kind == SESSION:
             self._rebalance.session_is_over(group, key.member_id, turn)
         elif key.kind == JOIN:
             self._rebalance.join_time_is_up(group, turn)
@@ -371,7 +449,7 @@ class GroupCoordinator:
             if group.records_in_flight:
                 continue
             partitions = offsets.expired(group, self.config, turn.timestamp)
-            ends = group.state is State.EMPTY and not group.pending_members
+            ends = group.is_empty and not group.pending_members
             if ends and len(partitions) == len(group.offsets):
                 self._bury([group], turn)
             elif partitions:
@@ -382,9 +460,13 @@ class GroupCoordinator:
     def durable(self) -> Durable:
         """What the log says of every group. Equal to that of a fresh coordinator that replayed the log."""
         return {
-            group_id: (group.persisted, dict(group.offsets))
+            group_id: (
+                group.persisted,
+                None if group.consumer is None else replace(group.consumer, topics_version=NEVER),
+                dict(group.offsets),
+            )
             for group_id, group in sorted(self.groups.items())
-            if group.persisted is not None or group.offsets
+            if group.persisted is not None or group.consumer is not None or group.offsets
         }
 
     def validate(self) -> None:
@@ -396,6 +478,7 @@ class GroupCoordinator:
             assert not group.vacant, group
             assert group.records_in_flight == in_flight.count(group_id), group
             expected |= {Key(group_id, SESSION, m) for m in (*group.members, *group.pending_members)}
+            expected |= self._consumers.expected_deadlines(group)
             if group.state is State.PREPARING_REBALANCE:
                 expected.add(Key(group_id, JOIN))
             if group.pending_sync:

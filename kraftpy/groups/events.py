@@ -14,6 +14,14 @@ from dataclasses import dataclass
 
 from kraftpy.groups.records import Record
 from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from kraftpy.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kraftpy.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -36,6 +44,8 @@ GroupRequest = (
     | DescribeGroupsRequest
     | ListGroupsRequest
     | DeleteGroupsRequest
+    | ConsumerGroupHeartbeatRequest
+    | ConsumerGroupDescribeRequest
 )
 GroupResponse = (
     JoinGroupResponse
@@ -48,6 +58,8 @@ GroupResponse = (
     | DescribeGroupsResponse
     | ListGroupsResponse
     | DeleteGroupsResponse
+    | ConsumerGroupHeartbeatResponse
+    | ConsumerGroupDescribeResponse
 )
 
 

@@ -11,11 +11,14 @@ to one member; in Stable everybody has an assignment; nobody waits for a barrier
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from kraftpy.groups.consumer_group import ConsumerGroup
+from kraftpy.groups.deadlines import Key
+from kraftpy.groups.events import Request
 from kraftpy.groups.records import NO_TIMESTAMP, GroupMetadataValue, MemberMetadata, OffsetCommitValue
 from kraftpy.groups.subscription import subscribed_topics
 from kraftpy.protocol.errors import ErrorCode
@@ -104,6 +107,10 @@ class Group:
     records_in_flight: int = 0  # appends that concern this group and are not answered
     offsets_in_flight: Counter[TopicPartition] = field(default_factory=Counter)
 
+    consumer: ConsumerGroup | None = None  # a group of the consumer protocol (KIP-848), whose classic half is empty
+    is_changing: bool = False  # records of the consumer protocol are on the way to the log
+    waiting: deque[Request | Key] = field(default_factory=deque)  # what comes after those
+
     # ---- state
 
     def become(self, state: State, timestamp: Millis) -> None:
@@ -118,8 +125,20 @@ class Group:
         return (
             self.state in (State.EMPTY, State.DEAD)
             and self.persisted is None
+            and self.consumer is None
+            and not self.waiting
             and not (self.offsets or self.pending_members or self.records_in_flight)
         )
+
+    @property
+    def state_name(self) -> str:
+        """Its state under the name clients see, whichever protocol it is of."""
+        return self.state.value if self.consumer is None or self.state is State.DEAD else self.consumer.state
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is there and has no members, whichever protocol it is of."""
+        return self.state is State.EMPTY and (self.consumer is None or not self.consumer.members)
 
     # ---- members
 
@@ -210,6 +229,8 @@ class Group:
 
     def subscribed_topics(self) -> frozenset[str] | None:
         """What the consumers read; None where that is unknown or they do not speak the consumer protocol."""
+        if self.consumer is not None:
+            return self.consumer.subscribed_topics()
         if not self.members and self.state is not State.PREPARING_REBALANCE:
             return frozenset()
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol_name is None:
@@ -284,6 +305,11 @@ class Group:
 
     def validate(self) -> None:
         """Assert the invariants. For tests and simulations."""
+        if self.consumer is not None:
+            assert not self.members, "a group is of one protocol"
+            assert self.state in (State.EMPTY, State.DEAD), self.state
+            assert not self.consumer.is_gone
+            self.consumer.validate()
         members = self.members.values()
         assert self.members or self.state in (State.EMPTY, State.DEAD, State.PREPARING_REBALANCE), self.state
         assert not self.members or self.state not in (State.EMPTY, State.DEAD), self.state

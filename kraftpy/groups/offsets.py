@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from kraftpy.groups.appends import DeleteOffsets, ExpireOffsets, StoreOffsets
 from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.consumer_group import ConsumerGroup
 from kraftpy.groups.events import Request
 from kraftpy.groups.group import CONSUMER_PROTOCOL_TYPE, Group, State
 from kraftpy.groups.records import NO_TIMESTAMP, OffsetCommitKey, OffsetCommitValue, Record, offset_record
@@ -34,6 +35,7 @@ from kraftpy.protocol.messages.offset_delete import (
 )
 from kraftpy.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -44,6 +46,7 @@ from kraftpy.protocol.messages.offset_fetch import (
 from kraftpy.types import Millis, TopicPartition
 
 FIRST_FETCH_WITH_GROUPS = 8
+FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
 NO_OFFSET = OffsetCommitValue(offset=-1)
 _FOREVER = 2**63 - 1  # as late as the record can say
 
@@ -51,16 +54,23 @@ _FOREVER = 2**63 - 1  # as late as the record can say
 # ---- OffsetCommit
 
 
-def check_commit(message: OffsetCommitRequest, group: Group | None) -> ErrorCode:
+def check_commit(message: OffsetCommitRequest, group: Group | None, api_version: int) -> ErrorCode:
     """Whether this sender may commit for the group now (rules 34 and 35)."""
     generation_id = message.generation_id_or_member_epoch
     if group is None:
         # Without a group there is nobody to be a member of; whoever is none stores offsets on its own account.
-        return ErrorCode.NONE if generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
+        if generation_id < 0:
+            return ErrorCode.NONE
+        has_name = api_version >= FIRST_COMMIT_WITH_MEMBER_EPOCH
+        return ErrorCode.GROUP_ID_NOT_FOUND if has_name else ErrorCode.ILLEGAL_GENERATION
     if group.state is State.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if generation_id < 0 and group.state is State.EMPTY:
+    if generation_id < 0 and group.is_empty:
         return ErrorCode.NONE
+    if group.consumer is not None:
+        if api_version < FIRST_COMMIT_WITH_MEMBER_EPOCH and message.member_id in group.consumer.members:
+            return ErrorCode.UNSUPPORTED_VERSION  # it takes the epoch for a generation
+        return _check_member_epoch(group.consumer, message.member_id, generation_id)
     error = group.check_member(message.member_id, message.group_instance_id)
     if error is not ErrorCode.NONE:
         return error
@@ -68,6 +78,15 @@ def check_commit(message: OffsetCommitRequest, group: Group | None) -> ErrorCode
         return ErrorCode.ILLEGAL_GENERATION
     if group.state is State.COMPLETING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def _check_member_epoch(group: ConsumerGroup, member_id: str, member_epoch: int) -> ErrorCode:
+    """Whether this is a member as it was told last (KIP-848). One that is late learns more in its next heartbeat."""
+    if member_id not in group.members:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if member_epoch != group.current(member_id).member_epoch:
+        return ErrorCode.STALE_MEMBER_EPOCH
     return ErrorCode.NONE
 
 
@@ -151,26 +170,12 @@ def failed_commit(response: OffsetCommitResponse, error_code: ErrorCode) -> Offs
 
 
 def fetch(message: OffsetFetchRequest, api_version: int, groups: dict[str, Group]) -> OffsetFetchResponse:
-    """Durable offsets, of one group up to v7, of several from v8; null topics mean all. Nobody is refused."""
+    """Durable offsets, of one group up to v7, of several from v8; null topics mean all.
+
+    Refused is only who says to be a member of a group of the consumer protocol and is none, or not at that epoch.
+    """
     if api_version >= FIRST_FETCH_WITH_GROUPS:
-        return OffsetFetchResponse(
-            groups=[
-                OffsetFetchResponseGroup(
-                    group_id=asked.group_id,
-                    topics=_all_topics(groups.get(asked.group_id))
-                    if asked.topics is None
-                    else [
-                        OffsetFetchResponseTopics(
-                            name=topic.name,
-                            topic_id=topic.topic_id,
-                            partitions=_partitions(groups.get(asked.group_id), topic.name, topic.partition_indexes),
-                        )
-                        for topic in asked.topics
-                    ],
-                )
-                for asked in message.groups
-            ]
-        )
+        return OffsetFetchResponse(groups=[_fetch_group(each, groups.get(each.group_id)) for each in message.groups])
     group = groups.get(message.group_id)
     topics = (
         _all_topics(group)
@@ -183,6 +188,26 @@ def fetch(message: OffsetFetchRequest, api_version: int, groups: dict[str, Group
         ]
     )
     return OffsetFetchResponse(topics=[_of_one_group(topic) for topic in topics])
+
+
+def _fetch_group(asked: OffsetFetchRequestGroup, group: Group | None) -> OffsetFetchResponseGroup:
+    if group is not None and group.consumer is not None and (asked.member_id is not None or asked.member_epoch >= 0):
+        error = _check_member_epoch(group.consumer, asked.member_id or "", asked.member_epoch)
+        if error is not ErrorCode.NONE:
+            return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
+    if asked.topics is None:
+        return OffsetFetchResponseGroup(group_id=asked.group_id, topics=_all_topics(group))
+    return OffsetFetchResponseGroup(
+        group_id=asked.group_id,
+        topics=[
+            OffsetFetchResponseTopics(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=_partitions(group, topic.name, topic.partition_indexes),
+            )
+            for topic in asked.topics
+        ],
+    )
 
 
 def _all_topics(group: Group | None) -> list[OffsetFetchResponseTopics]:
@@ -284,7 +309,8 @@ def expired(group: Group, config: GroupConfig, timestamp: Millis) -> list[TopicP
     """The offsets nobody needs any more (rule 38, KIP-211), sorted.
 
     An offset's clock starts when the group became empty, or, where nobody ever joined, at its commit. While a consumer
-    group is Stable, only topics it no longer reads expire, from their commit. In any other state nothing does.
+    group is Stable, only topics it no longer reads expire, from their commit. In any other state nothing does. In a
+    group of the consumer protocol what no member reads expires from its commit.
     """
     since_empty = NO_TIMESTAMP
     if group.protocol_type is not None:
@@ -299,11 +325,11 @@ def expired(group: Group, config: GroupConfig, timestamp: Millis) -> list[TopicP
         since = since_empty if since_empty != NO_TIMESTAMP else value.commit_timestamp
         return timestamp - since >= config.offsets_retention_ms
 
-    stable = group.state is State.STABLE
+    reads = group.state is State.STABLE or group.consumer is not None
     return sorted(
         partition
         for partition, value in group.offsets.items()
-        if is_expired(value) and not (stable and group.subscribes_to(partition.topic))
+        if is_expired(value) and not (reads and group.subscribes_to(partition.topic))
     )
 
 

@@ -1,5 +1,7 @@
 """What can be asked about groups without changing them: DescribeGroups, ListGroups.
 
+A group of the consumer protocol is listed as such. DescribeGroups does not find it; `consumer_queries.py` describes it.
+
 Members' metadata and assignments are shown of a Stable group only; between generations they mean nothing.
 
 Read: KIP-518 (states filter), KIP-848 (types filter), KIP-1043 (GROUP_ID_NOT_FOUND from v6), KIP-430 (operations).
@@ -19,6 +21,7 @@ from kraftpy.protocol.messages.list_groups import ListedGroup, ListGroupsRequest
 
 FIRST_DESCRIBE_WITH_NOT_FOUND = 6
 CLASSIC = "classic"
+CONSUMER = "consumer"
 
 OPERATIONS_NOT_ASKED = -(2**31)
 ALL_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
@@ -31,7 +34,7 @@ def describe(message: DescribeGroupsRequest, api_version: int, groups: dict[str,
     return DescribeGroupsResponse(
         groups=[
             _describe(group, operations)
-            if (group := groups.get(group_id)) is not None
+            if (group := groups.get(group_id)) is not None and group.consumer is None
             else _not_found(group_id, api_version, operations)
             for group_id in message.groups
         ]
@@ -75,15 +78,20 @@ def list_groups(message: ListGroupsRequest, groups: dict[str, Group]) -> ListGro
     """This partition's groups, sorted by id; filters are of states and types, in any case of letters, empty for all."""
     states = {state.lower() for state in message.states_filter}
     types = {each.lower() for each in message.types_filter}
+    listed = [
+        ListedGroup(
+            group_id=group_id,
+            protocol_type=CONSUMER if group.consumer is not None else group.protocol_type or "",
+            group_state=group.state_name,
+            group_type=CLASSIC if group.consumer is None else CONSUMER,
+        )
+        for group_id, group in sorted(groups.items())
+        if group.consumer is not None or not group.is_changing  # one that is not stored yet is not there yet
+    ]
     return ListGroupsResponse(
         groups=[
-            ListedGroup(
-                group_id=group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=CLASSIC,
-            )
-            for group_id, group in sorted(groups.items())
-            if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
+            each
+            for each in listed
+            if (not states or each.group_state.lower() in states) and (not types or each.group_type in types)
         ]
     )

@@ -8,8 +8,10 @@ flexible: compact lengths and a section of tagged fields.
 Written are the versions Kafka writes: an offset as v3 (v1 where the client asked for its own retention, since only v1
 has an expiry), a group as v3. Every version is read. A null value deletes what the key names.
 
-Left out: the records of the consumer protocol (KIP-848), share and streams groups: `read_key` gives None for them and
-replay passes over them. Tagged fields are skipped.
+The records of the consumer protocol (KIP-848) are in `consumer_records.py`; to `read_key` they, and those of share and
+streams groups, are None.
+
+Left out: share and streams groups, whose records replay passes over. Tagged fields are skipped.
 """
 
 from __future__ import annotations
@@ -173,7 +175,7 @@ def group_record(group_id: str, value: GroupMetadataValue | None) -> Record:
 # ---- reading
 
 
-class _Reader:
+class RecordReader:
     """A cursor over one key or value. Whatever does not fit raises ProtocolError."""
 
     __slots__ = ("_position", "_view", "flexible")
@@ -191,16 +193,28 @@ class _Reader:
         self._position = end
         return taken
 
+    def int8(self) -> int:
+        """A signed byte."""
+        return int.from_bytes(self._take(1), "big", signed=True)
+
+    def raw(self, length: int) -> bytes:
+        """So many bytes, as they are."""
+        return bytes(self._take(length))
+
     def int16(self) -> int:
+        """Two bytes, signed."""
         return int.from_bytes(self._take(2), "big", signed=True)
 
     def int32(self) -> int:
+        """Four bytes, signed."""
         return int.from_bytes(self._take(4), "big", signed=True)
 
     def int64(self) -> int:
+        """Eight bytes, signed."""
         return int.from_bytes(self._take(8), "big", signed=True)
 
     def uvarint(self) -> int:
+        """An unsigned varint."""
         value = 0
         for shift in range(0, 35, 7):
             (byte,) = self._take(1)
@@ -210,6 +224,7 @@ class _Reader:
         raise ProtocolError("a coordinator record has a varint longer than five bytes")
 
     def nullable_string(self) -> str | None:
+        """A string, or None."""
         length = self.uvarint() - 1 if self.flexible else self.int16()
         if length < 0:
             return None
@@ -219,27 +234,30 @@ class _Reader:
             raise ProtocolError(f"a coordinator record has a string that is not UTF-8: {error}") from error
 
     def string(self) -> str:
+        """A string that may not be null."""
         value = self.nullable_string()
         if value is None:
             raise ProtocolError("a coordinator record has null where a string is required")
         return value
 
     def blob(self) -> bytes:
+        """Bytes with their length before them."""
         return bytes(self._take(self.uvarint() - 1 if self.flexible else self.int32()))
 
     def array_length(self) -> int:
+        """How many elements follow, no more than there can be."""
         length = self.uvarint() - 1 if self.flexible else self.int32()
         if not 0 <= length <= len(self._view) - self._position:
             raise ProtocolError(f"a coordinator record has an array of {length} elements")
         return length
 
-    def tagged_fields(self) -> None:
-        if self.flexible:
-            for _ in range(self.uvarint()):
-                self.uvarint()
-                self._take(self.uvarint())
+    def tagged_fields(self) -> dict[int, bytes]:
+        """What the section holds, by tag; nothing where the layout has none."""
+        count = self.uvarint() if self.flexible else 0
+        return {self.uvarint(): bytes(self._take(self.uvarint())) for _ in range(count)}
 
     def value_version(self, what: str) -> int:
+        """The version a value opens with, from which its layout follows."""
         version = self.int16()
         if not 0 <= version <= LAST_VALUE_VERSION:
             raise ProtocolError(f"{what} in version {version}; 0 to {LAST_VALUE_VERSION} are known")
@@ -249,7 +267,7 @@ class _Reader:
 
 def read_key(data: Buffer) -> Key | None:
     """The key, or None where it is of a kind this coordinator does not keep. Raises ProtocolError."""
-    reader = _Reader(data)
+    reader = RecordReader(data)
     match reader.int16():
         case 0 | 1:
             return OffsetCommitKey(group_id=reader.string(), topic=reader.string(), partition=reader.int32())
@@ -260,7 +278,7 @@ def read_key(data: Buffer) -> Key | None:
 
 def read_offset(data: Buffer) -> OffsetCommitValue:
     """A committed offset of any version. Raises ProtocolError."""
-    reader = _Reader(data)
+    reader = RecordReader(data)
     version = reader.value_version("a committed offset")
     offset = reader.int64()
     leader_epoch = reader.int32() if version >= 3 else -1
@@ -277,7 +295,7 @@ def read_offset(data: Buffer) -> OffsetCommitValue:
     )
 
 
-def _read_member(reader: _Reader, version: int) -> MemberMetadata:
+def _read_member(reader: RecordReader, version: int) -> MemberMetadata:
     member_id = reader.string()
     group_instance_id = reader.nullable_string() if version >= 3 else None
     client_id = reader.string()
@@ -301,7 +319,7 @@ def _read_member(reader: _Reader, version: int) -> MemberMetadata:
 
 def read_group(data: Buffer) -> GroupMetadataValue:
     """A group of any version. Raises ProtocolError."""
-    reader = _Reader(data)
+    reader = RecordReader(data)
     version = reader.value_version("a group")
     protocol_type = reader.string()
     generation_id = reader.int32()

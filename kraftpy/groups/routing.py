@@ -13,6 +13,15 @@ from kraftpy.groups.events import GroupRequest, GroupResponse
 from kraftpy.groups.offsets import FIRST_FETCH_WITH_GROUPS, refuse_commit
 from kraftpy.groups.rebalance import join_error
 from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedConsumerGroup,
+)
+from kraftpy.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from kraftpy.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -58,6 +67,8 @@ def group_ids(message: GroupRequest, api_version: int) -> list[str] | None:
             return list(message.groups)
         case DeleteGroupsRequest():
             return list(message.groups_names)
+        case ConsumerGroupDescribeRequest():
+            return list(message.group_ids)
         case ListGroupsRequest():
             return None
         case OffsetFetchRequest() if api_version >= FIRST_FETCH_WITH_GROUPS:
@@ -86,6 +97,11 @@ def _only(message: GroupRequest, ids: frozenset[str]) -> GroupRequest:
                 groups=[group_id for group_id in message.groups if group_id in ids],
                 include_authorized_operations=message.include_authorized_operations,
             )
+        case ConsumerGroupDescribeRequest():
+            return ConsumerGroupDescribeRequest(
+                group_ids=[each for each in message.group_ids if each in ids],
+                include_authorized_operations=message.include_authorized_operations,
+            )
         case DeleteGroupsRequest():
             return DeleteGroupsRequest(groups_names=[each for each in message.groups_names if each in ids])
         case OffsetFetchRequest():
@@ -107,6 +123,9 @@ def merge(responses: Sequence[GroupResponse]) -> GroupResponse:
         case DescribeGroupsResponse():
             described = [each for r in responses if isinstance(r, DescribeGroupsResponse) for each in r.groups]
             return DescribeGroupsResponse(groups=described)
+        case ConsumerGroupDescribeResponse():
+            told = [each for r in responses if isinstance(r, ConsumerGroupDescribeResponse) for each in r.groups]
+            return ConsumerGroupDescribeResponse(groups=told)
         case DeleteGroupsResponse():
             results = [each for r in responses if isinstance(r, DeleteGroupsResponse) for each in r.results]
             return DeleteGroupsResponse(results=results)
@@ -162,6 +181,15 @@ def refuse(message: GroupRequest, api_version: int, error_code: ErrorCode) -> Gr
             return DeleteGroupsResponse(
                 results=[
                     DeletableGroupResult(group_id=group_id, error_code=error_code) for group_id in message.groups_names
+                ]
+            )
+        case ConsumerGroupHeartbeatRequest():
+            return ConsumerGroupHeartbeatResponse(error_code=error_code, error_message=error_code.meaning)
+        case ConsumerGroupDescribeRequest():
+            return ConsumerGroupDescribeResponse(
+                groups=[
+                    DescribedConsumerGroup(error_code=error_code, error_message=error_code.meaning, group_id=group_id)
+                    for group_id in message.group_ids
                 ]
             )
         case _:

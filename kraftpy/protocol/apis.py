@@ -165,6 +165,8 @@ APIS: dict[int, Api] = {
         Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0),
         Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, 0),
         Api(ApiKey.UNREGISTER_BROKER, 0, 0, 0),
+        Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0),
+        Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0),
         Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0),
         Api(ApiKey.ADD_RAFT_VOTER, 0, 1, 0),
         Api(ApiKey.REMOVE_RAFT_VOTER, 0, 0, 0),

@@ -1,4 +1,4 @@
-"""Groups and committed offsets (keys 8 to 16, 42, 47): what a coordinator is asked, and where it is.
+"""Groups and committed offsets (keys 8 to 16, 42, 47, 68, 69): what a coordinator is asked, and where it is.
 
 The protocol itself is `groups.coordinator`. What is added here is what only the broker knows: which partition of
 `__consumer_offsets` a group belongs to and who leads it (FindCoordinator, KIP-699 for several keys), whether the
@@ -16,6 +16,8 @@ from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.groups.events import GroupRequest
 from kraftpy.groups.routing import partition_for_group
 from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest
 from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest
 from kraftpy.protocol.messages.find_coordinator import (
@@ -77,6 +79,21 @@ async def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestC
 
 async def leave_group(broker: Broker, request: LeaveGroupRequest, context: RequestContext) -> Any:
     """Leave a group, for oneself or for several members."""
+    return await _ask(broker, request, context)
+
+
+async def consumer_group_heartbeat(
+    broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
+) -> Any:
+    """Enter, stay in or leave a group of the consumer protocol."""
+    return await _ask(broker, request, context)
+
+
+async def consumer_group_describe(
+    broker: Broker, request: ConsumerGroupDescribeRequest, context: RequestContext
+) -> Any:
+    """Groups of the consumer protocol, each once, however often it is named."""
+    request.group_ids = list(dict.fromkeys(request.group_ids))
     return await _ask(broker, request, context)
 
 

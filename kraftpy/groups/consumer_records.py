@@ -1,0 +1,341 @@
+"""The records of groups of the consumer protocol (KIP-848) in `__consumer_offsets`, exactly in Kafka's format.
+
+A key opens with the number of its kind (an int16) and is not flexible; a value opens with its version, 0, and is.
+
+    3  the group: its epoch, and a hash of the topics it reads as they were then (KIP-1101)
+    5  a member: what it said of itself
+    6  the assignment: the group epoch it was made for
+    7  a member's target: the partitions it shall have
+    8  a member's current assignment: its epoch, what it may read, what it was asked to give up
+    16 a regular expression: the topics it stood for when it was last looked at
+
+Kind 4, the topics' partitions, is what Kafka before 4.1 wrote where the hash is now; it is read as nothing.
+
+Left out: the classic protocol of a member (tag 0 of kind 5), the creation time of a group, the timestamp of an
+assignment, the epochs at which partitions were assigned (KIP-1251): tags, passed over when read and not written.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, assert_never
+
+from kraftpy.groups.records import Record, RecordReader
+from kraftpy.ports import Buffer
+from kraftpy.protocol.errors import ProtocolError
+from kraftpy.protocol.primitives import compact_nullable_string, compact_string, string, uvarint
+from kraftpy.types import TopicId
+
+VERSION = 0
+_NO_TAGS = b"\x00"
+_HASH_TAG = 0
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition, by its topic's id and its index from 0."""
+
+    topic_id: TopicId
+    partition: int
+
+
+Assignment = frozenset[TopicIdPartition]
+"""Partitions of any topics. Sort before iterating."""
+
+NOTHING: Assignment = frozenset()
+
+
+class MemberState(Enum):
+    """How far a member is on its way to its target; the values are those of the record."""
+
+    STABLE = 0  # at the epoch it has, it has all it shall have
+    UNREVOKED_PARTITIONS = 1  # was asked to give partitions up, and has not said that it did
+    UNRELEASED_PARTITIONS = 2  # waits for partitions that others have still to give up
+    UNKNOWN = 127  # written by a coordinator newer than this one
+
+
+# ---- keys
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """The group itself (3)."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberKey:
+    """What a member said of itself (5)."""
+
+    group_id: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetMetadataKey:
+    """The assignment of the whole group (6)."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetMemberKey:
+    """A member's target (7)."""
+
+    group_id: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentKey:
+    """A member's current assignment (8)."""
+
+    group_id: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegexKey:
+    """A regular expression members subscribe by (16)."""
+
+    group_id: str
+    regex: str
+
+
+ConsumerKey = GroupKey | MemberKey | TargetMetadataKey | TargetMemberKey | CurrentKey | RegexKey
+
+
+# ---- values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupValue:
+    """The group's epoch, and a hash of the topics it read then, as they were then."""
+
+    epoch: int
+    metadata_hash: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberValue:
+    """What a member said of itself. The names of topics are sorted."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: tuple[str, ...] = ()
+    subscribed_topic_regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetMetadataValue:
+    """The group epoch for which the targets were made."""
+
+    assignment_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetMemberValue:
+    """The partitions a member shall have."""
+
+    partitions: Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentValue:
+    """What a member was told last: its epoch, what it may read, and what it has still to give up."""
+
+    member_epoch: int = 0
+    previous_member_epoch: int = 0
+    state: MemberState = MemberState.STABLE
+    assigned: Assignment = NOTHING
+    pending_revocation: Assignment = NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegexValue:
+    """The topics a regular expression stands for, sorted; when it was looked at, by the wall clock."""
+
+    topics: tuple[str, ...]
+    version: int
+    timestamp: int
+
+
+ConsumerValue = GroupValue | MemberValue | TargetMetadataValue | TargetMemberValue | CurrentValue | RegexValue
+
+
+# ---- writing
+
+
+def write_key(key: ConsumerKey) -> bytes:
+    """The key's bytes as they stand in the log."""
+    match key:
+        case GroupKey(group_id):
+            return struct.pack(">h", 3) + string(group_id)
+        case MemberKey(group_id, member_id):
+            return struct.pack(">h", 5) + string(group_id) + string(member_id)
+        case TargetMetadataKey(group_id):
+            return struct.pack(">h", 6) + string(group_id)
+        case TargetMemberKey(group_id, member_id):
+            return struct.pack(">h", 7) + string(group_id) + string(member_id)
+        case CurrentKey(group_id, member_id):
+            return struct.pack(">h", 8) + string(group_id) + string(member_id)
+        case RegexKey(group_id, regex):
+            return struct.pack(">h", 16) + string(group_id) + string(regex)
+        case _:
+            assert_never(key)
+
+
+def _strings(values: Iterable[str]) -> bytes:
+    items = [compact_string(value) for value in values]
+    return uvarint(len(items) + 1) + b"".join(items)
+
+
+def by_topic(assignment: Assignment) -> list[tuple[TopicId, list[int]]]:
+    """The partitions of each topic, all in order."""
+    found: dict[TopicId, list[int]] = {}
+    for topic_id, partition in sorted(assignment):
+        found.setdefault(topic_id, []).append(partition)
+    return list(found.items())
+
+
+def _partitions(assignment: Assignment) -> bytes:
+    topics = [
+        topic_id + uvarint(len(partitions) + 1) + struct.pack(f">{len(partitions)}i", *partitions) + _NO_TAGS
+        for topic_id, partitions in by_topic(assignment)
+    ]
+    return uvarint(len(topics) + 1) + b"".join(topics)
+
+
+def write_value(value: ConsumerValue) -> bytes:
+    """The value's bytes as they stand in the log."""
+    tags = _NO_TAGS
+    match value:
+        case GroupValue():
+            body = struct.pack(">i", value.epoch)
+            if value.metadata_hash:
+                tags = b"\x01" + uvarint(_HASH_TAG) + uvarint(8) + struct.pack(">q", value.metadata_hash)
+        case MemberValue():
+            body = b"".join(
+                (
+                    compact_nullable_string(value.instance_id),
+                    compact_nullable_string(value.rack_id),
+                    compact_string(value.client_id),
+                    compact_string(value.client_host),
+                    _strings(value.subscribed_topic_names),
+                    compact_nullable_string(value.subscribed_topic_regex),
+                    struct.pack(">i", value.rebalance_timeout_ms),
+                    compact_nullable_string(value.server_assignor),
+                )
+            )
+        case TargetMetadataValue():
+            body = struct.pack(">i", value.assignment_epoch)
+        case TargetMemberValue():
+            body = _partitions(value.partitions)
+        case CurrentValue():
+            body = (
+                struct.pack(">iib", value.member_epoch, value.previous_member_epoch, value.state.value)
+                + _partitions(value.assigned)
+                + _partitions(value.pending_revocation)
+            )
+        case RegexValue():
+            body = _strings(value.topics) + struct.pack(">qq", value.version, value.timestamp)
+        case _:
+            assert_never(value)
+    return struct.pack(">h", VERSION) + body + tags
+
+
+def consumer_record(key: ConsumerKey, value: ConsumerValue | None) -> Record:
+    """The record that stores this, or with None the one that deletes it."""
+    return write_key(key), None if value is None else write_value(value)
+
+
+# ---- reading
+
+
+def read_key(data: Buffer) -> ConsumerKey | None:
+    """The key, or None where it is of another kind. Raises ProtocolError."""
+    reader = RecordReader(data)
+    match reader.int16():
+        case 3:
+            return GroupKey(reader.string())
+        case 5:
+            return MemberKey(reader.string(), reader.string())
+        case 6:
+            return TargetMetadataKey(reader.string())
+        case 7:
+            return TargetMemberKey(reader.string(), reader.string())
+        case 8:
+            return CurrentKey(reader.string(), reader.string())
+        case 16:
+            return RegexKey(reader.string(), reader.string())
+    return None
+
+
+def _read_strings(reader: RecordReader) -> tuple[str, ...]:
+    return tuple(reader.string() for _ in range(reader.array_length()))
+
+
+def _read_partitions(reader: RecordReader) -> Assignment:
+    found = []
+    for _ in range(reader.array_length()):
+        topic_id = TopicId(reader.raw(16))
+        found += [TopicIdPartition(topic_id, reader.int32()) for _ in range(reader.array_length())]
+        reader.tagged_fields()
+    return frozenset(found)
+
+
+def _read_member(reader: RecordReader) -> MemberValue:
+    return MemberValue(
+        instance_id=reader.nullable_string(),
+        rack_id=reader.nullable_string(),
+        client_id=reader.string(),
+        client_host=reader.string(),
+        subscribed_topic_names=_read_strings(reader),
+        subscribed_topic_regex=reader.nullable_string(),
+        rebalance_timeout_ms=reader.int32(),
+        server_assignor=reader.nullable_string(),
+    )
+
+
+def _read_current(reader: RecordReader) -> CurrentValue:
+    member_epoch, previous_member_epoch, state = reader.int32(), reader.int32(), reader.int8()
+    return CurrentValue(
+        member_epoch=member_epoch,
+        previous_member_epoch=previous_member_epoch,
+        state=MemberState(state) if state in (0, 1, 2) else MemberState.UNKNOWN,
+        assigned=_read_partitions(reader),
+        pending_revocation=_read_partitions(reader),
+    )
+
+
+def read_value(key: ConsumerKey, data: Buffer) -> ConsumerValue:
+    """The value of such a key. Raises ProtocolError."""
+    reader = RecordReader(data)
+    version = reader.int16()
+    if version != VERSION:
+        raise ProtocolError(f"a {type(key).__name__} has a value of version {version}; {VERSION} is known")
+    reader.flexible = True
+    match key:
+        case GroupKey():
+            epoch = reader.int32()
+            hashed = reader.tagged_fields().get(_HASH_TAG, bytes(8))
+            return GroupValue(epoch=epoch, metadata_hash=RecordReader(hashed).int64())
+        case MemberKey():
+            return _read_member(reader)
+        case TargetMetadataKey():
+            return TargetMetadataValue(assignment_epoch=reader.int32())
+        case TargetMemberKey():
+            return TargetMemberValue(partitions=_read_partitions(reader))
+        case CurrentKey():
+            return _read_current(reader)
+        case RegexKey():
+            return RegexValue(topics=_read_strings(reader), version=reader.int64(), timestamp=reader.int64())
+        case _:
+            assert_never(key)
