@@ -322,11 +322,19 @@ def read_value(key: ConsumerKey, data: Buffer) -> ConsumerValue:
     if version != VERSION:
         raise ProtocolError(f"a {type(key).__name__} has a value of version {version}; {VERSION} is known")
     reader.flexible = True
+    if isinstance(key, GroupKey):
+        epoch = reader.int32()
+        hashed = reader.tagged_fields().get(_HASH_TAG, bytes(8))
+        return GroupValue(epoch=epoch, metadata_hash=RecordReader(hashed).int64())
+    value = _read_fields(key, reader)
+    reader.tagged_fields()
+    return value
+
+
+def _read_fields(
+    key: MemberKey | TargetMetadataKey | TargetMemberKey | CurrentKey | RegexKey, reader: RecordReader
+) -> ConsumerValue:
     match key:
-        case GroupKey():
-            epoch = reader.int32()
-            hashed = reader.tagged_fields().get(_HASH_TAG, bytes(8))
-            return GroupValue(epoch=epoch, metadata_hash=RecordReader(hashed).int64())
         case MemberKey():
             return _read_member(reader)
         case TargetMetadataKey():

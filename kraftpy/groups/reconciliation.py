@@ -57,13 +57,15 @@ def _next(
         )
     wanted = target - kept
     free = frozenset(each for each in wanted if group.holders.get(each, member_id) == member_id)
-    return CurrentValue(
+    after = CurrentValue(
         member_epoch=group.assignment_epoch,
         previous_member_epoch=current.member_epoch,
         state=MemberState.STABLE if free == wanted else MemberState.UNRELEASED_PARTITIONS,
         assigned=kept | free,
         pending_revocation=NOTHING,
     )
+    waits_on = replace(after, previous_member_epoch=current.previous_member_epoch) == current
+    return current if waits_on else after
 
 
 def _subscribed_ids(group: ConsumerGroup, member_id: str, topics: Topics) -> frozenset[TopicId]:

@@ -11,9 +11,13 @@ Commands (group `g` unless `group=`; `v=` picks the API version; `now=` moves th
     heartbeat member= generation= [instance=]
     leave member= | leave MEMBER MEMBER@INSTANCE @INSTANCE ...
     commit [member=] [generation=] [instance=] [retention=] [TOPIC:PARTITION=OFFSET[/METADATA] ...]
-    fetch [TOPIC:PARTITION ...]                 nothing: all topics
+    fetch [member= epoch=] [TOPIC:PARTITION ...]  nothing: all topics
     delete-offsets TOPIC:PARTITION ...
     topics-deleted TOPIC ...
+    topics NAME=PARTITIONS ...                  the topics of the cluster, from now on
+    beat MEMBER epoch= [topics=A+B] [regex=] [owns=A:0,1;B:2] [instance=] [assignor=] [timeout=] [rack=]
+                                                a heartbeat of KIP-848; epoch 0 says that it owns nothing
+    describe-consumer [GROUP ...]
     delete-group [GROUP ...]     describe [GROUP ...]     list [states=A,B] [types=A,B]
     tick NOW                                    the clock moves, and what is due happens
     hold | release                              appends wait for `appended`; or are done at once, which is how it begins
@@ -31,9 +35,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from consumer_words import read_partitions, show_beat, show_consumer_record, show_described
 from group_world import World, subscription
 
 from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.consumer_records import read_key as read_consumer_key
+from kraftpy.groups.consumer_records import read_value as read_consumer_value
 from kraftpy.groups.events import Append, Effect, GroupResponse, Note, Reply, TopicsDeleted
 from kraftpy.groups.records import (
     GroupMetadataKey,
@@ -46,6 +53,14 @@ from kraftpy.groups.records import (
 )
 from kraftpy.groups.subscription import subscribed_topics
 from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from kraftpy.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kraftpy.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -114,6 +129,10 @@ def error(code: int) -> str:
 
 def show_record(record: Record) -> str:
     key, value = read_key(record[0]), record[1]
+    consumer_key = read_consumer_key(record[0])
+    if consumer_key is not None:
+        said = None if value is None else read_consumer_value(consumer_key, value)
+        return show_consumer_record(consumer_key, said)
     match key:
         case OffsetCommitKey():
             name = f"offset {key.group_id} {key.topic}:{key.partition}"
@@ -228,6 +247,10 @@ def show_response(response: GroupResponse) -> str:
                 for g in response.groups
             ]
             return " ".join(["list", error(response.error_code), *groups])
+        case ConsumerGroupHeartbeatResponse():
+            return show_beat(response)
+        case ConsumerGroupDescribeResponse():
+            return show_described(response)
         case DeleteGroupsResponse():
             results = [f"{r.group_id}={error(r.error_code)}" for r in response.results]
             return " ".join(["delete-group", *results])
@@ -265,6 +288,11 @@ class Script(World):
             "fetch": self.do_fetch,
             "delete-offsets": self.do_delete_offsets,
             "topics-deleted": lambda words: void(self.step(TopicsDeleted(topics=tuple(words)))),
+            "topics": self.do_topics,
+            "beat": self.do_beat,
+            "describe-consumer": lambda words: void(
+                self.request(ConsumerGroupDescribeRequest(group_ids=words or ["g"]), 1)
+            ),
             "delete-group": lambda words: void(self.request(DeleteGroupsRequest(groups_names=words or ["g"]), 2)),
             "describe": self.do_describe,
             "list": self.do_list,
@@ -360,7 +388,7 @@ class Script(World):
         self.request(message, args.number("v", 9))
 
     def do_fetch(self, words: list[str]) -> None:
-        args = Args(words, "")
+        args = Args(words, "member epoch")
         topics: dict[str, list[int]] = {}
         for each in args.rest:
             topic, _, partition = each.partition(":")
@@ -368,11 +396,38 @@ class Script(World):
         version = args.number("v", 9)
         if version >= 8:
             asked = [OffsetFetchRequestTopics(name=t, partition_indexes=p) for t, p in topics.items()] or None
-            group = OffsetFetchRequestGroup(group_id=args.group, topics=asked)
+            group = OffsetFetchRequestGroup(
+                group_id=args.group,
+                member_id=args.optional("member"),
+                member_epoch=args.number("epoch", -1),
+                topics=asked,
+            )
             self.request(OffsetFetchRequest(groups=[group]), version)
         else:
             old = [OffsetFetchRequestTopic(name=t, partition_indexes=p) for t, p in topics.items()] or None
             self.request(OffsetFetchRequest(group_id=args.group, topics=old), version)
+
+    def do_topics(self, words: list[str]) -> None:
+        self.topics.become({name: int(count) for name, _, count in (each.partition("=") for each in words)})
+
+    def do_beat(self, words: list[str]) -> None:
+        args = Args(words, "epoch topics regex owns instance assignor timeout rack client")
+        (member_id,) = args.rest or [""]
+        epoch = args.number("epoch", 0)
+        owns = args.optional("owns") if epoch else args.text("owns", "-")
+        message = ConsumerGroupHeartbeatRequest(
+            group_id=args.group,
+            member_id=member_id,
+            member_epoch=epoch,
+            instance_id=args.optional("instance"),
+            rack_id=args.optional("rack"),
+            rebalance_timeout_ms=args.number("timeout", -1 if epoch else 60_000),
+            subscribed_topic_names=args.text("topics").split("+") if args.text("topics") else None,
+            subscribed_topic_regex=args.optional("regex"),
+            server_assignor=args.optional("assignor"),
+            topic_partitions=None if owns is None else read_partitions(owns, self.topics),
+        )
+        self.request(message, args.number("v", 1), args.text("client", "c"))
 
     def do_delete_offsets(self, words: list[str]) -> None:
         args = Args(words, "")
@@ -410,6 +465,10 @@ class Script(World):
 
     def do_state(self) -> None:
         for group_id, group in sorted(self.coordinator.groups.items()):
+            if group.consumer is not None:
+                epochs = f"epoch={group.consumer.epoch} assignment-epoch={group.consumer.assignment_epoch}"
+                self.lines.append(f"state {group_id} {group.consumer.state} {epochs}")
+                continue
             members = []
             for member in group.members.values():
                 waits = "".join(mark for mark, what in (("?", member.join), ("!", member.sync)) if what is not None)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
+from topics_now import TopicsNow
+
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import (
@@ -51,12 +53,14 @@ class World:
         self.requests: dict[int, Request] = {}
         self.answers: dict[int, GroupResponse] = {}
         self.generations: dict[str, int] = {}
+        self.epochs: dict[str, int] = {}
         self.last_id = 0
+        self.topics = TopicsNow()
         self.coordinator = self._fresh()
         self.take(self.coordinator.loaded(self.now))
 
     def _fresh(self) -> GroupCoordinator:
-        coordinator = GroupCoordinator(self.config, self._new_id)
+        coordinator = GroupCoordinator(self.config, self._new_id, self.topics)
         for offset, (key, value) in enumerate(self.log):
             coordinator.replay(key, value, offset)
         return coordinator
@@ -152,6 +156,14 @@ class World:
             for each in (member.join, member.sync)
             if each is not None
         ]
+        waiting += [
+            each.request_id
+            for group in coordinator.groups.values()
+            for each in group.waiting
+            if isinstance(each, Request)
+        ]
+        for purpose in coordinator._appends.purposes():
+            waiting += [request_id for request_id, _ in getattr(purpose, "answers", ())]
         asked = (getattr(purpose, "request_id", None) for purpose in coordinator._appends.purposes())
         waiting += [request_id for request_id in asked if request_id is not None]
         assert len(set(waiting)) == len(waiting), waiting
@@ -168,6 +180,14 @@ class World:
             known = self.generations.get(group_id, 0)
             assert group.generation_id >= known, f"{group_id} went from generation {known} to {group.generation_id}"
         self.generations = {group_id: group.generation_id for group_id, group in coordinator.groups.items()}
+        for group_id, group in coordinator.groups.items():
+            epoch = group.consumer.epoch if group.consumer is not None else 0
+            assert not epoch or epoch >= self.epochs.get(group_id, 0), f"{group_id} went back to epoch {epoch}"
+        self.epochs = {
+            group_id: group.consumer.epoch
+            for group_id, group in coordinator.groups.items()
+            if group.consumer is not None
+        }
 
     def check_replay(self) -> None:
         """A coordinator that reads the log now has the same durable state, and shows Stable groups the same."""
