@@ -8,10 +8,12 @@ Left out: the state that the metadata journal leads to (its commands are named, 
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -192,9 +194,46 @@ def _group_row(record: Any) -> dict[str, Any]:
                     "leader": group.leader,
                     "members": [member.member_id for member in group.members],
                 }
+            case None:
+                row = _consumer_group_row(record)
+                if row:
+                    return {"kind": row.pop("kind"), **place, **row}
     except ProtocolError:
         pass
     return {"kind": "record", **record_row(record)}
+
+
+def _consumer_group_row(record: Any) -> dict[str, Any]:
+    """The same for a group of the consumer protocol; nothing where it is none of its records."""
+    from kraftpy.groups import consumer_records as records
+
+    key = records.read_key(record.key or b"")
+    if key is None:
+        return {}
+    kinds = {
+        records.GroupKey: "consumer_group",
+        records.MemberKey: "consumer_member",
+        records.TargetMetadataKey: "consumer_targets",
+        records.TargetMemberKey: "consumer_target",
+        records.CurrentKey: "consumer_assignment",
+        records.RegexKey: "consumer_regex",
+    }
+    kind = kinds[type(key)]
+    names = {field.name.removesuffix("_id"): getattr(key, field.name) for field in dataclasses.fields(key)}
+    if record.value is None:
+        return {"kind": f"{kind}_deleted", **names}
+    value = records.read_value(key, record.value)
+    said = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return {"kind": kind, **names, **said}
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can say of a field: partitions by their topic's id, a state by its name."""
+    if isinstance(value, frozenset):
+        return [f"{each.topic_id.hex()}:{each.partition}" for each in sorted(value)]
+    if isinstance(value, Enum):
+        return value.name
+    return list(value) if isinstance(value, tuple) else value
 
 
 # --- the other files --------------------------------------------------------------------------------------------------

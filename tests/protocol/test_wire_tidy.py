@@ -18,7 +18,27 @@ from kraftpy.protocol.apis import API_VERSIONS, APIS, Api, ApiKey, request_heade
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.schema import REQUIRED, Message, Struct, fields, parse_versions
 
-SPOKEN = [0, 1, 2, 3, *range(8, 17), *range(18, 24), *range(32, 36), 37, *range(42, 48), 55, 57, 60, 61, 64, 68, 69, 75, 80, 81]
+SPOKEN = [
+    0,
+    1,
+    2,
+    3,
+    *range(8, 17),
+    *range(18, 24),
+    *range(32, 36),
+    37,
+    *range(42, 48),
+    55,
+    57,
+    60,
+    61,
+    64,
+    68,
+    69,
+    75,
+    80,
+    81,
+]
 MODULES = [name for _, name, _ in pkgutil.iter_modules(messages.__path__)]
 
 each_api = pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
