@@ -27,8 +27,11 @@ from kraftpy.config import BrokerConfig
 from kraftpy.config.topic import topic_config
 from kraftpy.log import layout
 from kraftpy.log.partition_log import PartitionLog
+from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.compression import Compression
+from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kraftpy.protocol.record_batch import encode_batch
+from kraftpy.testing.asking import ask
 from kraftpy.testing.cluster import EmbeddedBroker
 from kraftpy.types import Millis, TopicId, TopicPartition
 
@@ -303,6 +306,16 @@ def test_a_broker_s_own_directory(tmp_path: Path) -> None:
             capture_output=True,
         )
         assert consumed.returncode == 0, consumed.stderr
+        host, _, port = broker.bootstrap.partition(":")
+        heartbeat = ConsumerGroupHeartbeatRequest(
+            group_id="movers",
+            member_id="m",
+            rebalance_timeout_ms=1_000,
+            subscribed_topic_regex="greet.*",
+            topic_partitions=[],
+        )
+        joined = ask((host, int(port)), ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, heartbeat, timeout=20)
+        assert joined.error_code == 0
         refused = run("log", "verify", tmp_path / "data")
         assert refused.exit_code == 2
     result = run("log", "verify", tmp_path / "data")
@@ -313,6 +326,15 @@ def test_a_broker_s_own_directory(tmp_path: Path) -> None:
     committed = [row for row in groups if row["kind"] == "offset_committed"]
     assert [(row["topic"], row["committed_offset"]) for row in committed][-1] == ("greetings", 2)
     assert {row["kind"] for row in groups} >= {"group", "offset_committed"}
+    movers = {
+        row["kind"]: row
+        for row in rows(run("log", "dump", "--records", tmp_path / "data"))
+        if row.get("group") == "movers"
+    }
+    assert movers["consumer_member"]["subscribed_topic_regex"] == "greet.*"
+    assert movers["consumer_regex"]["topics"] == ["greetings"]
+    assert movers["consumer_assignment"]["state"] == "STABLE"
+    assert movers["consumer_assignment"]["assigned"] == movers["consumer_target"]["partitions"]
     commands = [row.get("command") for row in rows(run("log", "dump", tmp_path / "data" / "metadata" / "journal"))]
     assert "CreateTopics" in commands
 

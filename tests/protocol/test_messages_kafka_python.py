@@ -32,7 +32,7 @@ OLD = {
 }
 
 
-UNKNOWN = {"UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter"}
+UNKNOWN = {"UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter", "ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}
 """What kafka-python does not speak; kio does."""
 
 OTHER_NAMES = {
