@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Literal
+from typing import Final, Literal
+
+from chaos.nemesis import Kind
 
 Workload = Literal["log", "log by subscription", "groups"]
 
@@ -35,8 +37,23 @@ class Drawn:
     """Two more clients create, alter, describe and delete topics."""
     drifts: tuple[float, ...] = ()
     """Of the nodes' wall clocks, in order: 0.01 gains a second in a hundred."""
+    tempo: float = 1.0
+    """How many times shorter faults, and the pauses between them, are than usual."""
+    kinds: tuple[Kind, ...] = tuple(Kind)
+    """Of faults: all, or a few, which then meet each other more often."""
+    several: float = 0.2
+    """The chance of two or three faults at once."""
     phantoms: float = 0.0
     """The chance that an attempt to connect arrives twice."""
+
+
+_ENDS: Final = (Kind.KILL, Kind.PAUSE, Kind.PARTITION, Kind.LOSE_UNSYNCED)
+"""Kinds of which one at least is always there: without an end of something there is nothing to take over."""
+
+
+def _kinds(chance: Random) -> tuple[Kind, ...]:
+    others = chance.sample([kind for kind in Kind if kind is not Kind.SEVERAL], k=chance.randint(1, 5))
+    return tuple(dict.fromkeys([chance.choice(_ENDS), *others]))
 
 
 def draw(seed: int) -> Drawn:
@@ -77,4 +94,7 @@ def draw(seed: int) -> Drawn:
         with_topics=chance.random() < 0.4,
         drifts=drifts,
         phantoms=chance.choice([0.0, 0.02, 0.2]),
+        tempo=chance.choice([1.0, 2.0, 4.0]),
+        kinds=_kinds(chance) if chance.random() < 0.7 else tuple(Kind),
+        several=chance.choice([0.2, 0.6]),
     )

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final
 
@@ -63,16 +63,17 @@ def run(
     minutes: float = 5.0,
     *,
     calls_per_second: float = 6.0,
+    tempo: float | None = None,
     faults: Sequence[Fault] | None = None,
     trace: Tell | None = None,
 ) -> Outcome:
     """Simulate a seed; each client makes so many calls at most.
 
-    `faults` takes the place of the schedule that the seed draws. `trace` is told (virtual seconds, who, what) of
+    `tempo` and `faults` take the place of the tempo and the schedule that the seed draws. `trace` is told (virtual seconds, who, what) of
     faults, of nodes that start and end, of leaders, in-sync replicas, and what nodes log; the run is the same with and
     without.
     """
-    drawn = draw(seed)
+    drawn = draw(seed) if tempo is None else replace(draw(seed), tempo=tempo)
     disabled = logging.root.manager.disable
     logging.disable()
     try:
@@ -232,8 +233,14 @@ class _Run:
 
     def schedule(self) -> list[Fault]:
         """The faults that the seed gives."""
+        def ms(*usual: int) -> tuple[int, int]:
+            return round(usual[0] / self.drawn.tempo), round(usual[1] / self.drawn.tempo)
+
         plan = Plan(
-            kinds=tuple(sorted(self.world.abilities)),
+            pause_ms=ms(2_000, 15_000),
+            lasts_ms=ms(1_000, 15_000),
+            kinds=tuple(sorted(self.world.abilities.intersection(self.drawn.kinds))),
+            several=self.drawn.several,
             duration_ms=int(self.minutes * 60_000),
             partitions=("t0-0", "t0-1", "t1-0"),
             groups=("g",) if self.drawn.workload != "log" else (),
