@@ -193,7 +193,7 @@ def sim_command(
 @click.option("--list", "only_list", is_flag=True, help="Name them, and what was found last.")
 @click.option("--seeds", default=300, show_default=True, help="At most so many for each.")
 @click.option("--first", default=1, show_default=True, help="The first of them.")
-@click.option("--minutes", default=2.0, show_default=True, help="Virtual minutes of faults and load.")
+@click.option("--minutes", default=0.75, show_default=True, help="Virtual minutes of faults and load.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--write/--no-write", default=True, help="Write down what was found, for the table in chaos/MUTANTS.md.")
 def mutants_command(
@@ -208,10 +208,8 @@ def mutants_command(
     if only_list:
         suite.show(list(suite.read_caught().values()))
         return
-    found = suite.hunt(names or tuple(MUTANTS), first=first, seeds=seeds, minutes=minutes, jobs=jobs)
+    found = suite.hunt(names or tuple(MUTANTS), first=first, seeds=seeds, minutes=minutes, jobs=jobs, write=write)
     suite.show(found)
-    if write:
-        suite.write_caught(found)
     sys.exit(any(not caught.by for caught in found))
 
 

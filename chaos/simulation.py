@@ -31,7 +31,6 @@ from chaos.worlds.simulated import SimulatedCluster, simulated_cluster
 from chaos.worlds.watching import Tell, Watch, told_log_lines
 
 _READY_SECONDS: Final = 60.0
-_HEAL_SECONDS: Final = 30.0
 _FINAL_SECONDS: Final = 300.0
 _CONVERGE_SECONDS: Final = 60.0
 _MOST_HARMS: Final = 1000
@@ -64,14 +63,15 @@ def run(
     *,
     calls_per_second: float = 6.0,
     tempo: float | None = None,
+    calm_seconds: float = 30.0,
     faults: Sequence[Fault] | None = None,
     trace: Tell | None = None,
 ) -> Outcome:
     """Simulate a seed; each client makes so many calls at most.
 
-    `tempo` and `faults` take the place of the tempo and the schedule that the seed draws. `trace` is told (virtual seconds, who, what) of
-    faults, of nodes that start and end, of leaders, in-sync replicas, and what nodes log; the run is the same with and
-    without.
+    `tempo` and `faults` take the place of the tempo and the schedule that the seed draws; `calm_seconds` is how long the
+    clients go on when all is healed. `trace` is told (virtual seconds, who, what) of faults, of nodes that start and
+    end, of leaders, in-sync replicas, and what nodes log; the run is the same with and without.
     """
     drawn = draw(seed) if tempo is None else replace(draw(seed), tempo=tempo)
     disabled = logging.root.manager.disable
@@ -79,7 +79,7 @@ def run(
     try:
         options = {"brokers": drawn.brokers, "controllers": drawn.controllers, "settings": drawn.settings}
         with simulated_cluster(seed, **options) as cluster, ExitStack() as stack:
-            this = _Run(cluster, drawn, seed, minutes, calls_per_second)
+            this = _Run(cluster, drawn, seed, minutes, calls_per_second, calm_seconds)
             this.outcome.faults = this.schedule() if faults is None else list(faults)
             if trace is not None:
                 this.watch = Watch(cluster, trace)
@@ -94,7 +94,13 @@ def run(
 
 class _Run:
     def __init__(
-        self, cluster: SimulatedCluster, drawn: Drawn, seed: int, minutes: float, calls_per_second: float
+        self,
+        cluster: SimulatedCluster,
+        drawn: Drawn,
+        seed: int,
+        minutes: float,
+        calls_per_second: float,
+        calm_seconds: float,
     ) -> None:
         self.cluster = cluster
         self.drawn = drawn
@@ -103,6 +109,7 @@ class _Run:
         self.recorder = Recorder(self.outcome.ops.append)
         self.minutes = minutes
         self.calls_per_second = calls_per_second
+        self.calm_seconds = calm_seconds
         self.count = drawn.clients
         self.world = SimulatedWorld(cluster, Random(f"world {seed}"), is_synced=drawn.is_synced)
         self.readings = Readings(cluster, self.recorder, self.now_ns)
@@ -168,7 +175,7 @@ class _Run:
         self.readings.begin()
         self._harm()
         self._heal()
-        self.run_for(_HEAL_SECONDS)
+        self.run_for(self.calm_seconds)
         is_over = True
         self._wait(clients, "a client hangs")
         processes = sorted(client.process for client in self.alive)
@@ -233,6 +240,7 @@ class _Run:
 
     def schedule(self) -> list[Fault]:
         """The faults that the seed gives."""
+
         def ms(*usual: int) -> tuple[int, int]:
             return round(usual[0] / self.drawn.tempo), round(usual[1] / self.drawn.tempo)
 

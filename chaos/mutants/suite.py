@@ -30,6 +30,8 @@ TABLE = Path(__file__).parent.parent / "MUTANTS.md"
 
 NOT_MUTANTS = ""
 
+_TEMPO, _CALLS_PER_SECOND, _CALM_SECONDS = 4.0, 4.0, 6.0
+
 _console = Console(highlight=False)
 
 
@@ -62,13 +64,18 @@ def anomalies(outcome: Outcome) -> set[str]:
 
 
 def run_mutant(name: str, seed: int, minutes: float) -> Outcome:
-    """A seed with the product broken."""
+    """A seed with the product broken: short, its faults close together, so that many seeds are cheap."""
     with MUTANTS[name].applied():
-        return simulation.run(seed, minutes)
+        return run_seed(seed, minutes)
 
 
-def hunt(names: Sequence[str], *, first: int, seeds: int, minutes: float, jobs: int) -> list[Caught]:
-    """Run seeds from `first` on against each of them, until it is caught."""
+def run_seed(seed: int, minutes: float) -> Outcome:
+    """The same with nothing broken."""
+    return simulation.run(seed, minutes, tempo=_TEMPO, calls_per_second=_CALLS_PER_SECOND, calm_seconds=_CALM_SECONDS)
+
+
+def hunt(names: Sequence[str], *, first: int, seeds: int, minutes: float, jobs: int, write: bool) -> list[Caught]:
+    """Run seeds from `first` on against each of them, until it is caught; `write` it down at once."""
     found: list[Caught] = []
     columns = (TextColumn("{task.description:36}"), BarColumn(), MofNCompleteColumn(), TextColumn("seeds"))
     with multiprocessing.get_context("spawn").Pool(jobs) as pool, Progress(*columns, console=_console) as progress:
@@ -76,6 +83,8 @@ def hunt(names: Sequence[str], *, first: int, seeds: int, minutes: float, jobs: 
             bar = progress.add_task(name, total=seeds)
             caught = _hunt_one(pool, name, range(first, first + seeds), minutes, jobs, progress, bar)
             found.append(caught)
+            if write:
+                write_caught([caught])
             progress.remove_task(bar)
             what = f"caught by {', '.join(caught.by)} at seed {caught.seed}" if caught.by else "[red]got away[/]"
             progress.console.print(f"{name}: {what} ({caught.seeds} seeds, {caught.cpu_seconds:.0f} s)")
