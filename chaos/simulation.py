@@ -69,9 +69,9 @@ def run(
 ) -> Outcome:
     """Simulate a seed; each client makes so many calls at most.
 
-    `tempo` and `faults` take the place of the tempo and the schedule that the seed draws; `calm_seconds` is how long the
-    clients go on when all is healed. `trace` is told (virtual seconds, who, what) of faults, of nodes that start and
-    end, of leaders, in-sync replicas, and what nodes log; the run is the same with and without.
+    `tempo` and `faults` take the place of the tempo and the schedule that the seed draws; `calm_seconds` is how long
+    the clients go on when all is healed. `trace` is told (virtual seconds, who, what) of faults, of nodes that start
+    and end, of leaders, in-sync replicas, and what nodes log; the run is the same with and without.
     """
     drawn = draw(seed) if tempo is None else replace(draw(seed), tempo=tempo)
     disabled = logging.root.manager.disable
