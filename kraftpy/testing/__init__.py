@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kraftpy.testing.async_cluster import AsyncCluster
+    from kraftpy.testing.chaos import Chaos
     from kraftpy.testing.cluster import EmbeddedBroker
+    from kraftpy.testing.faults import Fault
     from kraftpy.testing.nodes import Cluster
     from kraftpy.testing.server_process import BrokerDied
 
-__all__ = ["AsyncCluster", "BrokerDied", "Cluster", "EmbeddedBroker"]
+__all__ = ["AsyncCluster", "BrokerDied", "Chaos", "Cluster", "EmbeddedBroker", "Fault"]
 
 _WHERE = {
     "AsyncCluster": "kraftpy.testing.async_cluster",
     "BrokerDied": "kraftpy.testing.server_process",
+    "Chaos": "kraftpy.testing.chaos",
     "Cluster": "kraftpy.testing.nodes",
     "EmbeddedBroker": "kraftpy.testing.cluster",
+    "Fault": "kraftpy.testing.faults",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -12,6 +12,7 @@ from kraftpy.testing.faults import Fault, Faulty, Nodes
 from kraftpy.testing.rules import Hit
 
 if TYPE_CHECKING:
+    from kraftpy.testing.chaos import AsyncChaos
     from kraftpy.testing.nodes import Cluster
 
 P = ParamSpec("P")
@@ -180,6 +181,32 @@ class AsyncCluster:
     fail_fsync = _begins(Faulty.fail_fsync)
     disk_full = _begins(Faulty.disk_full)
 
+    def chaos(
+        self,
+        seed: int | None = None,
+        *,
+        faults: int | None = None,
+        kinds: Sequence[str] | None = None,
+        most_nodes: int | None = None,
+        lasts: tuple[float, float] = (0.5, 3.0),
+        pause: tuple[float, float] = (0.2, 1.0),
+        settle: float = 60.0,
+    ) -> AsyncChaos:
+        """As `Cluster.chaos`, for `async with`."""
+        from kraftpy.testing.chaos import AsyncChaos
+
+        return AsyncChaos(
+            self.blocking.chaos(
+                seed,
+                faults=faults,
+                kinds=kinds,
+                most_nodes=most_nodes,
+                lasts=lasts,
+                pause=pause,
+                settle=settle,
+            )
+        )
+
     async def heal(self) -> None:
         """As `Cluster.heal`."""
         await asyncio.to_thread(self.blocking.heal)
@@ -197,6 +224,10 @@ class AsyncCluster:
     async def leader_of(self, topic: str, partition: int = 0, *, ask: int | None = None) -> int | None:
         """As `Cluster.leader_of`."""
         return await asyncio.to_thread(self.blocking.leader_of, topic, partition, ask=ask)
+
+    async def move_leader(self, topic: str, partition: int = 0, *, to: int | None = None) -> int:
+        """As `Cluster.move_leader`."""
+        return await asyncio.to_thread(self.blocking.move_leader, topic, partition, to=to)
 
     async def coordinator_of(self, group: str) -> int | None:
         """As `Cluster.coordinator_of`."""

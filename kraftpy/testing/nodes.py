@@ -31,6 +31,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from kraftpy.testing.async_cluster import AsyncCluster
 from kraftpy.testing.companion import TOKEN
@@ -38,6 +39,9 @@ from kraftpy.testing.faults import Fault, Faults, Faulty, Nodes, several
 from kraftpy.testing.questions import ASK_SECONDS, Questions
 from kraftpy.testing.server_process import BrokerDied, ServerProcess
 from kraftpy.testing.wiring import HOST, Wiring
+
+if TYPE_CHECKING:
+    from kraftpy.testing.chaos import Chaos
 
 MOST_COMBINED_VOTERS = 3
 """Where no controllers are asked for, so many brokers vote too."""
@@ -99,7 +103,8 @@ class Cluster(Faulty, Questions):
         self._temporary = directory is None
         self._given_directory = directory
         self._keep_on_failure = keep_on_failure
-        self._can_partition = can_partition
+        self.can_partition = can_partition
+        """Whether nodes may be cut off from each other."""
         self._start_timeout = start_timeout
         self._stop_timeout = stop_timeout
         self._wiring = Wiring(self.brokers, self.controllers, can_partition=can_partition)
@@ -328,7 +333,7 @@ class Cluster(Faulty, Questions):
         what = f"{_named(some)} {'does not reach' if one_way else 'cut off from'} {_named(others)}"
         if CLIENTS in (some, others):
             return self._cut_clients(some, others, what, one_way=one_way)
-        if not self._can_partition:
+        if not self.can_partition:
             raise ValueError("the cluster was made with can_partition=False")
         cuts: set[tuple[int, int]] = set()
         for one, other in itertools.product(_nodes(some), _nodes(others)):
@@ -355,6 +360,39 @@ class Cluster(Faulty, Questions):
         self._partitions = [each for each in self._partitions if not each.is_over]
         self._partitions.append(fault)
         return fault
+
+    def chaos(
+        self,
+        seed: int | None = None,
+        *,
+        faults: int | None = None,
+        kinds: Sequence[str] | None = None,
+        most_nodes: int | None = None,
+        lasts: tuple[float, float] = (0.5, 3.0),
+        pause: tuple[float, float] = (0.2, 1.0),
+        settle: float = 60.0,
+    ) -> Chaos:
+        """Break things by itself for as long as the block lasts: `with cluster.chaos(seed) as chaos:`.
+
+        The same seed breaks the same things in the same order (`kraftpy.testing.chaos` says which there are); without
+        one it is drawn, and reported. `faults` is how many at most, `most_nodes` how many nodes at once: by default
+        no majority. `lasts` and `pause` are between how many seconds each lasts, and how many pass before it. When the
+        block has ended, all is healed and in sync.
+
+        Raises BrokerDied where the cluster does not recover from a fault within `settle` seconds.
+        """
+        from kraftpy.testing.chaos import Chaos
+
+        return Chaos(
+            self,
+            seed,
+            faults=faults,
+            kinds=kinds,
+            most_nodes=most_nodes,
+            lasts=lasts,
+            pause=pause,
+            settle=settle,
+        )
 
     def heal(self) -> None:
         """Undo every cut and every other fault, but what `start` and `resume` are for."""

@@ -7,10 +7,15 @@ What they are made with is the fixtures `kraftpy_broker_options` and `kraftpy_cl
 classes' arguments, empty unless a project overrides them. How long they live is set in pytest's own configuration:
 `kraftpy_broker_scope` and `kraftpy_cluster_scope`, one of function, class, module, package, session; an overriding
 fixture of options needs a scope that is as wide. `--kraftpy-keep` keeps the clusters' data where a test failed.
+
+`kraftpy_seed` is a number for `cluster.chaos`: that of `--kraftpy-seed`, or another one in every session. What chaos
+did in a test that failed is in its report, and the seed.
 """
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +28,8 @@ if TYPE_CHECKING:  # every pytest run loads this module: what it needs is loaded
 _LOG_CHARACTERS = 4000
 _CLUSTER = pytest.StashKey["Cluster"]()
 _FAILED = pytest.StashKey[bool]()
+_SEED = pytest.StashKey[int]()
+_MANY_SEEDS = 1_000_000
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("kraftpy_cluster_scope", "how long kraftpy_cluster lives: function, ..., session", default="function")
     group = parser.getgroup("kraftpy")
     group.addoption("--kraftpy-keep", action="store_true", help="keep a kraftpy cluster's data where its test failed")
+    group.addoption("--kraftpy-seed", type=int, metavar="N", help="what kraftpy_seed is: repeats a session's chaos")
 
 
 def _broker_scope(fixture_name: str, config: pytest.Config) -> Any:
@@ -53,6 +61,15 @@ def kraftpy_broker_options() -> dict[str, Any]:
 def kraftpy_cluster_options() -> dict[str, Any]:
     """Arguments of `Cluster`; override it."""
     return {}
+
+
+@pytest.fixture(scope="session")
+def kraftpy_seed(pytestconfig: pytest.Config) -> int:
+    """A seed, for `cluster.chaos(kraftpy_seed)`; reported where a test fails."""
+    given = pytestconfig.getoption("--kraftpy-seed")
+    seed: int = random.SystemRandom().randrange(_MANY_SEEDS) if given is None else given
+    pytestconfig.stash[_SEED] = seed
+    return seed
 
 
 @pytest.fixture(scope=_broker_scope)
@@ -96,4 +113,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
                 for number in cluster.nodes:
                     if text := cluster.logs(number)[-_LOG_CHARACTERS:]:
                         report.sections.append((f"kraftpy node {number}", text))
+        if "kraftpy_seed" in getattr(item, "fixturenames", ()) and _SEED in item.config.stash:
+            report.sections.append(("kraftpy seed", f"--kraftpy-seed={item.config.stash[_SEED]} repeats it"))
+    if (chaos := sys.modules.get("kraftpy.testing.chaos")) is not None:
+        if report.failed:
+            report.sections.extend(("kraftpy chaos", str(run)) for run in chaos.RUNS)
+        if report.when == "teardown":
+            chaos.RUNS.clear()
     return report

@@ -1,4 +1,4 @@
-"""What a cluster says about itself: its brokers are asked, one after the other, over connections of their own."""
+"""What a cluster says about itself, and what it is told: over connections of its own, by the first that answers."""
 
 from __future__ import annotations
 
@@ -57,6 +57,59 @@ class Questions(ABC):
         if answer is None:
             raise BrokerDied(f"node {ask} does not answer: {self.logs(ask)[-_TAIL_CHARACTERS:]}")
         return sum(each.leader_id == node for topic in answer.topics for each in topic.partitions)
+
+    def partitions(self) -> list[tuple[str, int, int, list[int]]]:
+        """Topic, number, leader and replicas of every partition, as the first broker that answers has it, in order."""
+        for node in self.brokers:
+            if self.can_ask(node) and (answer := self._metadata(node, ASK_SECONDS, is_of_topics=True)) is not None:
+                return sorted(
+                    (topic.name, each.partition_index, each.leader_id, list(each.replica_nodes))
+                    for topic in answer.topics
+                    for each in topic.partitions
+                )
+        return []
+
+    def move_leader(self, topic: str, partition: int = 0, *, to: int | None = None) -> int:
+        """Have a partition led by broker `to`, or by the next of its replicas; who leads it then.
+
+        Its replicas are put into another order for that, the new leader first. Raises KafkaError where it is refused,
+        BrokerDied where nobody answers.
+        """
+        from kraftpy.protocol.apis import ApiKey
+        from kraftpy.protocol.errors import ErrorCode, KafkaError
+        from kraftpy.protocol.messages.alter_partition_reassignments import (
+            AlterPartitionReassignmentsRequest,
+            ReassignablePartition,
+            ReassignableTopic,
+        )
+        from kraftpy.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+
+        found = next((each for each in self.partitions() if each[:2] == (topic, partition)), None)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {topic}-{partition}")
+        *_, leader, replicas = found
+        after = replicas.index(leader) + 1 if leader in replicas else 0
+        new = replicas[after % len(replicas)] if to is None else to
+        order = [new, *(each for each in replicas if each != new)]
+        moved = ReassignableTopic(
+            name=topic, partitions=[ReassignablePartition(partition_index=partition, replicas=order)]
+        )
+        request = AlterPartitionReassignmentsRequest(topics=[moved])
+        answer = self._ask_first(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, request)
+        refused = [answer, *(each for topic in answer.responses for each in topic.partitions)]
+        elected = TopicPartitions(topic=topic, partitions=[partition])
+        if all(each.error_code == ErrorCode.NONE for each in refused):
+            answer = self._ask_first(ApiKey.ELECT_LEADERS, 2, ElectLeadersRequest(topic_partitions=[elected]))
+            refused = [answer, *(each for topic in answer.replica_election_results for each in topic.partition_result)]
+        for each in refused:
+            if each.error_code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED):
+                raise KafkaError(ErrorCode.of(each.error_code), f"{topic}-{partition} is not led by {new}")
+        return new
+
+    def _ask_first(self, key: Any, version: int, request: object) -> Any:
+        for answer in self._ask_any(key, version, request):
+            return answer
+        raise BrokerDied("no broker answers")
 
     def quorum_leader(self) -> int | None:
         """The node that leads the quorum, as the first broker that answers has it; None where there is none.

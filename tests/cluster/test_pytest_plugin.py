@@ -117,3 +117,46 @@ def test_a_project_without_our_fixtures_loads_nothing_of_ours_but_the_plugin(pro
         """
     )
     project.runpytest_subprocess(*OURS, timeout=60).assert_outcomes(passed=1)
+
+
+def test_a_failure_under_chaos_says_how_to_repeat_it(project: pytest.Pytester) -> None:
+    project.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def kraftpy_cluster_options():
+            return {"brokers": 1}
+        """
+    )
+    project.makepyfile(
+        """
+        def test_what_fails_later(kraftpy_cluster, kraftpy_seed):
+            with kraftpy_cluster.chaos(kraftpy_seed, faults=1, kinds=["pause"], lasts=(0.1, 0.1)) as chaos:
+                chaos.wait()
+            assert kraftpy_seed == 0, "found only after the block"
+
+        def test_what_has_no_chaos(kraftpy_seed):
+            assert kraftpy_seed == 0
+        """
+    )
+    result = project.runpytest_subprocess(*OURS, "--kraftpy-seed=12345", timeout=60)
+    result.assert_outcomes(failed=2)
+    text = result.stdout.str()
+    assert text.count("--kraftpy-seed=12345 repeats it") == 2
+    assert text.count("chaos(12345): repeat it with this seed.") == 1, "of the test that failed, and of no other"
+    assert "healed: pause node 1 for 0.10 s" in text
+    result = project.runpytest_subprocess(*OURS, "--kraftpy-seed=0", timeout=60)
+    result.assert_outcomes(passed=2)
+    result.stdout.no_fnmatch_line("*repeats it*")
+
+
+def test_a_seed_is_another_one_in_every_session(project: pytest.Pytester) -> None:
+    project.makepyfile("def test_one(kraftpy_seed): raise ValueError(f'the seed is {kraftpy_seed}')")
+    seeds = set()
+    for _ in range(2):
+        result = project.runpytest_subprocess(*OURS, timeout=60)
+        found = [line for line in result.outlines if "the seed is" in line]
+        assert found
+        seeds.add(found[-1])
+    assert len(seeds) == 2
