@@ -15,6 +15,7 @@ from kraftpy.types import TopicPartition
 if TYPE_CHECKING:
     from kraftpy.cli.resets import Ends, Move, Reset
     from kraftpy.client import Admin
+    from kraftpy.client.admin_model import GroupMember
 
 
 @click.group()
@@ -31,7 +32,12 @@ def list_groups(bootstrap: str, form: str) -> None:
     async def work() -> list[dict[str, Any]]:
         async with _admin(bootstrap) as admin:
             return [
-                {"group": found.group_id, "state": found.state, "protocol_type": found.protocol_type}
+                {
+                    "group": found.group_id,
+                    "state": found.state,
+                    "protocol_type": found.protocol_type,
+                    "type": found.group_type,
+                }
                 for found in await admin.list_groups()
             ]
 
@@ -41,19 +47,26 @@ def list_groups(bootstrap: str, form: str) -> None:
 @group.command()
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...")
 @bootstrap_option
-@click.option("--members", is_flag=True, help="Show the members in place of the partitions.")
+@click.option("--offsets", "what", flag_value="offsets", default="offsets", help="Show the partitions (the default).")
+@click.option("--members", "what", flag_value="members", help="Show the members in place of the partitions.")
+@click.option("--state", "what", flag_value="state", help="Show the groups themselves in place of the partitions.")
 @format_option
-def describe(names: tuple[str, ...], bootstrap: str, members: bool, form: str) -> None:
-    """Show where GROUPs are in each partition and how far behind: committed offset, end and lag."""
+def describe(names: tuple[str, ...], bootstrap: str, what: str, form: str) -> None:
+    """Show where GROUPs are in each partition and how far behind: committed offset, end and lag.
+
+    Groups of both protocols: those whose members assign, and those whose coordinator does (KIP-848), which have epochs.
+    """
+    describer = {"offsets": _offset_rows, "members": _member_rows, "state": _state_rows}[what]
+    nothing = {"offsets": "no committed offsets", "members": "no members", "state": "no groups"}[what]
 
     async def work() -> list[dict[str, Any]]:
         rows = []
         async with _admin(bootstrap) as admin:
             for name in names:
-                rows += await (_member_rows if members else _offset_rows)(admin, name)
+                rows += await describer(admin, name)
         return rows
 
-    print_rows(run(bootstrap, work()), form, empty="no members" if members else "no committed offsets")
+    print_rows(run(bootstrap, work()), form, empty=nothing)
 
 
 @group.command(name="reset-offsets")
@@ -186,8 +199,35 @@ async def _member_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
             "client": member.client_id,
             "host": member.client_host,
             "partitions": [str(partition) for partition in sorted(member.partitions)],
+            **_of_consumer_protocol(member),
         }
         for member in described.members
+    ]
+
+
+def _of_consumer_protocol(member: GroupMember) -> dict[str, Any]:
+    """What only a member of KIP-848's protocol has."""
+    if member.member_epoch is None or member.target is None:
+        return {}
+    return {"epoch": member.member_epoch, "target": [str(partition) for partition in sorted(member.target)]}
+
+
+async def _state_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
+    """The group's row. Raises Failure where there is no such group."""
+    described = (await admin.describe_groups([name]))[name]
+    if described.state == "Dead":
+        raise Failure(f"there is no group {name}")
+    return [
+        {
+            "group": name,
+            "state": described.state,
+            "type": described.group_type,
+            "protocol": described.protocol,
+            "epoch": described.group_epoch,
+            "assignment_epoch": described.assignment_epoch,
+            "members": len(described.members),
+            "coordinator": described.coordinator,
+        }
     ]
 
 

@@ -20,6 +20,7 @@ from kraftpy.client.admin_messages import (
     config_errors,
     creatable,
     log_dir_errors,
+    read_consumer_group,
     read_log_dir,
     read_member,
     read_producer,
@@ -43,10 +44,11 @@ from kraftpy.client.model import (
 )
 from kraftpy.client.offsets import Found, by_topic, commit_offsets, fetch_committed, list_offsets
 from kraftpy.protocol.apis import ApiKey
-from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages import (
     alter_configs,
     alter_replica_log_dirs,
+    consumer_group_describe,
     create_partitions,
     create_topics,
     delete_groups,
@@ -258,6 +260,10 @@ class Admin(ClusterAdmin):
             request = describe_groups.DescribeGroupsRequest(groups=[group_id])
             answer = await self._cluster.ask_coordinator(group_id, ApiKey.DESCRIBE_GROUPS, request)
             group = answer.groups[0]
+            if group.group_state in ("", "Dead"):
+                found = await self._describe_consumer_group(group_id)
+                if found is not None:
+                    return found
             if ErrorCode.of(group.error_code) is not ErrorCode.GROUP_ID_NOT_FOUND:  # KIP-1043: then it is Dead
                 check(group.error_code, f"group {group_id!r}", group.error_message)
             return GroupDescription(
@@ -270,6 +276,21 @@ class Admin(ClusterAdmin):
             )
 
         return await self._cluster.retry(attempt, group_id=group_id)
+
+    async def _describe_consumer_group(self, group_id: str) -> GroupDescription | None:
+        """The group, where the broker knows the consumer protocol (KIP-848) and the group is of it."""
+        request = consumer_group_describe.ConsumerGroupDescribeRequest(group_ids=[group_id])
+        try:
+            answer = await self._cluster.ask_coordinator(group_id, ApiKey.CONSUMER_GROUP_DESCRIBE, request)
+        except KafkaError as failed:
+            if failed.code is ErrorCode.UNSUPPORTED_VERSION:
+                return None
+            raise
+        group = answer.groups[0]
+        if ErrorCode.of(group.error_code) is ErrorCode.GROUP_ID_NOT_FOUND:
+            return None
+        check(group.error_code, f"group {group_id!r}", group.error_message)
+        return read_consumer_group(group, await self._cluster.coordinator(group_id))
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Delete groups, which must have no members, with their offsets."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from kraftpy.client.admin_model import (
     ActiveProducer,
+    GroupDescription,
     GroupMember,
     LogDir,
     LogDirPartition,
@@ -21,6 +22,7 @@ from kraftpy.client.model import AlterOperation, NewTopic, PartitionInfo, Resour
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.protocol.messages import (
     alter_configs,
+    consumer_group_describe,
     create_topics,
     describe_configs,
     describe_groups,
@@ -136,6 +138,40 @@ def read_member(member: describe_groups.DescribedGroupMember, protocol_type: str
         partitions=partitions,
         metadata=member.member_metadata,
         assignment=member.member_assignment,
+    )
+
+
+def read_consumer_group(group: consumer_group_describe.DescribedConsumerGroup, coordinator: int) -> GroupDescription:
+    """A group of the consumer protocol, as the answer has it."""
+    return GroupDescription(
+        group_id=group.group_id,
+        state=group.group_state,
+        protocol_type=PROTOCOL_TYPE,
+        protocol=group.assignor_name,
+        coordinator=coordinator,
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                partitions=_partitions(member.assignment),
+                member_epoch=member.member_epoch,
+                target=_partitions(member.target_assignment),
+            )
+            for member in group.members
+        ),
+        group_type="consumer",
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+    )
+
+
+def _partitions(assignment: consumer_group_describe.DescribedAssignment) -> tuple[TopicPartition, ...]:
+    return tuple(
+        TopicPartition(topic.topic_name, partition)
+        for topic in assignment.topic_partitions
+        for partition in topic.partitions
     )
 
 

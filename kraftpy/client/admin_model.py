@@ -64,13 +64,20 @@ class GroupMember:
     client_id: str
     client_host: str
     partitions: tuple[TopicPartition, ...]
-    metadata: bytes
-    assignment: bytes
+    metadata: bytes = b""
+    assignment: bytes = b""
+    member_epoch: int | None = None
+    """Of a member of the consumer protocol (KIP-848): how far it has come."""
+    target: tuple[TopicPartition, ...] | None = None
+    """Of such a member: what it shall read, when others have given it up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group and its members. `state` is "Dead" for one that does not exist."""
+    """A group and its members. `state` is "Dead" for one that does not exist.
+
+    `protocol` is the assignor. Epochs are those of a group of the consumer protocol (KIP-848).
+    """
 
     group_id: str
     state: str
@@ -78,6 +85,9 @@ class GroupDescription:
     protocol: str
     coordinator: int
     members: tuple[GroupMember, ...]
+    group_type: str = "classic"
+    group_epoch: int | None = None
+    assignment_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,17 +13,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol, assert_never
 
 from kraftpy.client.assignors import ASSIGNORS
 from kraftpy.client.cluster import COORDINATOR_MOVED, Cluster
 from kraftpy.client.consumer_protocol import PROTOCOL_TYPE
+from kraftpy.client.heartbeat_membership import HeartbeatMembership
 from kraftpy.client.membership import Membership, MembershipOptions, State
 from kraftpy.client.membership_events import (
     Assign,
     Close,
     CommitRefused,
+    ConsumerHeartbeatAnswered,
     DescribeTopics,
     Effect,
     Event,
@@ -38,6 +41,8 @@ from kraftpy.client.membership_events import (
     Resume,
     Revoke,
     Revoked,
+    SendConsumerHeartbeat,
+    SendConsumerLeave,
     SendHeartbeat,
     SendJoin,
     SendLeave,
@@ -48,10 +53,15 @@ from kraftpy.client.membership_events import (
     TopicsDescribed,
 )
 from kraftpy.client.model import OffsetAndMetadata
-from kraftpy.client.offsets import commit_offsets, partition_counts
+from kraftpy.client.offsets import by_topic, commit_offsets, partition_counts
 from kraftpy.client.options import ConsumerOptions
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ConsumerGroupTopicPartitions,
+)
 from kraftpy.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kraftpy.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from kraftpy.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
@@ -68,6 +78,7 @@ _MEMBERSHIP_ERRORS = frozenset(
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.FENCED_INSTANCE_ID,
         ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.FENCED_MEMBER_EPOCH,
     }
 )
 
@@ -142,16 +153,20 @@ class GroupMember:
         self._cluster = cluster
         self._options = options
         self._application = application
-        self._machine = Membership(
-            MembershipOptions(
-                assignors=tuple(ASSIGNORS[name] for name in options.partition_assignment_strategy),
-                group_instance_id=options.group_instance_id,
-                rack_id=options.client_rack or None,
-                heartbeat_interval_ms=options.heartbeat_interval_ms,
-                session_timeout_ms=options.session_timeout_ms,
-                retry_backoff_ms=options.retry_backoff_ms,
-            )
+        membership = MembershipOptions(
+            assignors=tuple(ASSIGNORS[name] for name in options.partition_assignment_strategy),
+            group_instance_id=options.group_instance_id,
+            rack_id=options.client_rack or None,
+            heartbeat_interval_ms=options.heartbeat_interval_ms,
+            session_timeout_ms=options.session_timeout_ms,
+            retry_backoff_ms=options.retry_backoff_ms,
         )
+        self._machine: Membership | HeartbeatMembership
+        if options.group_protocol == "consumer":
+            self._machine = HeartbeatMembership(membership, lambda: str(uuid.uuid4()))
+        else:
+            self._machine = Membership(membership)
+        self._topic_ids: dict[str, bytes] = {}  # of what the coordinator assigned (KIP-848)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._moving = asyncio.Lock()  # one change of assignment at a time
         self._committing = asyncio.Lock()
@@ -264,6 +279,8 @@ class GroupMember:
                     self._cluster.forget_coordinator(self.group_id)
                 case SendHeartbeat():
                     self._cluster.tasks.spawn(self._heartbeat(effect), f"heartbeat to {self.group_id}")
+                case SendConsumerHeartbeat():
+                    self._cluster.tasks.spawn(self._consumer_heartbeat(effect), f"heartbeat to {self.group_id}")
                 case _:
                     slow.append(effect)
         if slow:
@@ -283,6 +300,8 @@ class GroupMember:
                 self._post(await self._sync(effect))
             case SendLeave():
                 await self._leave(effect)
+            case SendConsumerLeave():
+                await self._consumer_leave(effect)
             case Revoke():
                 await self._revoke(effect)
                 self._post(Revoked())
@@ -293,7 +312,7 @@ class GroupMember:
             case Left():
                 if self._closing:
                     self._left.set()
-            case ForgetCoordinator() | SendHeartbeat():
+            case ForgetCoordinator() | SendHeartbeat() | SendConsumerHeartbeat():
                 raise AssertionError("done at once in _start")
             case _:
                 assert_never(effect)
@@ -360,6 +379,72 @@ class GroupMember:
         _answer: HeartbeatResponse | None
         _answer, error = await self._ask(ApiKey.HEARTBEAT, request)
         self._post(HeartbeatAnswered(error=error))
+
+    async def _consumer_heartbeat(self, effect: SendConsumerHeartbeat) -> None:
+        """Say what has changed; the answer names topics by their ids."""
+        full = effect.is_full
+        owned = None
+        if effect.owned is not None:
+            owned = [
+                ConsumerGroupTopicPartitions(topic_id=self._topic_ids[topic], partitions=partitions)
+                for topic, partitions in by_topic(effect.owned).items()
+            ]
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.group_id,
+            member_id=effect.member_id,
+            member_epoch=effect.member_epoch,
+            instance_id=self._options.group_instance_id,
+            rack_id=(self._options.client_rack or None) if full else None,
+            rebalance_timeout_ms=self._options.max_poll_interval_ms if full else -1,
+            subscribed_topic_names=None if effect.topics is None else list(effect.topics),
+            server_assignor=self._options.group_remote_assignor if full else None,
+            topic_partitions=owned,
+        )
+        answer: ConsumerGroupHeartbeatResponse | None
+        answer, error = await self._ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, request)
+        if answer is None or error is not ErrorCode.NONE:
+            self._post(ConsumerHeartbeatAnswered(number=effect.number, error=error))
+            return
+        assignment = None
+        if answer.assignment is not None:
+            assignment = await self._named(answer.assignment.topic_partitions)
+            if assignment is None:
+                error = ErrorCode.UNKNOWN_TOPIC_ID  # made or deleted just now: ask again
+        self._post(
+            ConsumerHeartbeatAnswered(
+                number=effect.number,
+                error=error,
+                member_epoch=answer.member_epoch,
+                heartbeat_interval_ms=answer.heartbeat_interval_ms,
+                assignment=assignment,
+            )
+        )
+
+    async def _named(self, topics: list[ConsumerGroupTopicPartitions]) -> tuple[TopicPartition, ...] | None:
+        """The partitions by their topics' names; None where a topic is not known, even after asking."""
+        if any(topic.topic_id not in self._cluster.metadata.names for topic in topics):
+            try:
+                await self._cluster.refresh()
+            except KafkaError as failed:
+                logger.debug("group %s: topics cannot be named: %s", self.group_id, failed)
+        names = self._cluster.metadata.names
+        if any(topic.topic_id not in names for topic in topics):
+            return None
+        self._topic_ids.update({names[topic.topic_id]: topic.topic_id for topic in topics})
+        return tuple(
+            TopicPartition(names[topic.topic_id], partition) for topic in topics for partition in topic.partitions
+        )
+
+    async def _consumer_leave(self, effect: SendConsumerLeave) -> None:
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=self.group_id,
+            member_id=effect.member_id,
+            member_epoch=effect.member_epoch,
+            instance_id=self._options.group_instance_id,
+        )
+        _, error = await self._ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, request)
+        if error is not ErrorCode.NONE:
+            logger.info("leaving group %s: %s", self.group_id, error.name)  # the session ends in its own time
 
     async def _leave(self, effect: SendLeave) -> None:
         try:
@@ -470,19 +555,33 @@ class GroupMember:
         async with self._committing:
             try:
                 await self._cluster.retry(
-                    lambda: commit_offsets(
-                        self._cluster,
-                        self.group_id,
-                        offsets,
-                        generation_id=self._machine.generation_id,
-                        member_id=self._machine.member_id,
-                        group_instance_id=self._options.group_instance_id,
-                    ),
-                    timeout_ms=timeout_ms,
-                    group_id=self.group_id,
+                    lambda: self._commit_once(offsets), timeout_ms=timeout_ms, group_id=self.group_id
                 )
             except KafkaError as failed:
                 if failed.code in _MEMBERSHIP_ERRORS and self._running:
                     self._post(CommitRefused(error=failed.code))
                 raise
             self._committed.update(offsets)
+
+    async def _commit_once(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit under the present generation; under the next one where the epoch was on its way to us (KIP-848)."""
+        epoch = self._machine.generation_id
+        try:
+            await commit_offsets(
+                self._cluster,
+                self.group_id,
+                offsets,
+                generation_id=epoch,
+                member_id=self._machine.member_id,
+                group_instance_id=self._options.group_instance_id,
+            )
+        except KafkaError as failed:
+            if failed.code is not ErrorCode.STALE_MEMBER_EPOCH:
+                raise
+            self._post(CommitRefused(error=failed.code))
+            deadline = self._now() + self._options.request_timeout_ms
+            while self._machine.generation_id == epoch:
+                if self._now() >= deadline:
+                    raise
+                await asyncio.sleep(self._options.retry_backoff_ms / 1000)
+            await self._commit_once(offsets)

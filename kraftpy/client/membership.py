@@ -18,7 +18,7 @@ is given one by the first answer and joins again with it (KIP-394). Heartbeats r
 Invariants: partitions are never both held and being given up; `Revoke` is answered by `Revoked` before the machine
 moves on; a `FENCED_INSTANCE_ID` is final.
 
-Left out: the protocol of KIP-848 (groups driven by the broker).
+The protocol of KIP-848, in which the coordinator assigns, is `heartbeat_membership.py`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from kraftpy.client.membership_events import (
     Assign,
     Close,
     CommitRefused,
+    ConsumerHeartbeatAnswered,
     DescribeTopics,
     Effect,
     Event,
@@ -166,6 +167,8 @@ class Membership:
                 return self._synced(event, now) if self.state is State.SYNCING else []
             case HeartbeatAnswered():
                 return self._heartbeat_answered(event, now)
+            case ConsumerHeartbeatAnswered():
+                return []
             case CommitRefused():
                 return self._membership_error(event.error, now)
             case MetadataChanged():

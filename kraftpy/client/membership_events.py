@@ -76,6 +76,17 @@ class HeartbeatAnswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHeartbeatAnswered:
+    """ConsumerGroupHeartbeat's answer to the heartbeat of that number; no assignment where it has not changed."""
+
+    number: int
+    error: ErrorCode = ErrorCode.NONE
+    member_epoch: int = 0
+    heartbeat_interval_ms: float = 0
+    assignment: tuple[TopicPartition, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRefused:
     """An offset commit was refused with an error that concerns membership."""
 
@@ -112,6 +123,7 @@ Event = (
     | TopicsDescribed
     | Synced
     | HeartbeatAnswered
+    | ConsumerHeartbeatAnswered
     | CommitRefused
     | MetadataChanged
     | PollOverdue
@@ -171,6 +183,29 @@ class SendLeave:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SendConsumerHeartbeat:
+    """Send ConsumerGroupHeartbeat (KIP-848); answer with `ConsumerHeartbeatAnswered`.
+
+    None says that nothing has changed; a full one says everything else there is to say as well.
+    """
+
+    number: int
+    member_id: str
+    member_epoch: int
+    topics: tuple[str, ...] | None
+    owned: tuple[TopicPartition, ...] | None
+    is_full: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendConsumerLeave:
+    """Send ConsumerGroupHeartbeat with an epoch that means to leave; its answer does not matter."""
+
+    member_id: str
+    member_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Revoke:
     """Take these away from the user, committing first unless `lost`; answer with `Revoked`."""
 
@@ -199,5 +234,16 @@ class Left:
 
 
 Effect = (
-    ForgetCoordinator | SendJoin | DescribeTopics | SendSync | SendHeartbeat | SendLeave | Revoke | Assign | Fail | Left
+    ForgetCoordinator
+    | SendJoin
+    | DescribeTopics
+    | SendSync
+    | SendHeartbeat
+    | SendLeave
+    | SendConsumerHeartbeat
+    | SendConsumerLeave
+    | Revoke
+    | Assign
+    | Fail
+    | Left
 )

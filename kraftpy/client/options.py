@@ -165,12 +165,18 @@ class ProducerOptions(ClientOptions):
         )
 
 
+_CLASSIC_ONLY = ("partition_assignment_strategy", "session_timeout_ms", "heartbeat_interval_ms")
+"""Options of the classic group protocol alone."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions(ClientOptions):
     """What a consumer has."""
 
     group_id: str | None = None
     group_instance_id: str | None = None
+    group_protocol: str = "classic"
+    group_remote_assignor: str | None = None
     client_rack: str = ""
     partition_assignment_strategy: Sequence[str] = ("range", "cooperative-sticky")
     session_timeout_ms: int = 45_000
@@ -197,6 +203,13 @@ class ConsumerOptions(ClientOptions):
             value = getattr(self, name)
             if value is not None:
                 text(name, value)
+        one_of("group_protocol", self.group_protocol, ("classic", "consumer"))
+        if self.group_protocol == "consumer":
+            for field in fields(ConsumerOptions):
+                if field.name in _CLASSIC_ONLY and getattr(self, field.name) != field.default:
+                    raise ValueError(f"{field.name} is the broker's to say with group_protocol='consumer'")
+        elif self.group_remote_assignor is not None:
+            raise ValueError("group_remote_assignor needs group_protocol='consumer'")
         strategies = self.partition_assignment_strategy
         if isinstance(strategies, str) or not strategies:
             raise ValueError(f"partition_assignment_strategy must be a list of names, not {strategies!r}")

@@ -16,6 +16,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kraftpy.cli import cli
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kraftpy.testing.asking import ask
 from kraftpy.testing.cluster import EmbeddedBroker
 
 Run = Callable[..., Result]
@@ -285,6 +288,40 @@ def test_a_groups_life(run: Run, topic: str, tmp_path: Path) -> None:
 
     assert run("group", "delete", group).stdout == f"deleted group {group}\n"
     assert run("group", "delete", group, status=1).stderr.startswith("kraftpy: GROUP_ID_NOT_FOUND: ")
+
+
+def test_a_group_whose_coordinator_assigns_is_described_like_any_other(
+    kraftpy_server: EmbeddedBroker, run: Run, topic: str, tmp_path: Path
+) -> None:
+    group = f"{topic}-movers"
+    host, _, port = kraftpy_server.bootstrap.partition(":")
+    run("topic", "create", topic, "-p", 2)
+    run("group", "describe", group, status=1)  # there are coordinators from now on
+    for member, epoch in (("m1", 1), ("m2", 2)):
+        heartbeat = ConsumerGroupHeartbeatRequest(
+            group_id=group,
+            member_id=member,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=[topic],
+            topic_partitions=[],
+        )
+        joined = ask((host, int(port)), ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, heartbeat, timeout=SECONDS)
+        assert (joined.error_code, joined.member_epoch) == (0, epoch)
+
+    (row,) = rows(run("group", "describe", group, "--state"))
+    assert (row["state"], row["type"], row["protocol"], row["members"]) == ("Reconciling", "consumer", "uniform", 2)
+    assert (row["epoch"], row["assignment_epoch"]) == (2, 2)
+    first, second = rows(run("group", "describe", group, "--members"))
+    assert (first["member"], first["epoch"], first["partitions"]) == ("m1", 1, [f"{topic}-0", f"{topic}-1"])
+    assert (second["member"], second["epoch"], second["partitions"]) == ("m2", 2, [])
+    assert first["target"] + second["target"] == [f"{topic}-0", f"{topic}-1"]
+    owners = [(row["partition"], row["member"]) for row in rows(run("group", "describe", group, "--offsets"))]
+    assert owners == [(0, "m1"), (1, "m1")]
+    (row,) = [row for row in rows(run("group", "list", "--format", "json")) if row["group"] == group]
+    assert (row["state"], row["type"]) == ("Reconciling", "consumer")
+    refused = run("group", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute", status=1)
+    assert refused.stderr == f"kraftpy: group {group} has 2 members: stop them before its offsets are moved\n"
+    assert run("group", "delete", group, status=1).stderr.startswith("kraftpy: NON_EMPTY_GROUP: ")
 
 
 def test_a_group_with_members_is_described_and_keeps_its_offsets(
