@@ -156,6 +156,8 @@ class HeartbeatMembership:
             return []
         if self.state is State.LEAVING or not self.topics:
             return []
+        if self.state is State.REVOKING and self.generation_id < 0:
+            return []  # it was fenced: first the user lets go of what it had
         if self.state is State.UNJOINED:
             self._become(State.JOINING)
             self.member_id = self.member_id or self.new_id()
