@@ -60,7 +60,8 @@ def replacements(in_force: InForce, what: str) -> Iterable[tuple[Any, str, Calla
     def made_of(original: Answer) -> Answer:
         async def answer(broker: Broker, frame: bytearray, client_host: str, listener: str) -> Response | None:
             header, body = decode_request_header(frame)
-            sender = "brokers" if listener == broker.config.inter_broker_listener and broker.links else "clients"
+            is_between_brokers = broker.links is not None and listener == broker.config.inter_broker_listener
+            sender = "brokers" if is_between_brokers else "clients"
             if header.client_id == CLIENT_ID:
                 return await original(broker, frame, client_host, listener)
 

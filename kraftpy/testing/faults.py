@@ -31,7 +31,7 @@ from kraftpy.testing.server_process import ServerProcess
 Nodes = int | Iterable[int] | None
 """One broker, several, or all of them."""
 
-Api = Any
+Api = str | int | None
 """Its name, as Kafka's documentation spells it or as `ApiKey` does, or its number; None for every API."""
 
 _POLL_SECONDS = 0.005
@@ -210,7 +210,7 @@ class Faulty(ABC):
     def fail(
         self,
         api: Api,
-        error: Any,
+        error: str | int,
         broker: Nodes = None,
         *,
         response: bool = False,

@@ -11,6 +11,7 @@ fsync.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
@@ -40,7 +41,8 @@ class InForce:
             self._waiting = [each for each in self._waiting if each[0] in still]
             self._changed.notify_all()
         for _, loop, future in gone:
-            loop.call_soon_threadsafe(_resolve, future)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                loop.call_soon_threadsafe(_resolve, future)
         kinds = {rule.kind for rule in rules}
         self._have("requests", is_wanted=bool(kinds & REQUESTS))
         self._have("syncs", is_wanted=bool(kinds - REQUESTS))
@@ -50,11 +52,16 @@ class InForce:
         """Wait until the rule is taken back, and no longer than `seconds`."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
+        waiting = rule, loop, future
         with self._changed:
             if rule not in self.rules:
                 return
-            self._waiting.append((rule, loop, future))
-        await asyncio.wait((future,), timeout=seconds)
+            self._waiting.append(waiting)
+        try:
+            await asyncio.wait((future,), timeout=seconds)
+        finally:
+            with self._changed:
+                self._waiting = [each for each in self._waiting if each is not waiting]
 
     def block_until_gone(self, rule: Rule, seconds: float | None = None) -> None:
         """The same for a thread."""

@@ -21,7 +21,7 @@ def main() -> None:
     """Listen to the test, and run the command line on the rest of the arguments."""
     test = socket.socket(fileno=int(sys.argv.pop(1)))
     test.set_inheritable(False)
-    lines = test.makefile("rb")
+    lines = test.makefile("rb", buffering=0)  # a reader with a buffer has a lock, in the way of the process's end
     _obey(lines.readline())
 
     def listen() -> None:

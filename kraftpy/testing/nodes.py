@@ -357,8 +357,8 @@ class Cluster(Faulty, Questions):
         return self._partitioned(Fault(what, heal, lambda: [hit for part in parts for hit in part.hits]))
 
     def _partitioned(self, fault: Fault) -> Fault:
-        self._partitions = [each for each in self._partitions if not each.is_over]
-        self._partitions.append(fault)
+        with self._lock:
+            self._partitions = [*(each for each in self._partitions if not each.is_over), fault]
         return fault
 
     def chaos(
@@ -396,9 +396,10 @@ class Cluster(Faulty, Questions):
 
     def heal(self) -> None:
         """Undo every cut and every other fault, but what `start` and `resume` are for."""
-        for fault in self._partitions:
+        with self._lock:
+            partitions, self._partitions = self._partitions, []
+        for fault in partitions:
             fault.heal()
-        self._partitions.clear()
         self._faults.heal()
 
     # --- what it says about itself --------------------------------------------------------------------------------
