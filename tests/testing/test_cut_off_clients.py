@@ -196,3 +196,18 @@ def test_what_makes_no_sense_is_refused(cluster: Cluster) -> None:
             other.partition(CLIENTS, 2)
         with other.partition(CLIENTS, 1):
             pass
+
+
+def test_followers_that_get_no_answer_hold_up_who_waits_for_them() -> None:
+    with Cluster(settings={"replica.lag.time.max.ms": "60000"}) as cluster:
+        create(cluster, "not-fetched", [1, 2, 3])
+        done: list[Any] = []
+        send = producer_of(cluster, done)
+        assert send("not-fetched", b"0").flush(BOUND_SECONDS) == 0
+        with cluster.hold("Fetch", 1, sender="brokers") as fault:
+            wait_until(lambda: len({hit.client_id for hit in fault.hits}) == 2, "both followers have asked")
+            producer = send("not-fetched", b"1")
+            assert producer.flush(0.5) == 1
+            assert cluster_end(cluster, "not-fetched", 1) == 1, "nobody else has it"
+        assert producer.flush(BOUND_SECONDS) == 0
+        assert done == [b"0", b"1"]
