@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from chaos.mutants.mutant import Mutant, replaced, wrapped
+from chaos.drawing import Drawn
+from chaos.mutants.mutant import ENDS, Mutant, few, replaced, wrapped
 from kraftpy.broker.coordinators import Coordinators
 from kraftpy.groups import offsets
 from kraftpy.groups.coordinator import GroupCoordinator
@@ -12,6 +13,10 @@ from kraftpy.groups.rebalance import Rebalance
 from kraftpy.protocol.errors import ErrorCode
 
 _COMMITS = frozenset({"lost-commit", "stale-commit", "phantom-commit", "commit-falls"})
+
+
+def _with_groups(drawn: Drawn) -> bool:
+    return drawn.workload == "groups" and few(*ENDS)(drawn)
 
 
 def _replay_to_high_watermark(original: Any) -> Any:
@@ -59,6 +64,7 @@ MUTANTS = (
         breaks="a new coordinator does not read the offsets that were committed at the one before it",
         rule="35",
         shows=_COMMITS | {"skipped-record", "undelivered"},
+        needs=_with_groups,
         patches=(replaced(GroupCoordinator, "_replay_offset", lambda *_: None),),
     ),
     Mutant(
@@ -66,6 +72,7 @@ MUTANTS = (
         breaks="a new coordinator reads only up to the high watermark it knows, which lags behind what was committed",
         rule="11, 35",
         shows=_COMMITS | {"skipped-record", "undelivered"},
+        needs=_with_groups,
         patches=(wrapped(Coordinators, "_replay", _replay_to_high_watermark),),
     ),
     Mutant(
@@ -73,6 +80,7 @@ MUTANTS = (
         breaks="a commit is acknowledged when the coordinator has it, before its followers do",
         rule="17, 35",
         shows=_COMMITS | {"skipped-record", "undelivered"},
+        needs=_with_groups,
         patches=(wrapped(Coordinators, "_append", _acknowledge_at_once),),
     ),
     Mutant(
@@ -80,6 +88,7 @@ MUTANTS = (
         breaks="a member that was thrown out may still commit: what is committed goes back",
         rule="34",
         shows=_COMMITS,
+        needs=_with_groups,
         patches=(wrapped(offsets, "check_commit", _any_generation),),
     ),
     Mutant(
@@ -87,6 +96,7 @@ MUTANTS = (
         breaks="a rebalance does not begin a generation: who was left out and who took over both own a partition in it",
         rule="34",
         shows=_COMMITS | {"double-ownership"},
+        needs=_with_groups,
         patches=(wrapped(Rebalance, "complete_join", _same_generation),),
     ),
 )

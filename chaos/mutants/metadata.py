@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from chaos.mutants.mutant import PROBLEM, Mutant, wrapped
+from chaos.mutants.mutant import PROBLEM, Mutant, few, slow_to_catch_up, wrapped
+from chaos.nemesis import Kind
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.metadata import brokers, elections
 from kraftpy.metadata.controller import MetadataStateMachine
@@ -25,10 +26,10 @@ def _elect_first_that_lives(original: Any) -> Any:
         offline: Any,
     ) -> Any:  # fmt: skip
         leader, is_unclean = original(partition, wish, rules, topic, replicas, isr, eligible, last_known, offline)
-        if leader == partition.leader or wish.prefers_first:
-            return leader, is_unclean
         living = [replica for replica in replicas if replica in rules.active and replica not in offline]
-        return (living[0], False) if living else (leader, is_unclean)
+        if wish.prefers_first and replicas[0] in living:
+            return replicas[0], False
+        return (living[0], False) if living and leader != partition.leader else (leader, is_unclean)
 
     return elected
 
@@ -128,6 +129,7 @@ MUTANTS = (
         breaks="whoever lives and comes first among the replicas is elected, in sync or not",
         rule="18",
         shows=_LOST,
+        needs=slow_to_catch_up,
         patches=(wrapped(elections, "_elected", _elect_first_that_lives),),
     ),
     Mutant(
@@ -135,6 +137,7 @@ MUTANTS = (
         breaks="a broker that lost what it had not synced stays in sync when it comes back",
         rule="20",
         shows=_LOST,
+        needs=few(Kind.LOSE_UNSYNCED, Kind.LOSE_DISK),
         patches=(wrapped(brokers, "_started", _stays_in_sync),),
     ),
     Mutant(
@@ -142,6 +145,7 @@ MUTANTS = (
         breaks="a broker that lost what it had not synced stays an eligible leader replica",
         rule="18, 20",
         shows=_LOST,
+        needs=few(Kind.LOSE_UNSYNCED, Kind.LOSE_DISK),
         patches=(wrapped(brokers, "_started", _registered_clean),),
     ),
     Mutant(

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from chaos.mutants.mutant import PROBLEM, Mutant, replaced, wrapped
+from chaos.mutants.mutant import PROBLEM, Mutant, few, replaced, slow_to_catch_up, wrapped
+from chaos.nemesis import Kind
 from kraftpy.broker.replica import NEVER, Records, Replica
 from kraftpy.log import partition_log
 from kraftpy.log.partition_log import LogSlice, PartitionLog
@@ -201,6 +202,7 @@ MUTANTS = (
         breaks="a follower joins the ISR before it has reached the high watermark and the leader epoch's start",
         rule="13",
         shows=_LOST,
+        needs=slow_to_catch_up,
         patches=(replaced(Leader, "_may_join_isr", lambda self, follower: self._is_eligible(follower)),),
     ),
     Mutant(
@@ -221,6 +223,7 @@ MUTANTS = (
         breaks="a broker that was started again joins the ISR by what it had before (before KIP-903)",
         rule="13, 15",
         shows=_LOST,
+        needs=few(Kind.LOSE_UNSYNCED, Kind.LOSE_DISK),
         patches=(
             wrapped(partitions, "_checked_isr", _without_broker_epochs),
             wrapped(Leader, "check_follower", _check_follower_alone),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from chaos.mutants.mutant import PROBLEM, Mutant, Patch, replaced, wrapped
+from chaos.mutants.mutant import PROBLEM, Mutant, Patch, few, replaced, wrapped
+from chaos.nemesis import Kind
 from kraftpy.log import scanning
 from kraftpy.log.epochs import LeaderEpochs
 from kraftpy.log.flushing import FlushJob
@@ -79,6 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks="what kraftpy.flush.before.ack has synced before it is acknowledged is not synced",
         rule="43",
         shows=_LOST,
+        needs=lambda drawn: drawn.is_synced and Kind.LOSE_UNSYNCED in drawn.kinds,
         patches=(wrapped(FlushJob, "run", _sync_no_log),),
     ),
     Mutant(
@@ -86,6 +88,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks="entries of the quorum's journal are counted as durable when they are written",
         rule="46",
         shows=_LOST | {PROBLEM, "not-converged", "image-divergence", "two-leaders"},
+        needs=lambda drawn: drawn.is_synced and Kind.LOSE_UNSYNCED in drawn.kinds,
         patches=(wrapped(Journal, "_sync_entries", _sync_no_entries),),
     ),
     Mutant(
@@ -93,6 +96,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks="the quorum's term and vote are not written down: a node that restarts votes twice in a term",
         rule="46",
         shows=_LOST | {PROBLEM, "two-controllers", "controller-epoch-falls", "image-divergence", "not-converged"},
+        needs=few(Kind.KILL, Kind.LOSE_UNSYNCED, Kind.STOP, Kind.ROLLING_RESTART),
         patches=(replaced(Journal, "_write_vote", _keep_vote_in_memory),),
     ),
     Mutant(
@@ -100,6 +104,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks="recovery believes batches' headers: a batch of which a part was lost stays in the log",
         rule="44",
         shows=_LOST | {PROBLEM, "epoch-order", "log-matching"},
+        needs=few(Kind.LOSE_UNSYNCED),
         patches=(replaced(scanning, "crc32c", lambda *_: _Matches()),),
     ),
     Mutant(
@@ -107,6 +112,7 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks="recovery cuts the log at the last checkpoint's recovery point instead of reading on",
         rule="44",
         shows=_LOST,
+        needs=lambda drawn: drawn.is_synced and Kind.LOSE_UNSYNCED in drawn.kinds,
         patches=(
             Patch(owner=PartitionLog, name="open", replaced_by=lambda it: staticmethod(_open_at_recovery_point(it))),
         ),

@@ -8,6 +8,7 @@ A mutant is caught by an anomaly that it should show (`Mutant.shows`), not by wh
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import time
@@ -21,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from chaos import simulation
+from chaos.drawing import draw
 from chaos.mutants import MUTANTS
 from chaos.mutants.mutant import PROBLEM
 from chaos.simulation import Outcome
@@ -45,7 +47,7 @@ class Caught:
     seed: int
     """That caught it; the last one tried, if none did."""
     seeds: int
-    """Tried."""
+    """Tried, of those that draw what it needs."""
     minutes: float
     cpu_seconds: float
     """Of all these seeds."""
@@ -74,6 +76,12 @@ def run_seed(seed: int, minutes: float) -> Outcome:
     return simulation.run(seed, minutes, tempo=_TEMPO, calls_per_second=_CALLS_PER_SECOND, calm_seconds=_CALM_SECONDS)
 
 
+def seeds_for(name: str, first: int, count: int) -> list[int]:
+    """So many seeds from `first` on that draw what the mutant needs."""
+    fitting = (seed for seed in itertools.count(first) if MUTANTS[name].needs(draw(seed)))
+    return list(itertools.islice(fitting, count))
+
+
 def hunt(names: Sequence[str], *, first: int, seeds: int, minutes: float, jobs: int, write: bool) -> list[Caught]:
     """Run seeds from `first` on against each of them, until it is caught; `write` it down at once."""
     found: list[Caught] = []
@@ -81,7 +89,7 @@ def hunt(names: Sequence[str], *, first: int, seeds: int, minutes: float, jobs: 
     with multiprocessing.get_context("spawn").Pool(jobs) as pool, Progress(*columns, console=_console) as progress:
         for name in names:
             bar = progress.add_task(name, total=seeds)
-            caught = _hunt_one(pool, name, range(first, first + seeds), minutes, jobs, progress, bar)
+            caught = _hunt_one(pool, name, seeds_for(name, first, seeds), minutes, jobs, progress, bar)
             found.append(caught)
             if write:
                 write_caught([caught])
@@ -92,7 +100,7 @@ def hunt(names: Sequence[str], *, first: int, seeds: int, minutes: float, jobs: 
 
 
 def _hunt_one(
-    pool: Pool, name: str, seeds: range, minutes: float, jobs: int, progress: Progress, bar: TaskID
+    pool: Pool, name: str, seeds: Sequence[int], minutes: float, jobs: int, progress: Progress, bar: TaskID
 ) -> Caught:
     """As many seeds at a time as there are processes; the lowest of those that catch it counts."""
     cpu_seconds, tried = 0.0, 0

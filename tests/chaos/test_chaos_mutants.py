@@ -1,11 +1,21 @@
-"""Mutants: each breaks the product and nothing for longer than it should."""
+"""Mutants: each breaks the product, for no longer than it should, and some are caught again at their seeds."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from chaos.mutants import MUTANTS
+from chaos.drawing import draw
+from chaos.mutants import MUTANTS, suite
 from chaos.mutants.mutant import Mutant
+
+ROOT = Path(__file__).parents[2]
+RUN_AGAIN = ("sequences-not-copied", "high-watermark-by-count")
+"""Mutants that a seed catches in little time."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
@@ -31,3 +41,44 @@ def test_mutants_say_what_they_break() -> None:
     for mutant in MUTANTS.values():
         assert mutant.shows
         assert len(mutant.breaks) > 30
+
+
+def test_the_table_is_made_of_what_was_found_and_has_no_mutant_that_is_no_more() -> None:
+    caught = suite.read_caught()
+    assert caught.keys() <= MUTANTS.keys()
+    for each in caught.values():
+        assert set(each.by) <= MUTANTS[each.mutant].shows
+        assert MUTANTS[each.mutant].needs(draw(each.seed))
+    assert suite.TABLE.read_text(encoding="utf-8") == suite.as_markdown([*caught.values()])
+
+
+def test_seeds_are_those_that_draw_what_a_mutant_needs() -> None:
+    for seed in suite.seeds_for("offsets-not-replayed", 10, 5):
+        assert seed >= 10
+        assert draw(seed).workload == "groups"
+    assert [1, 2] == [seed for seed in (1, 2) if seed in suite.seeds_for("sequences-ignored", 1, 2)]
+
+
+def in_its_own_process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A seed means the same only with the same hashes of strings."""
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110, check=False
+    )
+
+
+@pytest.mark.parametrize("name", RUN_AGAIN)
+def test_a_mutant_is_caught_at_its_seed(name: str) -> None:
+    caught = suite.read_caught()[name]
+    arguments = ["--seeds", "1", "--minutes", str(caught.minutes), "--jobs", "1", "--no-write"]
+    again = in_its_own_process("-m", "chaos", "mutants", "--name", name, "--first", str(caught.seed), *arguments)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert any(anomaly in again.stdout for anomaly in caught.by)
+
+
+def test_the_same_seeds_are_clean_without_the_mutants() -> None:
+    runs = sorted({(caught.seed, caught.minutes) for name, caught in suite.read_caught().items() if name in RUN_AGAIN})
+    script = f"from chaos.mutants.suite import run_seed, anomalies\nprint([anomalies(run_seed(*run)) for run in {runs}])"
+    clean = in_its_own_process("-c", script)
+    assert clean.stdout.strip() == str([set() for _ in runs]), clean.stdout + clean.stderr
