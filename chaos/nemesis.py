@@ -333,14 +333,19 @@ class Broken:
     end: tuple[Action, ...]
 
 
+_NEEDS_THE_OTHERS = {"start": 1, "set_voter": 2}
+"""Ends that wait for nodes which another fault of the same several may have silenced: they come last."""
+
+
 def breaks(fault: Fault, state: ClusterState, chance: random.Random) -> Broken:
     """The fault against this cluster. Raises `NoSuchTarget` if it means nobody."""
     if fault.kind is Kind.SEVERAL:
         parts = [breaks(part, state, chance) for part in fault.settings["parts"]]
         nodes = tuple(sorted({node for part in parts for node in part.nodes}))
         begin = tuple(action for part in parts for action in part.begin)
-        end = tuple(action for part in reversed(parts) for action in part.end)
-        return Broken(fault=fault, nodes=nodes, begin=begin, end=end)
+        end = [action for part in reversed(parts) for action in part.end]
+        end.sort(key=lambda action: _NEEDS_THE_OTHERS.get(action.method, 0))
+        return Broken(fault=fault, nodes=nodes, begin=begin, end=tuple(end))
     whole = fault.kind in (Kind.MOVE_LEADER, Kind.REASSIGN, Kind.CREATE_TOPIC, Kind.DELETE_TOPIC)
     nodes = () if whole else resolve(fault.target, state, chance)
     first, last = _actions(fault, state, nodes, chance)

@@ -191,6 +191,15 @@ async def test_several_at_once_are_undone_in_reverse() -> None:
     assert broken.begin[0] == Action(method="kill", arguments=(1,))
 
 
+async def test_of_several_what_waits_for_other_nodes_ends_last() -> None:
+    """A node that is to get its vote back has to catch up: while it is paused it cannot (seed 64, half a minute)."""
+    pause = Fault(id=1, kind=Kind.PAUSE, target="node 2")
+    lose = Fault(id=1, kind=Kind.LOSE_DISK, target="node 1")
+    vote = Fault(id=1, kind=Kind.REMOVE_VOTER, target="node 2")
+    broken = breaks(Fault(id=1, kind=Kind.SEVERAL, settings={"parts": (pause, lose, vote)}), THREE, CHANCE)
+    assert [action.method for action in broken.end] == ["resume", "start", "set_voter"]
+
+
 class Time:
     """Virtual: what is noted, and when."""
 
