@@ -25,6 +25,7 @@ NODES: Final = (1, 2, 3)
 QUEUE: Final = 1
 _USER: Final = 1000  # the image's appuser
 _COMMAND_SECONDS: Final = 900.0
+_PAUSE_ATTEMPTS: Final = 10
 
 
 class CommandFailed(RuntimeError):
@@ -199,6 +200,19 @@ class Container:
         self.started_at = time.monotonic()
         self.is_paused = False
         self.is_wanted = True
+
+    async def pause(self) -> None:
+        """Stop it in its tracks. A first version of control groups may fail to while the machine is busy."""
+        for attempts_left in reversed(range(_PAUSE_ATTEMPTS)):
+            try:
+                await command("docker", "pause", self.name)
+            except CommandFailed:
+                if not attempts_left:
+                    raise
+                await asyncio.sleep(0.2)
+            else:
+                self.is_paused = True
+                return
 
     async def resume(self) -> None:
         """Let it go on."""

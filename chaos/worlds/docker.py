@@ -282,8 +282,7 @@ class DockerWorld(Asking):
         """`docker pause`."""
         container = self._containers[node]
         if self.is_running(node) and not container.is_paused:
-            await command("docker", "pause", container.name)
-            container.is_paused = True
+            await container.pause()
 
     async def resume(self, node: NodeId) -> None:
         """`docker unpause`."""
