@@ -32,9 +32,15 @@ class TaskKeeper:
             await opened.wait()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run `coroutine` in the group. Raises RuntimeError where it is not open."""
+        """Run `coroutine` in the group. Raises RuntimeError where it is not open.
+
+        One of the group's own tasks may get to ask for another one between `close` and its own cancellation: it is
+        cancelled then and there.
+        """
         if self._group is None or self._closing.is_set():
             coroutine.close()
+            if asyncio.current_task() in self._tasks:
+                raise asyncio.CancelledError
             raise RuntimeError(f"{self._name} is not running")
         task = self._group.create_task(coroutine, name=f"{self._name} {name}")
         self._tasks.add(task)
