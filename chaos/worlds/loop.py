@@ -147,6 +147,13 @@ class Process:
         if not self.is_dead:
             self.loop.call_soon(callback, *args, context=self._context.copy())
 
+    def call_now(self, callback: Callable[..., object], *args: Any) -> None:
+        """The same at once, for the network, which has had its turn of the loop; what is paused gets it later."""
+        if self.is_paused:
+            self.call_soon(callback, *args)
+        elif not self.is_dead:
+            self._context.copy().run(callback, *args)
+
     def pause(self) -> None:
         """Stop it as SIGSTOP does: whatever becomes ready waits."""
         self.is_paused = True
@@ -155,7 +162,7 @@ class Process:
         """Let it go on with all that waited."""
         if self.is_paused:
             self.is_paused = False
-            self.loop.ready.extend(self._held)
+            self.loop.ready.extendleft(reversed(self._held))  # before whatever `call_now` does next
             self._held.clear()
 
     def half_done(self, interrupt: Callable[[Callable[[], None]], None]) -> None:

@@ -74,7 +74,7 @@ class Flow:
         if not self.network.is_up(process.host):
             self._held.append(item)
         elif not process.is_dead:
-            process.call_soon(self.target.arrived, item)
+            process.call_now(self.target.arrived, item)
         elif not isinstance(item, BaseException):  # the machine is back, the process is not: its kernel answers
             delay = self.network.link(process.host, self.source.process.host).delay(40)
             reset = ConnectionResetError(104, "Connection reset by peer")

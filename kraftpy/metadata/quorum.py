@@ -88,6 +88,7 @@ class Quorum:
             log.load((messages.entry_of(entry.data), entry.index, entry.term))
         self._journal = journal
         self._failure: QuorumStoppedError | None = None
+        self._is_settled = False  # to advance again at this time would change nothing
         with self._clock(now_ms):
             self._raft = self.raft_class(
                 node_id=node_id,
@@ -117,11 +118,12 @@ class Quorum:
         if now_ms is not None and now_ms > raft.now_ms:
             raft.now_ms = now_ms
         token = NOW_S.set(raft.now_ms / 1000)
+        self._is_settled = False
         try:
             yield raft
             raft.voters_changed()
             if advances:
-                raft.advance()
+                self._advance()
                 raft.voters_changed()
         except BadMessageError:
             raise
@@ -134,10 +136,17 @@ class Quorum:
         finally:
             NOW_S.reset(token)
 
+    def _advance(self) -> None:
+        before = self._raft.progress_mark()
+        self._raft.advance()
+        self._is_settled = self._raft.progress_mark() == before
+
     # -- inputs
 
     def tick(self, now_ms: int) -> None:
         """Time has passed: at the latest when `next_tick_ms` said."""
+        if self._is_settled and now_ms <= self._raft.now_ms and self._failure is None:
+            return
         with self._turn(now_ms):
             pass
 
@@ -193,8 +202,10 @@ class Quorum:
 
     def take_messages(self) -> list[Message]:
         """What is to be sent, in order for each peer."""
+        is_settled = self._is_settled
         with self._turn(advances=False) as raft:
-            raft.advance()
+            if not is_settled:
+                self._advance()
             raft.feed()
         taken, self._raft.outbox = self._raft.outbox, []
         return taken

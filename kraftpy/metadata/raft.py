@@ -188,6 +188,12 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         if self.sent_snapshot is not None and self.now_ms - self.sent_snapshot[1] > _SNAPSHOT_CACHE_MS:
             self.sent_snapshot = None
 
+    def progress_mark(self) -> tuple[object, ...]:
+        """What `advance` may change: where it changed nothing, it would not at the same time again."""
+        log = self.log
+        applied = self._SyncObj__raftLastApplied
+        return (self.state(), self.term_now(), self.commit_index, applied, log.last_index, len(self.outbox))
+
     def _consider_campaign(self) -> None:
         if self._may_campaign or self.state() == LEADER or self._SyncObj__raftElectionDeadline >= self.now_ms / 1000:
             return
