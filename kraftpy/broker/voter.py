@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.directories import DirectoryFailed
+from kraftpy.broker.waiting import Waiter
 from kraftpy.metadata.journal import Journal
 from kraftpy.metadata.quorum import SNAPSHOT_AFTER_ENTRIES, Quorum
 from kraftpy.metadata.quorum_messages import BadMessageError
@@ -78,7 +79,7 @@ class Voter:
         self._quorum: Quorum | None = None
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="metadata-journal")
         self._inbox: deque[Callable[[Quorum, int], object]] = deque()
-        self._wake = asyncio.Event()
+        self._wake = Waiter()
         self._disk_wanted = asyncio.Event()
         self._held: list[_Held] = []
         self._is_syncing = False
@@ -175,7 +176,7 @@ class Voter:
         now = self._clock.monotonic_ms()
         for peer in self._sessions:
             self._quorum.connected(peer, now)
-        self._wake.set()
+        self._wake.wake()
 
     async def _in_disk_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._disk, function, *arguments)
@@ -187,7 +188,7 @@ class Voter:
         if self._quorum is None or not self._quorum.is_leader:
             return False
         is_taken = self._quorum.propose(data) is not None
-        self._wake.set()
+        self._wake.wake()
         return is_taken
 
     async def change_voter(self, *, add: tuple[int, str] | None = None, remove: int | None = None) -> str | None:
@@ -201,7 +202,7 @@ class Voter:
         changed = quorum.change_voter(add=add, remove=remove)
         if changed is None:
             return "the voters could not be changed now"
-        self._wake.set()
+        self._wake.wake()
         index, term = changed
         while quorum is self._quorum and quorum.commit_index < index:
             if quorum.term != term or not quorum.is_leader:
@@ -212,7 +213,7 @@ class Voter:
 
     def _feed(self, given: Callable[[Quorum, int], object]) -> None:
         self._inbox.append(given)
-        self._wake.set()
+        self._wake.wake()
 
     def _received(self, peer: int, body: dict[str, Any]) -> None:
         session = self._sessions.get(peer)
@@ -241,9 +242,7 @@ class Voter:
             until = self._reopen_at_ms if quorum is None else quorum.next_tick_ms(now)
             pause = (until - now) / 1000
             if pause > 0 and not self._inbox:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._wake.wait()
+                await self._wake.wait_until(asyncio.get_running_loop().time() + pause)
             self._wake.clear()
             if self._quorum is None:
                 self._inbox.clear()
@@ -316,7 +315,7 @@ class Voter:
             self._is_syncing = False
         quorum.synced(durable_index)
         self._send_held(held)
-        self._wake.set()
+        self._wake.wake()
         self._tell()
 
     async def _save_snapshots(self, quorum: Quorum, journal: Journal) -> None:
@@ -324,12 +323,12 @@ class Voter:
         if received is not None:
             await self._in_disk_thread(journal.save_snapshot, received.index, received.term, received.data)
             quorum.snapshot_installed()
-            self._wake.set()
+            self._wake.wake()
         elif quorum.snapshot_due:
             index, term, data = quorum.begin_snapshot()
             await self._in_disk_thread(journal.save_snapshot, index, term, data)
             quorum.snapshot_saved(index)
-            self._wake.set()
+            self._wake.wake()
 
     # --- a full disk -------------------------------------------------------------------------
 

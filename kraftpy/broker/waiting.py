@@ -27,7 +27,7 @@ class Watched(Protocol):
         ...
 
 
-class _Waiter:
+class Waiter:
     """A flag that one task can wait for."""
 
     __slots__ = ("_future", "_woken")
@@ -41,6 +41,10 @@ class _Waiter:
         self._woken = True
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
+
+    def clear(self) -> None:
+        """It is known that something changed."""
+        self._woken = False
 
     async def wait_until(self, deadline: float) -> bool:
         """Wait for a change until `deadline` (the event loop's time); whether there was one."""
@@ -57,7 +61,7 @@ class _Waiter:
         return woken
 
 
-class Watch(_Waiter):
+class Watch(Waiter):
     """One waiting request; a context manager, so that it never outlives the request."""
 
     __slots__ = ("_on",)
@@ -78,7 +82,7 @@ class Watch(_Waiter):
             watched.watches.pop(self, None)
 
 
-class News(_Waiter, Generic[K]):
+class News(Waiter, Generic[K]):
     """What changed since it was last taken, by key, oldest first. Whoever changes things keeps it until `is_over`."""
 
     __slots__ = ("_changed", "is_over")

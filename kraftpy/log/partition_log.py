@@ -387,8 +387,10 @@ class PartitionLog:
         self, offset: int, max_bytes: int, slice_from: int, *, end_offset: int | None = None, min_one_batch: bool = True
     ) -> ReadResult | LogSlice:
         """As `read`; where that is at least `slice_from` bytes, which are not 0, as a slice that must be released."""
-        asked = _Asked(offset, max_bytes, self._limit(offset, end_offset), min_one_batch)
-        return self._read(asked, max(1, slice_from))
+        limit = self._limit(offset, end_offset)
+        if offset >= limit:  # most of what is asked: by readers that have all there is
+            return ReadResult(b"", offset)
+        return self._read(_Asked(offset, max_bytes, limit, min_one_batch), max(1, slice_from))
 
     def read_slice(
         self, offset: int, max_bytes: int, *, end_offset: int | None = None, min_one_batch: bool = True

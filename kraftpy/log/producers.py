@@ -241,6 +241,8 @@ class ProducerStates:
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Where readers of committed records stop: at the first transaction open, or ended above the watermark."""
+        if not self._open and not self._ended:
+            return high_watermark
         if self._ended:
             self._ended = [ended for ended in self._ended if ended.last_offset >= high_watermark]
         stable = next(iter(self._open), high_watermark)
