@@ -4,7 +4,8 @@ The seed draws the workload, the number of clients, the settings of the cluster 
 and load for `minutes` of virtual time. Liveness phase: everything is healed; each node must be ready, each client must
 get on, and everything that was acknowledged must be readable.
 
-A seed repeats a run only with the same hashes of strings: `PYTHONHASHSEED=0`, which `python -m chaos sim` sees to.
+A seed repeats a run to the callback, whatever the hashes of strings are (a test has two processes with different ones);
+`python -m chaos sim` fixes those all the same (`PYTHONHASHSEED=0`).
 """
 
 from __future__ import annotations
