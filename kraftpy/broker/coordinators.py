@@ -128,7 +128,8 @@ class Coordinators:
     # --- coming and going --------------------------------------------------------------------
 
     def reconcile(self) -> None:
-        """Have a coordinator for each partition that is led here, and no other."""
+        """Have a coordinator for each partition that is led here, and no other. The topics may be any by now."""
+        self._topics.version += 1
         topic = self._metadata.image.topic(CONSUMER_OFFSETS)
         count = 0 if topic is None else len(topic.partitions)
         for partition in sorted({*range(count), *self._shards}):

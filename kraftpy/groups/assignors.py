@@ -13,6 +13,7 @@ assignors of one's own, which in Kafka are classes.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -73,7 +74,7 @@ def assign_uniform(members: Question, counts: Counts) -> Answer:
     same, the numbers then differ by one at most.
     """
     readers = _readers(members)
-    loads: dict[str, set[TopicIdPartition]] = {each: set() for each in _in_order(members)}
+    loads = {each: _Load() for each in _in_order(members)}
     free: list[TopicIdPartition] = []
     holder = {each: member_id for member_id in loads for each in members[member_id].target}
     for topic, of_topic in sorted(readers.items(), key=lambda item: (len(item[1]), item[0])):
@@ -81,38 +82,73 @@ def assign_uniform(members: Question, counts: Counts) -> Answer:
         for number in range(counts[topic]):
             partition = TopicIdPartition(topic, number)
             if holder.get(partition) in reading:
-                loads[holder[partition]].add(partition)
+                loads[holder[partition]].take(topic, number)
             else:
                 free.append(partition)
-    for partition in free:
-        loads[min(readers[partition.topic_id], key=lambda each: len(loads[each]))].add(partition)
-    _level(loads, readers)
-    return {member_id: frozenset(load) for member_id, load in loads.items()}
+    _hand_out(free, loads, readers)
+    while _move_one(loads, readers):
+        pass
+    return {member_id: load.partitions() for member_id, load in loads.items()}
 
 
-def _level(loads: dict[str, set[TopicIdPartition]], readers: Mapping[TopicId, list[str]]) -> None:
-    """Move partitions from the loaded to the less loaded. Every move makes the sum of squares smaller, so it ends."""
-    moved = True
-    while moved:
-        moved = False
-        for giver in sorted(loads, key=lambda each: -len(loads[each])):
-            for topic in sorted({partition.topic_id for partition in loads[giver]}):
-                moved |= _give_away(giver, topic, loads, readers[topic])
+class _Load:
+    """What one member is to have, by topic, and how much that is."""
+
+    __slots__ = ("by_topic", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.by_topic: dict[TopicId, list[int]] = {}
+
+    def take(self, topic: TopicId, number: int) -> None:
+        self.by_topic.setdefault(topic, []).append(number)
+        self.count += 1
+
+    def give(self, topic: TopicId) -> int:
+        number = self.by_topic[topic].pop()
+        if not self.by_topic[topic]:
+            del self.by_topic[topic]
+        self.count -= 1
+        return number
+
+    def partitions(self) -> Assignment:
+        return frozenset(TopicIdPartition(topic, number) for topic, held in self.by_topic.items() for number in held)
 
 
-def _give_away(giver: str, topic: TopicId, loads: dict[str, set[TopicIdPartition]], of_topic: list[str]) -> bool:
-    """Give this topic's partitions away, the last ones first, as long as that makes the numbers more even."""
-    own = sorted(each for each in loads[giver] if each.topic_id == topic)
-    moved = False
-    while own:
-        taker = min(of_topic, key=lambda each: len(loads[each]))
-        if len(loads[taker]) + 2 > len(loads[giver]):
-            return moved
-        partition = own.pop()
-        loads[giver].remove(partition)
-        loads[taker].add(partition)
-        moved = True
-    return moved
+def _hand_out(free: list[TopicIdPartition], loads: dict[str, _Load], readers: Mapping[TopicId, list[str]]) -> None:
+    """Give each partition nobody has to the reader with the fewest, the first in order of equals."""
+    place = {member_id: number for number, member_id in enumerate(loads)}
+    heaps: dict[TopicId, list[tuple[int, int, str]]] = {}
+    for topic, partition in free:
+        heap = heaps.get(topic)
+        if heap is None:
+            heap = heaps[topic] = [(loads[each].count, place[each], each) for each in readers[topic]]
+            heapq.heapify(heap)
+        while heap[0][0] != loads[heap[0][2]].count:  # it has got some of another topic since
+            _, number, member_id = heap[0]
+            heapq.heapreplace(heap, (loads[member_id].count, number, member_id))
+        count, number, member_id = heap[0]
+        loads[member_id].take(topic, partition)
+        heapq.heapreplace(heap, (count + 1, number, member_id))
+
+
+def _move_one(loads: dict[str, _Load], readers: Mapping[TopicId, list[str]]) -> bool:
+    """Move one partition from a member to a reader of it that has at least two fewer, if there is one.
+
+    The member with the most that can gives it, so nobody gives what it then gets back. Every move makes the sum of the
+    squares smaller: there is a last one.
+    """
+    fewest = min(load.count for load in loads.values())
+    for giver in sorted(loads, key=lambda each: -loads[each].count):
+        load = loads[giver]
+        if load.count < fewest + 2:
+            return False  # nor has any other after it enough
+        for topic in sorted(load.by_topic):
+            taker = min(readers[topic], key=lambda each: loads[each].count)
+            if loads[taker].count + 2 <= load.count:
+                loads[taker].take(topic, load.give(topic))
+                return True
+    return False
 
 
 ASSIGNORS: dict[str, Assignor] = {"range": assign_range, "uniform": assign_uniform}

@@ -58,6 +58,7 @@ LEAVING_FOR_NOW = -2
 """The epochs by which a heartbeat joins, leaves, or leaves as a static member that will be back."""
 
 FIRST_HEARTBEAT_WITH_OWN_MEMBER_ID = 1
+_MOST_REMEMBERED_REGEXES = 100
 
 
 @lru_cache(maxsize=1_000)
@@ -78,6 +79,7 @@ class ConsumerProtocol:
         self.config = config
         self.topics = topics
         self.new_id = new_id
+        self._known: dict[str, dict[str, bool]] = {}  # by expression and name, whether they match
 
     # ---- one heartbeat
 
@@ -223,10 +225,19 @@ class ConsumerProtocol:
             known = draft.group.regexes.get(regex)
             if known is not None and not again:
                 continue
-            topics = tuple(name for name in self.topics.names() if _matches(regex, name))
+            topics = self._matching(regex)
             if known is None or known.topics != topics:
                 value = RegexValue(topics=topics, version=self.topics.version, timestamp=timestamp)
                 draft.put(RegexKey(group.group_id, regex), value)
+
+    def _matching(self, regex: str) -> tuple[str, ...]:
+        """The topics whose names match. A name is looked at once, not again whenever another topic is made."""
+        names = self.topics.names()
+        known = self._known.get(regex, {})
+        if len(self._known) >= _MOST_REMEMBERED_REGEXES and not known:
+            self._known.clear()
+        self._known[regex] = found = {name: known[name] if name in known else _matches(regex, name) for name in names}
+        return tuple(name for name in names if found[name])
 
     def _retarget(self, draft: Draft) -> None:
         """Targets for the group's epoch, where there are none yet."""
