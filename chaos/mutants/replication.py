@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from chaos.mutants.mutant import PROBLEM, Mutant, few, replaced, slow_to_catch_up, wrapped
+from chaos.mutants.mutant import Mutant, few, replaced, slow_to_catch_up, wrapped
 from chaos.nemesis import Kind
 from kraftpy.broker.replica import NEVER, Records, Replica
-from kraftpy.log import partition_log
 from kraftpy.log.partition_log import LogSlice, PartitionLog
 from kraftpy.log.producers import ProducerStates
 from kraftpy.metadata import partitions
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.replication.events import HighWatermarkAdvanced, LeaderEffect
-from kraftpy.replication.follower import Follower
 from kraftpy.replication.leader import Leader
 
 _LOST = frozenset({"lost-write", "unseen", "inconsistent-offsets", "lost-on-node", "lost-tail"})
@@ -98,27 +96,6 @@ def _without_broker_epochs(original: Any) -> Any:
     return checked
 
 
-def _answered_whatever_was_asked(original: Any) -> Any:
-    def answered(self: Any, asked: Any, answer: Any, now: int) -> Any:
-        return original(self, self._position(), answer, now)
-
-    return answered
-
-
-def _copies_from_anywhere(original: Any) -> Any:
-    def fitting(records: memoryview, log_end_offset: int, last_epoch: int, leader_epoch: int) -> Any:
-        return original(records, 0, -1, leader_epoch)
-
-    return fitting
-
-
-def _copies_of_any_epoch(original: Any) -> Any:
-    def fitting(records: memoryview, log_end_offset: int, last_epoch: int, leader_epoch: int) -> Any:
-        return original(records, log_end_offset, last_epoch, -1)
-
-    return fitting
-
-
 def _copy_without_producers(original: Any) -> Any:
     def append_copies(self: Any, *arguments: Any) -> Any:
         known, self.producers = self.producers, ProducerStates()
@@ -191,13 +168,6 @@ MUTANTS = (
         patches=(replaced(Replica, "read", _read_uncommitted),),
     ),
     Mutant(
-        name="leader-epoch-ignored",
-        breaks="a fetch with a leader epoch that is over, or not known yet, is answered",
-        rule="6",
-        shows=_PARTED,
-        patches=(replaced(Replica, "check_leader_epoch", lambda *_: None),),
-    ),
-    Mutant(
         name="in-sync-at-the-first-fetch",
         breaks="a follower joins the ISR before it has reached the high watermark and the leader epoch's start",
         rule="13",
@@ -229,23 +199,6 @@ MUTANTS = (
             wrapped(Leader, "check_follower", _check_follower_alone),
             replaced(Leader, "_is_eligible", _has_registered),
         ),
-    ),
-    Mutant(
-        name="appended-anywhere",
-        breaks="a follower takes an answer to a fetch from where its log no longer ends",
-        rule="7",
-        shows=_PARTED | {PROBLEM},
-        patches=(
-            wrapped(Follower, "answered", _answered_whatever_was_asked),
-            wrapped(partition_log, "fitting_copies", _copies_from_anywhere),
-        ),
-    ),
-    Mutant(
-        name="copies-of-a-later-epoch",
-        breaks="a follower takes batches of a later leader epoch than it asked for (KAFKA-18723)",
-        rule="8",
-        shows=_PARTED,
-        patches=(wrapped(partition_log, "fitting_copies", _copies_of_any_epoch),),
     ),
     Mutant(
         name="sequences-ignored",

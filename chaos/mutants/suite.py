@@ -30,7 +30,6 @@ from chaos.simulation import Outcome
 CAUGHT = Path(__file__).parent / "caught.jsonl"
 TABLE = Path(__file__).parent.parent / "MUTANTS.md"
 
-NOT_MUTANTS = ""
 
 _TEMPO, _CALLS_PER_SECOND, _CALM_SECONDS = 4.0, 4.0, 6.0
 
@@ -149,28 +148,57 @@ def write_caught(found: Iterable[Caught]) -> None:
 
 _HEAD = """# Mutants
 
-Each breaks the product in one known way ([mutants/](mutants)); seeds are run until one shows an anomaly that is its
-proof. Rules are those that the product's modules speak of. Written by `python -m chaos mutants`, which repeats one with
-`--name NAME --first SEED --seeds 1 --minutes MINUTES`. A row's seed is of the day it was found: what a seed draws
-changes when the simulation does.
+Each breaks the product in one known way ([mutants/](mutants)); seeds that draw what it needs are run until one shows
+an anomaly that is its proof. Rules are those that the product's modules speak of. Written by `python -m chaos
+mutants`, which repeats a row with `--name NAME --first SEED --seeds 1 --minutes MINUTES`. A row's seed is of the day
+it was found: any change of the product or of the simulation moves what a seed does, so the next one may be the one to
+catch it.
 
 | mutant | what it breaks | rule | caught by | seed | minutes | seeds tried | CPU s |
 |---|---|---|---|---|---|---|---|
 """
+_NOT_CAUGHT = """
+## Not caught so far
+
+Of these nothing is shown yet. The last column says how many seeds were tried, of the 300 in which each is to be caught.
+
+| mutant | what it breaks | rule | seeds tried |
+|---|---|---|---|
+"""
+_NOT_MUTANTS = """
+## No mutants
+
+Tried, or thought of, and left out, since the product keeps the rule in two places; each was judged by reading, not by
+runs:
+
+- *A fetch with a stale leader epoch is answered* (rule 6): a follower says with each fetch the epoch of its last
+  record, and the leader compares the logs (rule 3); what it is then given is of its own history, whatever epoch it
+  named.
+- *A follower appends without looking where its log ends* (rule 7): the plan of its fetches drops an answer to a
+  position that is no longer wanted, a change of role closes the connection under way, and the log itself takes no
+  batch that does not follow.
+- *A follower takes batches of a later leader epoch* (rule 8, KAFKA-18723): the leader compares the epoch in the same
+  turn in which it reads, each time it reads, so no such batch is sent by this broker. Kafka's may.
+- *A change of metadata is acted on out of order*: a broker acts on the image as it is, not on the change it was told
+  of.
+"""
 
 
 def as_markdown(found: Sequence[Caught]) -> str:
-    """The table, and below it what was tried and is no mutant."""
-    rows = []
-    for caught in found:
-        mutant = MUTANTS[caught.mutant]
-        by = ", ".join(caught.by) or "**nothing**"
-        seed = str(caught.seed) if caught.by else "-"
-        rows.append(
-            f"| {mutant.name} | {mutant.breaks} | {mutant.rule} | {by} | {seed} | {caught.minutes:g} | {caught.seeds} "
-            f"| {caught.cpu_seconds:.0f} |\n"
-        )
-    return _HEAD + "".join(rows) + NOT_MUTANTS
+    """What was caught, what was not, and what is no mutant."""
+    known = {caught.mutant: caught for caught in found}
+    caught_rows, other_rows = [], []
+    for name, mutant in MUTANTS.items():
+        one = known.get(name)
+        if one is not None and one.by:
+            tried = f"{one.minutes:g} | {one.seeds} | {one.cpu_seconds:.0f}"
+            caught_rows.append(
+                f"| {name} | {mutant.breaks} | {mutant.rule} | {', '.join(one.by)} | {one.seed} | {tried} |\n"
+            )
+        else:
+            other_rows.append(f"| {name} | {mutant.breaks} | {mutant.rule} | {0 if one is None else one.seeds} |\n")
+    others = _NOT_CAUGHT + "".join(other_rows) if other_rows else ""
+    return _HEAD + "".join(caught_rows) + others + _NOT_MUTANTS
 
 
 def show(found: Sequence[Caught]) -> None:

@@ -14,8 +14,9 @@ from chaos.mutants import MUTANTS, suite
 from chaos.mutants.mutant import Mutant
 
 ROOT = Path(__file__).parents[2]
-RUN_AGAIN = ("sequences-not-copied", "high-watermark-by-count")
-"""Mutants that a seed catches in little time."""
+RUN_AGAIN = ("log-not-synced", "recovered-to-recovery-point")
+"""Mutants that nearly every seed catches which draws what they need: a change of the product moves what a seed does."""
+_SEEDS, _SECONDS = 4, 280
 
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
@@ -63,18 +64,22 @@ def in_its_own_process(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A seed means the same only with the same hashes of strings."""
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
+    )
 
 
+@pytest.mark.timeout(_SECONDS + 10)
 @pytest.mark.parametrize("name", RUN_AGAIN)
-def test_a_mutant_is_caught_at_its_seed(name: str) -> None:
+def test_a_mutant_is_caught_at_its_seed_or_soon_after(name: str) -> None:
     caught = suite.read_caught()[name]
-    arguments = ["--seeds", "1", "--minutes", str(caught.minutes), "--jobs", "1", "--no-write"]
+    arguments = ["--seeds", str(_SEEDS), "--minutes", str(caught.minutes), "--jobs", "1", "--no-write"]
     again = in_its_own_process("-m", "chaos", "mutants", "--name", name, "--first", str(caught.seed), *arguments)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert any(anomaly in again.stdout for anomaly in caught.by)
+    assert f"{name}: caught by " in again.stdout
 
 
+@pytest.mark.timeout(_SECONDS + 10)
 def test_the_same_seeds_are_clean_without_the_mutants() -> None:
     runs = sorted({(caught.seed, caught.minutes) for name, caught in suite.read_caught().items() if name in RUN_AGAIN})
     script = (
