@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol, assert_never
 
@@ -163,7 +162,7 @@ class GroupMember:
         )
         self._machine: Membership | HeartbeatMembership
         if options.group_protocol == "consumer":
-            self._machine = HeartbeatMembership(membership, lambda: str(uuid.uuid4()))
+            self._machine = HeartbeatMembership(membership, self._new_member_id)
         else:
             self._machine = Membership(membership)
         self._topic_ids: dict[str, bytes] = {}  # of what the coordinator assigned (KIP-848)
@@ -177,6 +176,11 @@ class GroupMember:
         self._left = asyncio.Event()
         self._closing = False
         self._running = False
+
+    def _new_member_id(self) -> str:
+        """An id nobody else has, by the runtime's chance."""
+        random = self._cluster.runtime.random
+        return "".join(f"{int(random() * 2**32):08x}" for _ in range(4))
 
     def start(self) -> None:
         """Begin."""
