@@ -35,6 +35,8 @@ class Drawn:
     workload: Workload = "log"
     with_topics: bool = False
     """Two more clients create, alter, describe and delete topics."""
+    with_compaction: bool = False
+    """One more client puts keyed records into a compacted topic."""
     drifts: tuple[float, ...] = ()
     """Of the nodes' wall clocks, in order: 0.01 gains a second in a hundred."""
     tempo: float = 1.0
@@ -70,7 +72,8 @@ def draw(seed: int) -> Drawn:
     settings["replica.fetch.wait.max.ms"] = chance.choice(["500", "500", "100"])
     settings["fetch.max.bytes"] = chance.choice(["57671680", "57671680", "1024"])
     settings["offsets.topic.num.partitions"] = chance.choice(["1", "4"])
-    settings["offsets.topic.segment.bytes"] = chance.choice(["104857600", "4096", "1000"])
+    if chance.random() < 0.5:
+        settings["log.roll.ms"] = chance.choice(["3000", "10000"])
     settings["log.cleaner.backoff.ms"] = "1000"
     settings["log.cleaner.min.cleanable.ratio"] = chance.choice(["0.5", "0.1"])
     topic_settings: dict[str, str] = {}
@@ -92,6 +95,7 @@ def draw(seed: int) -> Drawn:
         clients=chance.choice([2, 3, 5]),
         workload=workload,  # type: ignore[arg-type]
         with_topics=chance.random() < 0.4,
+        with_compaction=chance.random() < 0.3,
         drifts=drifts,
         phantoms=chance.choice([0.0, 0.02, 0.2]),
         tempo=chance.choice([1.0, 2.0, 4.0]),

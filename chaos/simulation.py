@@ -21,19 +21,24 @@ from typing import Any, Final
 from chaos import checkers, nemesis
 from chaos.checkers.verdict import Options, Verdict
 from chaos.drawing import Drawn, draw
-from chaos.generator import Calls, FinalPolls, GroupCalls, GroupOptions, LogCalls, LogOptions, Offsets
-from chaos.history import NEMESIS, History, Op, Recorder
+from chaos.generator import Calls, FinalPolls, GroupCalls, GroupOptions, LogCalls, LogOptions, Offsets, TopicCalls
+from chaos.history import NEMESIS, History, Op, Recorder, Type
 from chaos.nemesis import Fault, Plan, schedule
+from chaos.workloads import compacted
 from chaos.workloads.clients import Client, Setting
+from chaos.workloads.topics import FIRST_PROCESS, TopicClient, final_looks
 from chaos.worlds.breaking import SimulatedWorld
 from chaos.worlds.loop import collect_quietly
 from chaos.worlds.readings import Readings
-from chaos.worlds.simulated import SimulatedCluster, simulated_cluster
+from chaos.worlds.simulated import SimulatedCluster, SimulatedRuntime, simulated_cluster
 from chaos.worlds.watching import Tell, Watch, told_log_lines
 
 _READY_SECONDS: Final = 60.0
 _FINAL_SECONDS: Final = 300.0
 _CONVERGE_SECONDS: Final = 60.0
+_TOPIC_CLIENTS: Final = 2
+_TOPIC_PAUSE_SECONDS: Final = 1.0
+_TOPICS: Final = 4
 _MOST_HARMS: Final = 1000
 """Of data on disk: as often as they come, since the world spares the last copy."""
 
@@ -173,6 +178,10 @@ class _Run:
         clients = self._clients(
             calls, list(range(self.count)), lambda: is_over, lambda: self.chance.expovariate(self.calls_per_second)
         )
+        if self.drawn.with_topics:
+            clients += self._topic_clients(lambda: is_over)
+        if self.drawn.with_compaction:
+            clients += self._putting_clients(lambda: is_over)
         self.readings.begin()
         self._harm()
         self._heal()
@@ -192,6 +201,13 @@ class _Run:
         self.run_until(lambda: not self.readings.differences(), at_most_seconds=_CONVERGE_SECONDS)
         self.outcome.problems += [f"in the end: {difference}" for difference in self.readings.differences()]
         self.readings.end()
+        if self.drawn.with_compaction and any(op.f == "put" and op.type is Type.OK for op in self.outcome.ops):
+            self._read_compacted()
+        if self.drawn.with_topics:
+            process, runtime = self.cluster.client("topics")
+            topics = [f"topic-{number}" for number in range(_TOPICS)]
+            looks = final_looks(self._setting(runtime), self.recorder, FIRST_PROCESS - 1, topics)
+            self._wait([process.run(looks, name="final looks")], "nobody can say which topics there are")
         self.readings.read(final=True)
 
     def _clients(
@@ -201,17 +217,44 @@ class _Run:
         tasks = []
         for number in processes:
             process, runtime = self.cluster.client(f"client{number}")
-            setting = Setting(
-                bootstrap_servers=self.cluster.bootstrap_servers,
-                runtime=runtime,
-                now_ns=self.now_ns,
-                replication_factor=min(3, self.drawn.brokers),
-                topic_settings=self.drawn.topic_settings,
-            )
-            client = Client(setting, self.recorder, calls, number, self.count)
+            client = Client(self._setting(runtime), self.recorder, calls, number, self.count)
             self.alive.append(client)
             tasks.append(process.run(client.work(is_over, pause), name=f"client {number}"))
         return tasks
+
+    def _topic_clients(self, is_over: Callable[[], bool]) -> list[Any]:
+        calls = TopicCalls(self.chance.randrange(1 << 30), topics=_TOPICS, nodes=self.cluster.brokers)
+        tasks = []
+        for number in range(_TOPIC_CLIENTS):
+            process, runtime = self.cluster.client(f"topics{number}")
+            client = TopicClient(self._setting(runtime), self.recorder, calls, FIRST_PROCESS + number, _TOPIC_CLIENTS)
+            pause = process.random.expovariate
+            work = client.work(is_over, lambda pause=pause: pause(1 / _TOPIC_PAUSE_SECONDS))  # type: ignore[misc]
+            tasks.append(process.run(work, name=f"topics {number}"))
+        return tasks
+
+    def _putting_clients(self, is_over: Callable[[], bool]) -> list[Any]:
+        process, runtime = self.cluster.client("puts")
+        setting = replace(self._setting(runtime), topic_settings=compacted.SETTINGS, partitions=compacted.PARTITIONS)
+        calls = compacted.PutCalls(self.chance.randrange(1 << 30))
+        client = Client(setting, self.recorder, calls, compacted.FIRST_PROCESS, 1)
+        pause = process.random.expovariate
+        work = client.work(is_over, lambda: pause(self.calls_per_second))
+        return [process.run(work, name="puts")]
+
+    def _read_compacted(self) -> None:
+        process, runtime = self.cluster.client("compacted")
+        reading = compacted.read_compacted(self._setting(runtime), self.recorder, compacted.FIRST_PROCESS - 1)
+        self._wait([process.run(reading, name="compacted")], "the compacted topic cannot be read")
+
+    def _setting(self, runtime: SimulatedRuntime) -> Setting:
+        return Setting(
+            bootstrap_servers=self.cluster.bootstrap_servers,
+            runtime=runtime,
+            now_ns=self.now_ns,
+            replication_factor=min(3, self.drawn.brokers),
+            topic_settings=self.drawn.topic_settings,
+        )
 
     def _wait(self, tasks: list[Any], problem: str) -> None:
         if not self.run_until(lambda: all(task.done() for task in tasks), at_most_seconds=_FINAL_SECONDS):

@@ -126,6 +126,8 @@ class Client:
             match call.f:
                 case "send":
                     return await self._send(call.value)
+                case "put":
+                    return await self._put(call.value)
                 case "poll":
                     return await self._poll()
                 case "assign":
@@ -142,7 +144,7 @@ class Client:
                     raise ValueError(f"no client can carry out {call.f!r}")
         except KafkaError as error:
             extra["error"] = f"{error.code.name}: {error.message}"
-            if call.f == "send":
+            if call.f in ("send", "put"):
                 return (Type.FAIL if error.code in _SURELY_NOT else Type.INFO), call.value
             if call.f == "commit":
                 return (Type.FAIL if error.code in _REBALANCING else Type.INFO), call.value
@@ -160,6 +162,15 @@ class Client:
             metadata = await sent
             done.append(["send", key, [metadata.offset, value]])
         return Type.OK, done
+
+    async def _put(self, asked: Mapping[str, Any]) -> Outcome:
+        producer = await self._have_producer()
+        partition = partition_of(asked["key"])
+        await self._have_topics([partition.topic])
+        value = None if asked["value"] is None else str(asked["value"]).encode()
+        key = asked["record_key"].encode()
+        sent = await producer.send_and_wait(partition.topic, value, key, partition=partition.partition)
+        return Type.OK, {**asked, "offset": sent.offset}
 
     async def _poll(self) -> Outcome:
         consumer = await self._have_consumer()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+from chaos.worlds.cleaning import cleaning_on_the_loop
 from chaos.worlds.loop import Process, SimulatedLoop, current, seeded_world
 from chaos.worlds.network import Network
 from kraftpy.broker.broker import Broker, StartupError
@@ -20,7 +21,7 @@ from kraftpy.broker.directories import DirectoryFailed, LogDirectories
 from kraftpy.config import BrokerConfig, load
 from kraftpy.log import layout
 from kraftpy.ports import Directory
-from kraftpy.testing.memory_files import Loss, MemoryDisk
+from kraftpy.testing.memory_files import Loss, MemoryDirectory, MemoryDisk
 from kraftpy.types import Millis
 
 T = TypeVar("T")
@@ -261,6 +262,14 @@ class SimulatedCluster:
         """For clients."""
         return ",".join(f"node{number}:{CLIENT_PORT}" for number in self.brokers)
 
+    def directory_here(self, path: str) -> MemoryDirectory:
+        """The directory of this path on the disk of the node that runs now."""
+        process = current.get()
+        directory = next(node.disk for node in self.nodes.values() if node.process is process).root
+        for part in path.strip("/").split("/"):
+            directory = directory.child(part)
+        return directory
+
     def client(self, name: str) -> tuple[Process, SimulatedRuntime]:
         """A process for clients, on a machine of its own."""
         process = Process(self.loop, name, name, f"{self.seed} client {name}")
@@ -296,7 +305,10 @@ def simulated_cluster(seed: int, **options: Any) -> Iterator[SimulatedCluster]:
     Call `loop.collect_quietly` when nothing of it is held any more.
     """
     cluster = SimulatedCluster(seed, **options)
-    with seeded_world(cluster.loop, seed, lambda: EPOCH_MS / 1000 + cluster.loop.time()):
+    with (
+        seeded_world(cluster.loop, seed, lambda: EPOCH_MS / 1000 + cluster.loop.time()),
+        cleaning_on_the_loop(cluster.directory_here),
+    ):
         try:
             yield cluster
         finally:
