@@ -26,7 +26,7 @@ from chaos.history import NEMESIS, History, Op, Recorder, Type
 from chaos.nemesis import Fault, Plan, schedule
 from chaos.workloads import compacted
 from chaos.workloads.clients import Client, Setting
-from chaos.workloads.topics import FIRST_PROCESS, TopicClient, final_looks
+from chaos.workloads.topic_admins import FIRST_PROCESS, TopicAdmin, final_looks
 from chaos.worlds.breaking import SimulatedWorld
 from chaos.worlds.loop import collect_quietly
 from chaos.worlds.readings import Readings
@@ -179,7 +179,7 @@ class _Run:
             calls, list(range(self.count)), lambda: is_over, lambda: self.chance.expovariate(self.calls_per_second)
         )
         if self.drawn.with_topics:
-            clients += self._topic_clients(lambda: is_over)
+            clients += self._topic_admins(lambda: is_over)
         if self.drawn.with_compaction:
             clients += self._putting_clients(lambda: is_over)
         self.readings.begin()
@@ -222,12 +222,12 @@ class _Run:
             tasks.append(process.run(client.work(is_over, pause), name=f"client {number}"))
         return tasks
 
-    def _topic_clients(self, is_over: Callable[[], bool]) -> list[Any]:
+    def _topic_admins(self, is_over: Callable[[], bool]) -> list[Any]:
         calls = TopicCalls(self.chance.randrange(1 << 30), topics=_TOPICS, nodes=self.cluster.brokers)
         tasks = []
         for number in range(_TOPIC_CLIENTS):
             process, runtime = self.cluster.client(f"topics{number}")
-            client = TopicClient(self._setting(runtime), self.recorder, calls, FIRST_PROCESS + number, _TOPIC_CLIENTS)
+            client = TopicAdmin(self._setting(runtime), self.recorder, calls, FIRST_PROCESS + number, _TOPIC_CLIENTS)
             pause = process.random.expovariate
             work = client.work(is_over, lambda pause=pause: pause(1 / _TOPIC_PAUSE_SECONDS))  # type: ignore[misc]
             tasks.append(process.run(work, name=f"topics {number}"))

@@ -1,131 +1,156 @@
-"""Clients that create, delete, alter, reassign and look at topics, against the register of `checkers.metadata`.
+"""Clients that create, change, look for and delete topics: each call is one request to one node, never asked again.
 
-Each call is one request, never repeated by the client: what a lost answer did is unknown, and recorded so. That a topic
-is there or not is asked through the quorum, by a request for fewer partitions than it can have, which is refused either
-way. What a broker's image says of a topic may lag, and is only read at the end (`final_looks`).
+An error that the cluster gave is `fail`, with its name, and so is a connection that was refused. A lost answer, or one
+that says that the outcome is not known, is `info`. So no client makes its own topic "exist" by asking twice.
 
-Left out: looks at brokers' images and controllers, which the world reads itself (`worlds.readings`).
+`describe-topic` is a creation that is only to be validated: the one question about a topic that the controller decides.
+It tells whether the topic exists, and nothing else.
+
+Left out: `image`, since no request tells which offset of the metadata a node's image is of.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Any, Final
 
-from chaos.checkers.metadata import EXISTS, UNKNOWN
-from chaos.generator import Call, TopicCalls
-from chaos.history import Recorder, Type
-from chaos.workloads.clients import Setting
-from kraftpy.client import Admin, NewTopic, ResourceType, TopicPartition
-from kraftpy.protocol.errors import ErrorCode, KafkaError
-
-FIRST_PROCESS: Final = 500_000
-_TIMEOUT_MS: Final = 3_000
-_SAID: Final = {ErrorCode.TOPIC_ALREADY_EXISTS: EXISTS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: UNKNOWN}
-_REFUSED: Final = frozenset(
-    {ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.POLICY_VIOLATION}
+from chaos.generator import Call, Calls, TopicCalls
+from chaos.history import Op, Recorder, Type
+from chaos.nemesis import NodeId
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
 )
-_BY_WORLD: Final = ("image", "controller")
+from kraftpy.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kraftpy.protocol.messages.delete_topics import DeleteTopicsRequest
+from kraftpy.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+
+Ask = Callable[[NodeId, ApiKey, int, object], Awaitable[Any]]
+"""One request to one node; raises OSError where no answer comes."""
+
+_TOPIC: Final = 2
+_SET: Final = 0
+_TIMEOUT_MS: Final = 5_000
+_UNKNOWN_OUTCOME: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR})
+
+
+class OnlyTopics:
+    """`TopicCalls` without looks at images."""
+
+    def __init__(self, calls: TopicCalls) -> None:
+        self._calls = calls
+
+    def call(self, process: int) -> Call | None:
+        """The next that is carried out here."""
+        while (call := self._calls.call(process)) is not None and call.f in ("image", "controller"):
+            pass
+        return call
+
+    def observe(self, op: Op) -> None:
+        """Told on."""
+        self._calls.observe(op)
 
 
 class TopicClient:
     """One process of a history at a time."""
 
-    def __init__(self, setting: Setting, recorder: Recorder, calls: TopicCalls, process: int, count: int) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        nodes: tuple[NodeId, ...],
+        now_ns: Callable[[], int],
+        recorder: Recorder,
+        calls: Calls,
+        process: int,
+        count: int,
+        chance: Random,
+    ) -> None:
         self.process = process
-        self._setting = setting
+        self._ask = ask
+        self._nodes = nodes
+        self._now_ns = now_ns
         self._recorder = recorder
         self._calls = calls
         self._count = count
-        self._admin: Admin | None = None
+        self._chance = chance
 
     async def work(self, is_over: Callable[[], bool], pause: Callable[[], float]) -> None:
         """Carry out calls until `is_over`."""
-        try:
-            while not is_over():
-                call = self._calls.call(self.process)
-                if call is not None and call.f not in _BY_WORLD:
-                    await self._carry_out(call)
-                    await asyncio.sleep(pause())
-        finally:
-            await self._throw_away()
+        while not is_over():
+            call = self._calls.call(self.process)
+            if call is None:
+                return
+            node = self._chance.choice(self._nodes)
+            self._recorder.invoke(self._now_ns(), self.process, call.f, call.value, node=node)
+            kind, value, error = await self._outcome(node, call)
+            extra = {"node": node} if error is None else {"node": node, "error": error}
+            self._calls.observe(self._recorder.complete(self._now_ns(), self.process, kind, value, **extra))
+            if kind is Type.INFO:
+                self.process += self._count
+            await asyncio.sleep(pause())
 
-    async def _carry_out(self, call: Call) -> None:
-        self._recorder.invoke(self._setting.now_ns(), self.process, call.f, call.value)
-        extra: dict[str, Any] = {}
-        kind, value = Type.OK, call.value
+    async def _outcome(self, node: NodeId, call: Call) -> tuple[Type, Any, str | None]:
         try:
-            value = await self._done(await self._have_admin(), call)
-        except KafkaError as error:
-            extra["error"] = _SAID.get(error.code, error.code.name)
-            kind = Type.FAIL if error.code in _SAID or error.code in _REFUSED else Type.INFO
-        self._recorder.complete(self._setting.now_ns(), self.process, kind, value, **extra)
-        if kind is Type.INFO:
-            self.process += self._count
-            await self._throw_away()
+            error = await self._error(node, call)
+        except ConnectionRefusedError as refused:
+            return Type.FAIL, call.value, f"ConnectionRefusedError: {refused}"
+        except OSError as lost:
+            return Type.INFO, call.value, f"{type(lost).__name__}: {lost}"
+        if call.f == "describe-topic":
+            return described(call.value, error)
+        if error is ErrorCode.NONE:
+            return Type.OK, call.value, None
+        return (Type.INFO if error in _UNKNOWN_OUTCOME else Type.FAIL), call.value, error.name
 
-    async def _done(self, admin: Admin, call: Call) -> dict[str, Any]:
-        topic, value = call.value["topic"], call.value
+    async def _error(self, node: NodeId, call: Call) -> ErrorCode:
+        value = call.value
+        topic = value["topic"]
         match call.f:
-            case "create-topic":
-                copies = min(2, self._setting.replication_factor)
-                new = NewTopic(name=topic, num_partitions=value["partitions"], replication_factor=copies)
-                await admin.create_topics([new])
+            case "create-topic" | "describe-topic":
+                new = CreatableTopic(name=topic, num_partitions=value.get("partitions", 1))
+                creation = CreateTopicsRequest(
+                    topics=[new], timeout_ms=_TIMEOUT_MS, validate_only=call.f == "describe-topic"
+                )
+                answer = await self._ask(node, ApiKey.CREATE_TOPICS, 5, creation)
+                return ErrorCode.of(answer.topics[0].error_code)
             case "delete-topic":
-                await admin.delete_topics([topic])
+                deletion = DeleteTopicsRequest(topic_names=[topic], timeout_ms=_TIMEOUT_MS)
+                answer = await self._ask(node, ApiKey.DELETE_TOPICS, 5, deletion)
+                return ErrorCode.of(answer.responses[0].error_code)
             case "alter-topic":
-                await admin.alter_configs({(ResourceType.TOPIC, topic): value["config"]})
+                changes = [
+                    AlterableConfig(name=name, config_operation=_SET, value=of) for name, of in value["config"].items()
+                ]
+                resource = AlterConfigsResource(resource_type=_TOPIC, resource_name=topic, configs=changes)
+                answer = await self._ask(
+                    node, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, IncrementalAlterConfigsRequest(resources=[resource])
+                )
+                return ErrorCode.of(answer.responses[0].error_code)
             case "reassign":
-                await admin.alter_partition_reassignments({TopicPartition(topic, 0): value["replicas"]})
-            case "describe-topic":
-                return {**value, "exists": await self._exists(admin, topic)}
+                moves = ReassignableTopic(
+                    name=topic, partitions=[ReassignablePartition(partition_index=0, replicas=value["replicas"])]
+                )
+                request = AlterPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=[moves])
+                answer = await self._ask(node, ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, request)
+                whole = ErrorCode.of(answer.error_code)
+                return (
+                    whole if whole is not ErrorCode.NONE else ErrorCode.of(answer.responses[0].partitions[0].error_code)
+                )
             case _:
                 raise ValueError(f"no client can carry out {call.f!r}")
-        return dict(value)
-
-    async def _exists(self, admin: Admin, topic: str) -> bool:
-        try:
-            await admin.create_partitions({topic: 1})
-        except KafkaError as error:
-            if error.code is ErrorCode.INVALID_PARTITIONS:
-                return True
-            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                return False
-            raise
-        raise AssertionError(f"{topic} was given the one partition that it must have had")
-
-    async def _have_admin(self) -> Admin:
-        if self._admin is None:
-            admin = self._admin = Admin(
-                bootstrap_servers=self._setting.bootstrap_servers,
-                client_id=f"process-{self.process}",
-                runtime=self._setting.runtime,
-                request_timeout_ms=_TIMEOUT_MS,
-                default_api_timeout_ms=_TIMEOUT_MS,
-                retry_backoff_ms=2 * _TIMEOUT_MS,  # too late: nothing is ever asked for twice
-                retry_backoff_max_ms=2 * _TIMEOUT_MS,
-            )
-            await admin.start()
-        return self._admin
-
-    async def _throw_away(self) -> None:
-        admin, self._admin = self._admin, None
-        if admin is not None:
-            await admin.close()
 
 
-async def final_looks(setting: Setting, recorder: Recorder, process: int, topics: Iterable[str]) -> None:
-    """What every topic is, once all brokers know the same."""
-    async with Admin(bootstrap_servers=setting.bootstrap_servers, runtime=setting.runtime) as admin:
-        for topic in topics:
-            recorder.invoke(setting.now_ns(), process, "describe-topic", {"topic": topic}, final=True)
-            seen: dict[str, Any] = {"topic": topic, "exists": topic in await admin.list_topics()}
-            if seen["exists"]:
-                (info,) = await admin.describe_topics([topic])
-                resource = (ResourceType.TOPIC, topic)
-                entries = (await admin.describe_configs([resource], names=["retention.ms"]))[resource]
-                seen["partitions"] = len(info.partitions)
-                seen["replicas"] = list(info.partitions[0].replicas)
-                seen["config"] = {name: entry.value for name, entry in entries.items()}
-            recorder.complete(setting.now_ns(), process, Type.OK, seen, final=True)
+def described(value: dict[str, Any], error: ErrorCode) -> tuple[Type, Any, str | None]:
+    """What the answer to a creation that was only validated tells of a topic."""
+    if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+        return Type.OK, {**value, "exists": error is ErrorCode.TOPIC_ALREADY_EXISTS}, None
+    return Type.FAIL, value, error.name

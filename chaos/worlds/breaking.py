@@ -273,6 +273,7 @@ class SimulatedWorld:
         if not await self.operator.take_vote(node):
             raise Spared(f"the vote of node {node} could not be taken away")
         self._node(node).new_disk()
+        self.operator.comes_as_new.add(node)
 
     # --- what administrators do ---
 
@@ -320,6 +321,6 @@ class SimulatedWorld:
         for number in self._cluster.nodes:
             await self.start(number)
         for number in self._cluster.voters:
-            await self.operator.give_vote(number)
+            await self.operator.give_vote(number, is_last=True)
         for node in self._cluster.nodes.values():
             node.excuses.clear()

@@ -39,6 +39,8 @@ class Operator:
         self.damaged_copies: list[tuple[int, TopicPartition]] = []
         self.damaged_journals: set[int] = set()
         self.without_vote: set[int] = set()
+        self.comes_as_new: set[int] = set()
+        """Whose journal is gone: it gets its vote back as soon as it has caught up."""
         self.problems: list[str] = []
 
     async def ask(self, what: Callable[[Admin], Coroutine[Any, Any, Any]]) -> bool:
@@ -69,7 +71,7 @@ class Operator:
         """Whatever is wrong with what the node has on its disk."""
         if node in self.damaged_journals:
             await self._mend_journal(node)
-        if node in self.without_vote and node in self._cluster.voters:
+        if node in self.comes_as_new:
             await self.give_vote(node)
         for damaged in [each for each in self.damaged_copies if each[0] == node]:
             await self._refetch(*damaged)
@@ -108,8 +110,8 @@ class Operator:
         broker = self.newest()
         return broker is not None and broker.metadata.leader_id not in (None, node)
 
-    async def give_vote(self, node: int) -> None:
-        """Have it vote again, when it has caught up."""
+    async def give_vote(self, node: int, *, is_last: bool = False) -> None:
+        """Have it vote again, when it has caught up; where that takes too long, it is tried again at the end."""
         if node not in self.without_vote:
             return
         endpoint = QuorumEndpoint(listener="CONTROLLER", host=f"node{node}", port=CONTROLLER_PORT)
@@ -123,10 +125,12 @@ class Operator:
         deadline = self._cluster.loop.time() + _MEND_SECONDS
         while not await self.ask(added):
             if self._cluster.loop.time() > deadline:
-                self.problems.append(f"node {node} does not get its vote back")
+                if is_last:
+                    self.problems.append(f"node {node} does not get its vote back")
                 return
             await asyncio.sleep(1.0)
         self.without_vote.discard(node)
+        self.comes_as_new.discard(node)
         logger.info("node %d votes again", node)
 
     async def _mend_journal(self, node: int) -> None:
@@ -142,6 +146,7 @@ class Operator:
         if not await self.take_vote(node):
             self.damaged_journals.add(node)  # tried again when all is healed
             return
+        self.comes_as_new.add(node)
         it.disk.root.child("data").delete("metadata")
         it.start()
 
