@@ -114,7 +114,12 @@ class Connection(asyncio.BufferedProtocol):
         if not self._opened(self):
             self._transport.abort()
             return
-        self._task = self._tasks.create_task(self._serve(), name=f"connection {peer}")
+        serving = self._serve()
+        try:
+            self._task = self._tasks.create_task(serving, name=f"connection {peer}")
+        except RuntimeError:  # the broker has failed, and takes down all it had begun: nothing can be begun any more
+            serving.close()
+            self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """The rest of the frame being received, or the buffer of all."""

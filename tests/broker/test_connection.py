@@ -240,3 +240,62 @@ async def test_a_refused_connection_is_closed(server: Server) -> None:
     with contextlib.suppress(ConnectionError):
         assert await reader.read() == b""
     writer.close()
+
+
+async def test_a_connection_to_a_broker_that_has_failed_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    """What has failed cancels all it began, and begins nothing more; the listener closes a moment later."""
+    loop = asyncio.get_running_loop()
+    made, closed = Server(), asyncio.Event()
+    buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+
+    async def fail() -> None:
+        raise RuntimeError("the disk")
+
+    async def linger() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await closed.wait()  # as a broker that is about to end does
+            raise
+
+    async def broker() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(linger())
+            listening = await loop.create_server(
+                lambda: Connection(
+                    made.answer,
+                    tasks=tasks,
+                    max_frame_bytes=MAX_FRAME_BYTES,
+                    receive_buffer=buffer,
+                    opened=made.opened,
+                    closed=made.closed.append,
+                ),
+                "127.0.0.1",
+                0,
+            )
+            listeners.append(listening)
+            host, port = listening.sockets[0].getsockname()
+            failing = tasks.create_task(fail())
+            askers.append(loop.create_task(_is_closed(host, port, failing, closed)))
+
+    askers: list[asyncio.Task[bool]] = []
+    listeners: list[asyncio.Server] = []
+    with pytest.raises(ExceptionGroup, match="unhandled errors"):
+        await broker()
+    assert await askers[0]
+    listeners[0].close()
+    assert len(made.closed) == 1
+    assert "Traceback" not in caplog.text
+
+
+async def _is_closed(host: str, port: int, failing: asyncio.Task[None], closed: asyncio.Event) -> bool:
+    await asyncio.wait([failing])
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        async with asyncio.timeout(BOUND_SECONDS):
+            with contextlib.suppress(ConnectionResetError):
+                return await reader.read(1) == b""
+            return True
+    finally:
+        writer.close()
+        closed.set()
