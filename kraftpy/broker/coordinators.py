@@ -10,6 +10,10 @@ An append is reported when it is committed (acks=all), and durable as far as the
 `kraftpy.flush.before.ack` hold here too. What did not commit within `offsets.commit.timeout.ms` is reported as failed,
 though it may be in the log; the coordinator is then loaded anew.
 
+Committed offsets are told once it is confirmed that nobody else has become coordinator meanwhile (`confirming`): one
+that is cut off would tell what its successor has long moved on from. As long as that cannot be confirmed they are not
+told, and the client asks again.
+
 Left out: transactional and share coordinators.
 """
 
@@ -52,6 +56,7 @@ from kraftpy.ports import Clock
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest
 from kraftpy.protocol.record_batch import encode_batch, iter_records, split_batches
 from kraftpy.types import Millis, Offset, TopicId
 
@@ -254,6 +259,11 @@ class Coordinators:
         shard = self._shards.get(partition)
         if shard is None:
             return refuse(message, context.api_version, ErrorCode.NOT_COORDINATOR)
+        if isinstance(message, OffsetFetchRequest):
+            if not await self._is_up_to_date(shard):
+                return refuse(message, context.api_version, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            if not self._is_current(shard):
+                return refuse(message, context.api_version, ErrorCode.NOT_COORDINATOR)
         request_id = next(self._request_ids)
         answer: asyncio.Future[GroupResponse] = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = answer
@@ -271,6 +281,14 @@ class Coordinators:
             return await answer
         finally:
             del self._waiting[request_id]
+
+    async def _is_up_to_date(self, shard: _Shard) -> bool:
+        """Whether nobody else can have taken commits before this was called. Not asked of one that is being loaded:
+        it answers with an error anyway."""
+        if shard.loading is not None and not shard.loading.done():
+            return True
+        deadline = asyncio.get_running_loop().time() + self._config.offsets_commit_timeout_ms / 1000
+        return await self._replicas.confirmations.confirm(shard.replica, shard.leadership, deadline)
 
     # --- the loop around the machine ---------------------------------------------------------
 

@@ -288,6 +288,10 @@ class Replica:
         """That session no longer fetches this partition."""
         self._news.pop(news, None)
 
+    def nudge_followers(self) -> None:
+        """Have those who fetch look at this partition, though nothing is new."""
+        self._tell_followers()
+
     def _tell_followers(self) -> None:
         for news in [news for news in self._news if news.is_over]:
             del self._news[news]

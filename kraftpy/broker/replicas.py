@@ -31,6 +31,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+from kraftpy.broker.confirming import Confirmations
 from kraftpy.broker.directories import LogDirectories
 from kraftpy.broker.disks import Disk, costs_the_directory, read_disks
 from kraftpy.broker.offline import Number, Offline, Wanted
@@ -127,6 +128,8 @@ class Replicas:
         """Where partitions that are not here yet shall be, by log directory."""
         self.moving_in: dict[TopicPartition, tuple[Disk, PartitionLog]] = {}
         """Copies about to take the place of logs in other directories: their checkpoints are written before."""
+        self.confirmations = Confirmations()
+        """Leaders that make sure that they still are."""
         self.changing = asyncio.Lock()
         """Held by what opens, closes, moves and deletes partitions."""
         self._checkpointing = asyncio.Lock()

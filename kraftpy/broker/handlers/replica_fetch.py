@@ -49,6 +49,7 @@ async def replica_fetch(broker: Broker, request: FetchRequest, context: RequestC
         )
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
+    broker.replicas.confirmations.asked(fetched.session)
     reading = _Reading(broker, request, fetched)
     try:
         await reading.read_or_wait()
@@ -56,6 +57,7 @@ async def replica_fetch(broker: Broker, request: FetchRequest, context: RequestC
         reading.end()
     if fetched.is_overtaken:
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    broker.replicas.confirmations.answered(fetched.session)
     answers = list(reading.answers.values())
     return respond(fetched, answers, name_leaders(broker, answers, context))
 
@@ -149,7 +151,7 @@ class _Reading:
             if answer.error_code != ErrorCode.NONE:
                 self._must_answer = True
                 self._news.put_back(key)  # to be told until it is well, or no longer asked
-            elif answer.diverging_epoch.epoch >= 0:
+            elif answer.diverging_epoch.epoch >= 0 or self._broker.replicas.confirmations.is_awaited(key):
                 self._must_answer = True
             elif partition.is_news(answer):
                 self._has_news = True

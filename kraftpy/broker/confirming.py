@@ -1,0 +1,101 @@
+"""Whether this broker still leads a partition, asked of its followers: for answers that must not be out of date.
+
+A leader that is cut off goes on believing in its leadership until it hears of another. What it knows may by then be
+older than what its successor has acknowledged. So before it answers from what it knows, it makes sure that at a moment
+after it was asked every replica that may be elected still followed it in this leader epoch.
+
+A follower says so with a Fetch that it sent after it had been given an answer that was sent after that moment: requests
+of a session come one after the other, and each stands for all partitions of the session. Who takes part in another
+epoch drops the partition from its session, or names the new epoch. A follower that waits for records is answered at
+once, with nothing, so that it asks again.
+
+Replicas that may be elected are those of the maximal ISR. Where the ISR is smaller than min.insync.replicas others may
+be (KIP-966), and nothing is confirmed.
+
+Left out: what metadata alone decides, as an unclean election.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from kraftpy.types import BrokerId
+
+if TYPE_CHECKING:
+    from kraftpy.broker.fetch_sessions import PartitionKey, Session
+    from kraftpy.broker.replica import Replica
+
+_LOOK_AGAIN_S: Final = 0.1
+
+
+class _Question:
+    """One that waits for followers."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.key: PartitionKey = replica.news_key
+        self.leader_epoch = replica.leader_epoch
+        self.confirmed: set[BrokerId] = set()
+        self.answered: set[int] = set()
+        """Sessions that were given an answer since."""
+        self.changed = asyncio.Event()
+
+
+class Confirmations:
+    """What waits to be confirmed, of all partitions."""
+
+    def __init__(self) -> None:
+        self._open: dict[_Question, None] = {}
+
+    def is_awaited(self, key: PartitionKey) -> bool:
+        """Whether a follower of that partition is to be answered at once."""
+        return any(question.key == key for question in self._open)
+
+    def asked(self, session: Session | None) -> None:
+        """A follower's request has come in, and its session has been moved on."""
+        if session is None:
+            return
+        for question in self._open:
+            partition = session.partitions.get(question.key)
+            if (
+                session.id in question.answered
+                and partition is not None
+                and partition.current_leader_epoch == question.leader_epoch
+            ):
+                question.confirmed.add(BrokerId(session.follower_id))
+                question.changed.set()
+
+    def answered(self, session: Session | None) -> None:
+        """A follower's request is answered now."""
+        if session is not None:
+            for question in self._open:
+                question.answered.add(session.id)
+
+    async def confirm(self, replica: Replica, leadership: int, deadline: float) -> bool:
+        """Whether this broker led the partition when it was called, still in this leadership; False at the deadline,
+        in the event loop's time, and where it leads no longer."""
+        leading = replica.leading
+        if leading is not None and replica.leadership == leadership and leading.state.replicas == (leading.broker_id,):
+            return True
+        loop = asyncio.get_running_loop()
+        question = _Question(replica)
+        self._open[question] = None
+        try:
+            while True:
+                leading = replica.leading
+                if leading is None or replica.leadership != leadership:
+                    return False
+                missing = leading.maximal_isr - question.confirmed - {leading.broker_id}
+                if not missing and not leading.is_under_min_isr:
+                    return True
+                if loop.time() >= deadline:
+                    return False
+                replica.nudge_followers()
+                question.changed.clear()
+                try:
+                    async with asyncio.timeout_at(min(deadline, loop.time() + _LOOK_AGAIN_S)):
+                        await question.changed.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            del self._open[question]

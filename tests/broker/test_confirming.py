@@ -1,0 +1,131 @@
+"""A leader that asks its followers whether it still leads: whose word counts, and which words do not."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kraftpy.broker.confirming import Confirmations
+
+KEY = ("", b"topic", 0)
+EPOCH = 5
+
+
+def _replica(*isr: int, replicas: tuple[int, ...] = (1, 2, 3), is_under_min_isr: bool = False) -> Any:
+    leading = SimpleNamespace(
+        broker_id=1,
+        state=SimpleNamespace(replicas=replicas),
+        maximal_isr=frozenset(isr),
+        is_under_min_isr=is_under_min_isr,
+    )
+    return SimpleNamespace(
+        news_key=KEY, leader_epoch=EPOCH, leadership=7, leading=leading, nudges=0, nudge_followers=lambda: None
+    )
+
+
+def _session(number: int, follower: int, epoch: int = EPOCH) -> Any:
+    return SimpleNamespace(
+        id=number, follower_id=follower, partitions={KEY: SimpleNamespace(current_leader_epoch=epoch)}
+    )
+
+
+async def _asks(confirmations: Confirmations, replica: Any, seconds: float = 30.0) -> asyncio.Task[bool]:
+    """A question that is open when this returns."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    task = asyncio.create_task(confirmations.confirm(replica, 7, deadline))
+    await asyncio.sleep(0)
+    return task
+
+
+def _again(confirmations: Confirmations, session: Any) -> None:
+    """The follower has an answer, and asks again."""
+    confirmations.answered(session)
+    confirmations.asked(session)
+
+
+async def test_it_leads_when_all_in_sync_say_so() -> None:
+    confirmations = Confirmations()
+    task = await _asks(confirmations, _replica(1, 2, 3))
+    assert confirmations.is_awaited(KEY)
+    assert not confirmations.is_awaited(("", b"topic", 1))
+    _again(confirmations, _session(10, 2))
+    await asyncio.sleep(0.01)
+    assert not task.done(), "one of two"
+    _again(confirmations, _session(11, 3))
+    assert await task
+    assert not confirmations.is_awaited(KEY)
+
+
+async def test_nobody_else_has_the_partition() -> None:
+    assert await Confirmations().confirm(_replica(1, replicas=(1,)), 7, 0.0)
+
+
+async def test_who_is_not_in_sync_is_not_asked() -> None:
+    confirmations = Confirmations()
+    task = await _asks(confirmations, _replica(1, 2))
+    _again(confirmations, _session(10, 2))
+    assert await task
+
+
+async def test_a_request_that_may_be_from_before_the_question_proves_nothing() -> None:
+    confirmations = Confirmations()
+    session = _session(10, 2)
+    confirmations.answered(session)
+    task = await _asks(confirmations, _replica(1, 2), seconds=0.2)
+    confirmations.asked(session)  # it may have been on its way
+    confirmations.asked(None)
+    confirmations.answered(None)
+    assert not await task
+
+
+async def test_an_answer_of_another_session_proves_nothing() -> None:
+    confirmations = Confirmations()
+    task = await _asks(confirmations, _replica(1, 2), seconds=0.2)
+    confirmations.answered(_session(10, 2))
+    confirmations.asked(_session(11, 2))
+    assert not await task
+
+
+@pytest.mark.parametrize("epoch", [EPOCH - 1, EPOCH + 1])
+async def test_who_follows_in_another_epoch_proves_nothing(epoch: int) -> None:
+    confirmations = Confirmations()
+    task = await _asks(confirmations, _replica(1, 2), seconds=0.2)
+    _again(confirmations, _session(10, 2, epoch))
+    assert not await task
+
+
+async def test_who_has_left_the_partition_proves_nothing() -> None:
+    confirmations = Confirmations()
+    task = await _asks(confirmations, _replica(1, 2), seconds=0.2)
+    session = _session(10, 2)
+    confirmations.answered(session)
+    session.partitions.clear()
+    confirmations.asked(session)
+    assert not await task
+
+
+async def test_too_few_in_sync_confirm_nothing() -> None:
+    confirmations = Confirmations()
+    task = await _asks(confirmations, _replica(1, is_under_min_isr=True), seconds=0.2)
+    assert not await task
+
+
+async def test_a_leadership_that_ends_is_not_confirmed() -> None:
+    confirmations = Confirmations()
+    replica = _replica(1, 2)
+    task = await _asks(confirmations, replica)
+    replica.leadership = 8
+    _again(confirmations, _session(10, 2))
+    assert not await task
+
+
+async def test_who_leaves_the_isr_meanwhile_is_waited_for_no_more() -> None:
+    confirmations = Confirmations()
+    replica = _replica(1, 2, 3)
+    task = await _asks(confirmations, replica)
+    _again(confirmations, _session(10, 2))
+    replica.leading.maximal_isr = frozenset((1, 2))
+    assert await task
