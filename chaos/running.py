@@ -17,7 +17,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -25,6 +25,8 @@ from chaos.nemesis import Kind
 
 if TYPE_CHECKING:
     from chaos.live import LiveWorld
+
+CALM_SECONDS: Final = 8.0
 
 
 def _namespaces(directory: Path, nodes: int, settings: Mapping[str, str]) -> LiveWorld:
@@ -53,12 +55,14 @@ def command_of(
     nodes: int,
     kinds: Sequence[str] = (),
     settings: Sequence[str] = (),
+    calm: float = CALM_SECONDS,
 ) -> str:
     """The line that repeats a run."""
     words = ["python", "-m", "chaos", "run", "--world", world, "--seed", str(seed)]
     words += [] if faults is None else ["--faults", str(faults)]
     words += [] if minutes is None else ["--minutes", f"{minutes:g}"]
     words += [] if nodes == 3 else ["--nodes", str(nodes)]
+    words += [] if calm == CALM_SECONDS else ["--calm", f"{calm:g}"]
     words += [word for kind in kinds for word in ("--kind", kind)]
     return shlex.join([*words, *(word for setting in settings for word in ("--setting", setting))])
 
@@ -71,6 +75,7 @@ def command_of(
 @click.option("--nodes", type=click.IntRange(min=1, max=250), default=3, show_default=True)
 @click.option("--kind", "kinds", multiple=True, type=click.Choice([str(kind) for kind in Kind]), help="Only these.")
 @click.option("--setting", "given", multiple=True, metavar="NAME=VALUE", help="Of every node. Repeatable.")
+@click.option("--calm", default=CALM_SECONDS, show_default=True, help="The longest pause between faults, in seconds.")
 @click.option("--rate", default=8.0, show_default=True, help="Calls of a client in a second, at most.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where history, page and logs go.")
 def run_command(
@@ -81,6 +86,7 @@ def run_command(
     nodes: int,
     kinds: tuple[str, ...],
     given: tuple[str, ...],
+    calm: float,
     rate: float,
     out: Path | None,
 ) -> None:
@@ -96,11 +102,12 @@ def run_command(
     settings = Settings(
         seed=seed,
         directory=directory,
-        command=command_of(world, seed, faults, minutes, nodes, kinds, given),
+        command=command_of(world, seed, faults, minutes, nodes, kinds, given, calm),
         faults=faults,
         minutes=minutes,
         kinds=tuple(map(Kind, kinds)) or tuple(Kind),
         calls_per_second=rate,
+        pause_ms=(round(calm * 375), round(calm * 1000)),
     )
     try:
         outcome = run(WORLDS[world](directory, nodes, own), settings)

@@ -267,6 +267,18 @@ def test_a_run_says_how_long_it_is_to_be() -> None:
     assert "NAME=VALUE" in done.output
 
 
+@pytest.mark.parametrize(("user", "told"), [(1000, "namespaces need root"), (0, "apt-get install iptables util-linux")])
+def test_a_machine_that_cannot_is_told_why_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, user: int, told: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr("shutil.which", lambda name: None if name in ("iptables", "nsenter") else f"/bin/{name}")
+    done = CliRunner().invoke(main, ["run", "--faults", "1", "--out", str(tmp_path)])
+    assert done.exit_code == 1
+    (line,) = [line for line in done.output.splitlines() if line.startswith("Error: ")]
+    assert told in line
+
+
 def test_the_line_that_repeats_a_run() -> None:
     assert command_of("namespaces", 3, 40, None, 3) == "python -m chaos run --world namespaces --seed 3 --faults 40"
     assert command_of("namespaces", 3, None, 2.5, 5, ("kill", "pause"), ("min.insync.replicas=1",)).endswith(
