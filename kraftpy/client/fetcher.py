@@ -430,6 +430,7 @@ class Fetcher:
     async def _check_at(self, node_id: int, readers: list[PartitionReader]) -> None:
         by_name = {reader.name: reader for reader in readers}
         seeks = {reader.name: reader.seeks for reader in readers}
+        asked = {reader.name: (reader.position, reader.leader_epoch) for reader in readers}
         epochs = {}
         for name in by_name:
             info = self._cluster.metadata.partition(name)
@@ -443,7 +444,7 @@ class Fetcher:
                         OffsetForLeaderPartition(
                             partition=index,
                             current_leader_epoch=epochs[TopicPartition(topic, index)],
-                            leader_epoch=by_name[TopicPartition(topic, index)].leader_epoch,
+                            leader_epoch=asked[TopicPartition(topic, index)][1],
                         )
                         for index in indexes
                     ],
@@ -465,7 +466,11 @@ class Fetcher:
                 if code in STALE_METADATA:
                     self._cluster.request_refresh()
                 elif code is ErrorCode.NONE and self._still(by_name[name], seeks):
-                    self._checked(by_name[name], epochs[name], part.leader_epoch, part.end_offset)
+                    reader = by_name[name]
+                    # Records that were fetched before may have been handed out meanwhile, of later epochs: the answer
+                    # says nothing of those, and is asked for again.
+                    if (reader.position, reader.leader_epoch) == asked[name]:
+                        self._checked(reader, epochs[name], part.leader_epoch, part.end_offset)
 
     def _checked(self, reader: PartitionReader, epoch: int, end_epoch: int, end_offset: int) -> None:
         reader.checked_epoch = epoch

@@ -1,0 +1,67 @@
+"""Whether a partition's log still has what was read of it: asked after each change of leader, and judged with care."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kraftpy.client.fetcher import Fetcher
+from kraftpy.client.reading import PartitionReader
+from kraftpy.types import TopicPartition
+
+NAME = TopicPartition("t", 0)
+
+
+class _Leader:
+    """Answers that the epoch asked about ends at 95; records are handed out while it is asked."""
+
+    def __init__(self, reader: PartitionReader, moves_to: tuple[int, int] | None) -> None:
+        self._reader = reader
+        self._moves_to = moves_to
+        self.asked: list[int] = []
+
+    async def request(self, key: object, request: Any) -> Any:
+        self.asked.append(request.topics[0].partitions[0].leader_epoch)
+        if self._moves_to is not None:
+            self._reader.position, self._reader.leader_epoch = self._moves_to
+        part = SimpleNamespace(partition=0, error_code=0, leader_epoch=0, end_offset=95)
+        return SimpleNamespace(topics=[SimpleNamespace(topic="t", partitions=[part])])
+
+
+async def _checked(position: int, moves_to: tuple[int, int] | None) -> PartitionReader:
+    async def connect(node_id: int) -> _Leader:
+        return leader
+
+    metadata = SimpleNamespace(partition=lambda name: SimpleNamespace(leader_epoch=3))
+    cluster: Any = SimpleNamespace(metadata=metadata, connect=connect, want=lambda topics: None)
+    options: Any = SimpleNamespace(isolation=0, reset=None)
+    fetcher = Fetcher(cluster, options, None, lambda: None)
+    fetcher.add([NAME])
+    reader = fetcher.readers[NAME]
+    reader.seek(position, 0)
+    leader = _Leader(reader, moves_to)
+    await fetcher._check_at(1, [reader])
+    assert leader.asked == [0]
+    return reader
+
+
+async def test_what_is_there_is_read_on() -> None:
+    reader = await _checked(95, None)
+    assert (reader.position, reader.checked_epoch) == (95, 3)
+
+
+async def test_what_is_gone_is_gone_back_behind(caplog: pytest.LogCaptureFixture) -> None:
+    reader = await _checked(96, None)
+    assert reader.position == 95
+    assert "was truncated" in caplog.text
+
+
+async def test_records_of_later_epochs_that_were_handed_out_meanwhile_are_no_truncation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reader = await _checked(90, (317, 2))
+    assert (reader.position, reader.leader_epoch) == (317, 2)
+    assert reader.checked_epoch < 3, "it is asked again, of where it stands now"
+    assert "was truncated" not in caplog.text
