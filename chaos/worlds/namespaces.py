@@ -263,6 +263,8 @@ class NamespacesWorld(Asking):
             "min.insync.replicas": str(min(2, len(self.nodes))),
             "offsets.topic.replication.factor": replicas,
             "offsets.topic.num.partitions": "4",
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.num.partitions": "4",
             "log.roll.ms": "30000",
             **self._settings,
         }

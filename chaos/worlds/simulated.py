@@ -253,6 +253,9 @@ class SimulatedCluster:
             "log.dirs": "/data",
             "offsets.topic.num.partitions": "4",
             "offsets.topic.replication.factor": str(copies),
+            "transaction.state.log.num.partitions": "4",
+            "transaction.state.log.replication.factor": str(copies),
+            "transaction.state.log.min.isr": str(min(2, copies)),
             "default.replication.factor": str(copies),
             "min.insync.replicas": str(min(2, copies)),
         }

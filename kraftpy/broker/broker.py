@@ -28,15 +28,17 @@ from kraftpy.broker.coordinators import Coordinators
 from kraftpy.broker.directories import DirectoryError, DirectoryFailed, LogDirectories
 from kraftpy.broker.fetch_sessions import FetchSessions
 from kraftpy.broker.fetching import Fetchers
-from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.isr import IsrProposals
 from kraftpy.broker.lifecycle import Lifecycle, RegistrationError
 from kraftpy.broker.log_moves import LogMoves
 from kraftpy.broker.maintenance import Maintenance
+from kraftpy.broker.markers import MarkerSender, MarkerWriter
 from kraftpy.broker.metadata import MetadataLog
+from kraftpy.broker.peers import Peers
 from kraftpy.broker.producer_ids import ProducerIds
 from kraftpy.broker.replicas import Replicas
 from kraftpy.broker.reporting import ReplicaReports
+from kraftpy.broker.transactions import TransactionCoordinators
 from kraftpy.config import BrokerConfig, Listener
 from kraftpy.log.layout import CorruptFile
 from kraftpy.metadata.codec import CodecError
@@ -109,10 +111,18 @@ class Broker:
         )
         self.coordinators = Coordinators(config, clock, tasks, self.metadata, self.replicas)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
+        self.peers = Peers(config, lambda: self.image)
+        self.marker_writer = MarkerWriter(self.replicas, self.coordinators, clock)
+        self.markers = MarkerSender(self.node_id, lambda: self.image, self.marker_writer, self.peers, tasks)
+        self.transactions = TransactionCoordinators(
+            config, clock, tasks, self.metadata, self.replicas, self.producer_ids, self.markers, self.peers
+        )
         self.fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots, lambda: self.random.randrange(1, 2**31)
         )
-        self.maintenance = Maintenance(config, clock, self.replicas, self.coordinators, lambda: self.connections)
+        self.maintenance = Maintenance(
+            config, clock, self.replicas, (self.coordinators, self.transactions), lambda: self.connections
+        )
         self.advertised: list[Listener] = []
         self.controller_address: list[Listener] = []
         """Where the other nodes reach this one, if it is a controller."""
@@ -186,6 +196,7 @@ class Broker:
             return
         self.fetchers.start()
         self.coordinators.reconcile()
+        self.transactions.reconcile()
         for task in self.maintenance.tasks():
             self._background.append(self.tasks.create_task(task, name="maintenance"))
         self.log_moves.resume()
@@ -211,6 +222,9 @@ class Broker:
         moves = [each for each in self._background if each.get_name() == _MOVES]
         await asyncio.gather(*moves, return_exceptions=True)  # one that is half done is not to meet a closed log
         self.coordinators.stop()
+        self.transactions.stop()
+        self.markers.stop()
+        self.peers.close()
         self.isr_proposals.stop()
         await self.fetchers.stop()
         is_clean = is_ready
@@ -305,8 +319,9 @@ class Broker:
             return
         logger.critical("log directory %s is offline: %s; so are its %d partitions", path, reason, len(partitions))
         for key in partitions:
-            if key.topic == CONSUMER_OFFSETS:
-                self.coordinators.follow_leadership(key.partition)
+            for shards in (self.coordinators, self.transactions):
+                if key.topic == shards.topic:
+                    shards.follow_leadership(key.partition)
         self.reports.wake()
 
     async def _give_up(self, path: str, reason: str) -> None:
@@ -326,9 +341,11 @@ class Broker:
         if records is None:
             await self.replicas.reconcile(self.image)
             self.coordinators.reconcile()
+            self.transactions.reconcile()
         else:
             await self.replicas.apply(records, self.image)
             self.coordinators.apply(records)
+            self.transactions.apply(records)
 
     # --- connections -------------------------------------------------------------------------
 

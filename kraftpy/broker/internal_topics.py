@@ -9,6 +9,8 @@ from kraftpy.config import BrokerConfig
 CONSUMER_OFFSETS = "__consumer_offsets"
 """Groups and their committed offsets; compacted."""
 
+TRANSACTION_STATE = "__transaction_state"
+"""Transactional ids and their transactions; compacted."""
 
 _SMALLEST_SEGMENT_BYTES = 1 << 20
 """What `segment.bytes` must be at least, where `offsets.topic.segment.bytes` may be less."""
@@ -25,14 +27,26 @@ class InternalTopic:
 
 def settings_of(name: str, config: BrokerConfig) -> InternalTopic | None:
     """What the topic of that name is created with; None for a topic of the users'."""
-    if name != CONSUMER_OFFSETS:
-        return None
-    return InternalTopic(
-        partitions=config.offsets_topic_num_partitions,
-        replication_factor=config.offsets_topic_replication_factor,
-        configs=(
-            ("cleanup.policy", "compact"),
-            ("compression.type", "producer"),
-            ("segment.bytes", str(max(_SMALLEST_SEGMENT_BYTES, config.offsets_topic_segment_bytes))),
-        ),
-    )
+    if name == CONSUMER_OFFSETS:
+        return InternalTopic(
+            partitions=config.offsets_topic_num_partitions,
+            replication_factor=config.offsets_topic_replication_factor,
+            configs=(
+                ("cleanup.policy", "compact"),
+                ("compression.type", "producer"),
+                ("segment.bytes", str(max(_SMALLEST_SEGMENT_BYTES, config.offsets_topic_segment_bytes))),
+            ),
+        )
+    if name == TRANSACTION_STATE:
+        return InternalTopic(
+            partitions=config.transaction_state_log_num_partitions,
+            replication_factor=config.transaction_state_log_replication_factor,
+            configs=(
+                ("cleanup.policy", "compact"),
+                ("compression.type", "uncompressed"),
+                ("min.insync.replicas", str(config.transaction_state_log_min_isr)),
+                ("segment.bytes", str(max(_SMALLEST_SEGMENT_BYTES, config.transaction_state_log_segment_bytes))),
+                ("unclean.leader.election.enable", "false"),
+            ),
+        )
+    return None

@@ -12,9 +12,8 @@ from typing import Any
 
 from kraftpy.broker.cleaner import Cleaner
 from kraftpy.broker.connection import Connection
-from kraftpy.broker.coordinators import Coordinators
-from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.replicas import Replicas
+from kraftpy.broker.shards import Shards
 from kraftpy.config import BrokerConfig
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import KafkaError
@@ -36,7 +35,7 @@ class Maintenance:
         config: BrokerConfig,
         clock: Clock,
         replicas: Replicas,
-        coordinators: Coordinators,
+        coordinators: Sequence[Shards[Any]],
         connections: Callable[[], Sequence[Connection]],
     ) -> None:
         self._config = config
@@ -107,8 +106,9 @@ class Maintenance:
 
     async def _bring_online(self) -> None:
         for topic, partition in await self._replicas.retry_offline():
-            if topic == CONSUMER_OFFSETS:
-                self._coordinators.follow_leadership(partition)
+            for shards in self._coordinators:
+                if topic == shards.topic:
+                    shards.follow_leadership(partition)
 
     async def checkpoints(self) -> None:
         """Write down how far each log is durable, so that a start after a crash scans no more than it must."""

@@ -203,6 +203,23 @@ class BrokerConfig:
     offsets_topic_segment_bytes: int = _default("offsets.topic.segment.bytes")
     offsets_topic_compression_codec: int = _default("offsets.topic.compression.codec")
 
+    # Transactions
+    add_partitions_to_txn_retry_backoff_max_ms: int = _default("add.partitions.to.txn.retry.backoff.max.ms")
+    add_partitions_to_txn_retry_backoff_ms: int = _default("add.partitions.to.txn.retry.backoff.ms")
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _default(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+    )
+    transaction_partition_verification_enable: bool = _default("transaction.partition.verification.enable")
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = _default(
+        "transaction.remove.expired.transaction.cleanup.interval.ms"
+    )
+    transaction_max_timeout_ms: int = _default("transaction.max.timeout.ms")
+    transactional_id_expiration_ms: int = _default("transactional.id.expiration.ms")
+    transaction_state_log_num_partitions: int = _default("transaction.state.log.num.partitions")
+    transaction_state_log_replication_factor: int = _default("transaction.state.log.replication.factor")
+    transaction_state_log_min_isr: int = _default("transaction.state.log.min.isr")
+    transaction_state_log_segment_bytes: int = _default("transaction.state.log.segment.bytes")
+
     # Idempotent producers
     producer_id_expiration_ms: int = _default("producer.id.expiration.ms")
     producer_id_expiration_check_interval_ms: int = _default("producer.id.expiration.check.interval.ms")
@@ -353,4 +370,7 @@ def _resolve_quorum(values: dict[str, Any], value: Callable[[str], Any]) -> None
         names = [listener.name for listener in values["listeners"] if listener.name not in controllers]
         if len(names) > 1 and "PLAINTEXT" not in names:
             raise ConfigError(f"inter.broker.listener.name has to say which of {', '.join(names)} brokers use")
-    values.setdefault("offsets.topic.replication.factor", 3)  # Kafka's own default, which one node alone cannot have
+    # Kafka's own defaults, which one node alone cannot have
+    values.setdefault("offsets.topic.replication.factor", 3)
+    values.setdefault("transaction.state.log.replication.factor", 3)
+    values.setdefault("transaction.state.log.min.isr", 2)

@@ -508,32 +508,10 @@ share.coordinator.write.timeout.ms               int      5000 1..
     Longest a write of share state waits to be durable.
 
 # Transactions
-add.partitions.to.txn.retry.backoff.max.ms       int      100 0..
-    Longest the server itself tries to add partitions to a transaction.
-add.partitions.to.txn.retry.backoff.ms           int      20 1..
-    Pause between those tries.
-transaction.abort.timed.out.transaction.cleanup.interval.ms int      10000 1..
-    Pause between looks for transactions that timed out.
-transaction.partition.verification.enable        boolean  true
-    Check that a partition was added to its transaction.
-transaction.remove.expired.transaction.cleanup.interval.ms int      3600000 1..
-    Pause between looks for expired transactional ids.
 transaction.state.log.load.buffer.size           int      5242880 1..
     Bytes read at a time when transactions are loaded.
 transaction.two.phase.commit.enable              boolean  false
     Let clients hold a transaction open without a timeout.
-transaction.max.timeout.ms                       int      900000 1..
-    Longest transaction timeout a producer may ask for.
-transactional.id.expiration.ms                   int      604800000 1..
-    How long an unused transactional id is kept.
-transaction.state.log.num.partitions             int      50 1..
-    Partitions of __transaction_state.
-transaction.state.log.replication.factor         short    3 1..
-    Replicas of __transaction_state.
-transaction.state.log.min.isr                    int      2 1..
-    Replicas that must have a record of __transaction_state.
-transaction.state.log.segment.bytes              int      104857600 1..
-    Segment size of __transaction_state.
 """
 
 OTHER_PREFIXES = ("listener.name.", "rlmm.config.", "rsm.config.")

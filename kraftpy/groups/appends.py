@@ -16,6 +16,7 @@ from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHear
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsResponse
 from kraftpy.protocol.messages.offset_commit import OffsetCommitResponse
 from kraftpy.protocol.messages.offset_delete import OffsetDeleteResponse
+from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
 from kraftpy.types import TopicPartition
 
 
@@ -53,6 +54,18 @@ class StoreOffsets:
     request_id: int
     partitions: tuple[TopicPartition, ...]
     response: OffsetCommitResponse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreTransactionalOffsets:
+    """Offsets committed in a transaction of this producer, and the answer that says so."""
+
+    group_id: str
+    request_id: int
+    partitions: tuple[TopicPartition, ...]
+    response: TxnOffsetCommitResponse
+    producer_id: int
+    producer_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +107,7 @@ Purpose = (
     | StoreStaticMember
     | StoreEmpty
     | StoreOffsets
+    | StoreTransactionalOffsets
     | DeleteOffsets
     | ExpireOffsets
     | DeleteGroupRecords
@@ -136,6 +150,13 @@ class Appends:
         token = self._next_token
         self._next_token += 1
         self._queue.append(InFlight(token=token, records=records, purpose=purpose))
+        if isinstance(purpose, StoreTransactionalOffsets):
+            return Append(
+                records=records,
+                token=token,
+                producer_id=purpose.producer_id,
+                producer_epoch=purpose.producer_epoch,
+            )
         return Append(records=records, token=token)
 
     def reported(self, token: int, error_code: ErrorCode) -> None:

@@ -27,11 +27,12 @@ protocol: KIP-848, KIP-1101.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
-from kraftpy.groups import consumer_queries, offsets, queries
+from kraftpy.groups import consumer_queries, offsets, queries, transactional
 from kraftpy.groups.appends import (
     Appends,
     DeleteGroupRecords,
@@ -43,6 +44,7 @@ from kraftpy.groups.appends import (
     StoreEmpty,
     StoreOffsets,
     StoreStaticMember,
+    StoreTransactionalOffsets,
     group_error,
     group_ids,
     offset_error,
@@ -55,7 +57,7 @@ from kraftpy.groups.consumer_records import read_key as read_consumer_key
 from kraftpy.groups.consumer_records import read_value as read_consumer_value
 from kraftpy.groups.consumer_turns import CONSUMER_SESSION, REVOCATION, ConsumerTurns
 from kraftpy.groups.deadlines import Deadlines, Key
-from kraftpy.groups.events import Appended, Effect, Event, Reply, Request, Tick, TopicsDeleted
+from kraftpy.groups.events import Appended, Effect, Event, Reply, Request, Tick, TopicsDeleted, TransactionEnded
 from kraftpy.groups.group import Group, State
 from kraftpy.groups.membership import Membership
 from kraftpy.groups.rebalance import JOIN, SESSION, SYNC, Rebalance, join_error
@@ -70,6 +72,7 @@ from kraftpy.groups.records import (
     read_offset,
 )
 from kraftpy.groups.routing import refuse, while_loading
+from kraftpy.groups.transactional import PendingOffsets, settle
 from kraftpy.groups.turn import Turn
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, ProtocolError
@@ -85,6 +88,7 @@ from kraftpy.protocol.messages.offset_commit import OffsetCommitRequest
 from kraftpy.protocol.messages.offset_delete import OffsetDeleteRequest
 from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from kraftpy.types import Millis, TopicPartition
 
 EXPIRY = "expiry"
@@ -107,6 +111,7 @@ class GroupCoordinator:
         self._membership = Membership(self._rebalance, new_id)
         self._consumers = ConsumerTurns(config, self._deadlines, topics or NoTopics(), new_id, self._request)
         self._loaded = False
+        self._pending_offsets = PendingOffsets()
         self._topics_deleted_early: set[str] = set()  # while loading: their offsets may still be about to be replayed
 
     # ---- loading and unloading
@@ -129,7 +134,27 @@ class GroupCoordinator:
         except ProtocolError as error:
             raise ProtocolError(f"the record at offset {offset}: {error}") from error
 
+    def replay_pending(self, producer_id: int, key: Buffer | None, value: Buffer | None) -> None:
+        """The same, for a record that is part of this producer's transaction. Raises ProtocolError."""
+        named = None if key is None else read_key(key)
+        if isinstance(named, OffsetCommitKey) and value is not None:
+            group = self._group(named.group_id)
+            self._pending_offsets.add(producer_id, group, named.topic_partition, read_offset(value))
+
+    def replay_end(self, producer_id: int, *, is_commit: bool) -> None:
+        """The producer's transaction has ended: what it committed becomes so, or is forgotten."""
+        for (group_id, partition), (place, value) in self._pending_offsets.take(producer_id).items():
+            group = self.groups[group_id]
+            settle(group, [partition])
+            if is_commit:
+                group.offsets[partition] = value
+                self._pending_offsets.superseded(group, partition, by=place)
+            self._forget_if_vacant(group_id)
+
     def _replay_offset(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+        group = self.groups.get(key.group_id)
+        if group is not None:
+            self._pending_offsets.superseded(group, key.topic_partition)
         if value is not None:
             self._group(key.group_id).offsets[key.topic_partition] = value
         elif key.group_id in self.groups:
@@ -195,11 +220,14 @@ class GroupCoordinator:
         for purpose in self._appends.purposes():
             match purpose:
                 case StoreConsumerGroup():
-                    failed = heartbeat_error(moved)
-                    effects += [Reply(request_id=each, response=failed) for each, _ in purpose.answers]
+                    told = heartbeat_error(moved)
+                    effects += [Reply(request_id=each, response=told) for each, _ in purpose.answers]
                 case StoreOffsets():
                     response = offsets.failed_commit(purpose.response, moved)
                     effects.append(Reply(request_id=purpose.request_id, response=response))
+                case StoreTransactionalOffsets():
+                    failed = transactional.failed(purpose.response, moved)
+                    effects.append(Reply(request_id=purpose.request_id, response=failed))
                 case DeleteOffsets():
                     effects.append(Reply(request_id=purpose.request_id, response=offsets.failed_delete(moved)))
                 case DeleteGroupRecords(request_id=int(request_id), response=DeleteGroupsResponse() as prepared):
@@ -227,13 +255,19 @@ class GroupCoordinator:
                     in_flight, error_code = done
                     if error_code is ErrorCode.NONE:
                         for key, value in in_flight.records:
-                            self.replay(key, value)
+                            match in_flight.purpose:
+                                case StoreTransactionalOffsets(producer_id=producer_id):
+                                    self.replay_pending(producer_id, key, value)
+                                case _:
+                                    self.replay(key, value)
                     self._appended(in_flight.purpose, error_code, turn)
             case TopicsDeleted():
                 if self._loaded:
                     self._delete_topics(frozenset(event.topics), turn)
                 else:
                     self._topics_deleted_early.update(event.topics)
+            case TransactionEnded():
+                self.replay_end(event.producer_id, is_commit=event.is_commit)
             case Tick():
                 pass
             case _:
@@ -241,6 +275,11 @@ class GroupCoordinator:
         while (due := self._deadlines.pop_due(now)) is not None:
             self._due(due, turn)
         return turn.effects
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether all of the partition was replayed."""
+        return self._loaded
 
     def _turn(self, now: Millis, timestamp: Millis | None) -> Turn:
         return Turn(now, now if timestamp is None else timestamp, self._appends, self.groups)
@@ -275,8 +314,13 @@ class GroupCoordinator:
                 self._forget_if_vacant(message.group_id)
             case OffsetCommitRequest():
                 self._commit(event, message, turn)
+            case TxnOffsetCommitRequest():
+                self._commit_in_transaction(event, message, turn)
             case OffsetFetchRequest():
-                turn.reply(event.request_id, offsets.fetch(message, event.api_version, self.groups))
+                fetched = offsets.fetch(message, event.api_version, self.groups)
+                if message.require_stable:
+                    transactional.only_stable(message, fetched, self.groups)
+                turn.reply(event.request_id, fetched)
             case OffsetDeleteRequest():
                 offsets.delete(event, message, self.groups.get(message.group_id), turn)
             case DescribeGroupsRequest():
@@ -319,6 +363,18 @@ class GroupCoordinator:
         if member is not None:
             self._rebalance.touch(group, member, turn)
         offsets.commit(event, message, group, self.config, turn)
+        self._forget_if_vacant(message.group_id)
+
+    def _commit_in_transaction(self, event: Request, message: TxnOffsetCommitRequest, turn: Turn) -> None:
+        error = transactional.check(message, self.groups.get(message.group_id))
+        if error is not ErrorCode.NONE:
+            turn.reply(event.request_id, transactional.refuse(message, error))
+            return
+        group = self._group(message.group_id)
+        member = group.members.get(message.member_id)
+        if member is not None:
+            self._rebalance.touch(group, member, turn)
+        transactional.commit(event, message, group, self.config, turn)
         self._forget_if_vacant(message.group_id)
 
     def _delete_groups(self, event: Request, message: DeleteGroupsRequest, turn: Turn) -> None:
@@ -393,6 +449,12 @@ class GroupCoordinator:
                 if error_code is not ErrorCode.NONE:
                     response = offsets.failed_commit(response, offset_error(error_code))
                 turn.reply(purpose.request_id, response)
+            case StoreTransactionalOffsets():
+                settle(self.groups[purpose.group_id], purpose.partitions)
+                answer = purpose.response
+                if error_code is not ErrorCode.NONE:
+                    answer = transactional.failed(answer, offset_error(error_code))
+                turn.reply(purpose.request_id, answer)
             case DeleteOffsets():
                 failed = error_code is not ErrorCode.NONE
                 deletion = offsets.failed_delete(group_error(error_code)) if failed else purpose.response
@@ -450,7 +512,7 @@ class GroupCoordinator:
                 continue
             partitions = offsets.expired(group, self.config, turn.timestamp)
             ends = group.is_empty and not group.pending_members
-            if ends and len(partitions) == len(group.offsets):
+            if ends and len(partitions) == len(group.offsets) and not group.unstable:
                 self._bury([group], turn)
             elif partitions:
                 offsets.expire(group, partitions, turn)
@@ -469,6 +531,15 @@ class GroupCoordinator:
             if group.persisted is not None or group.consumer is not None or group.offsets
         }
 
+    def _unstable(self, group_id: str) -> Counter[TopicPartition]:
+        counts: Counter[TopicPartition] = Counter()
+        for purpose in self._appends.purposes():
+            if isinstance(purpose, StoreTransactionalOffsets) and purpose.group_id == group_id:
+                counts.update(purpose.partitions)
+        for partition in {*self.groups[group_id].unstable, *counts}:
+            counts[partition] += self._pending_offsets.count(group_id, partition)
+        return counts
+
     def validate(self) -> None:
         """Assert the invariants. For tests and simulations, between steps, once loaded."""
         expected = {EXPIRY_KEY}
@@ -477,6 +548,7 @@ class GroupCoordinator:
             group.validate()
             assert not group.vacant, group
             assert group.records_in_flight == in_flight.count(group_id), group
+            assert group.unstable == self._unstable(group_id), group
             expected |= {Key(group_id, SESSION, m) for m in (*group.members, *group.pending_members)}
             expected |= self._consumers.expected_deadlines(group)
             if group.state is State.PREPARING_REBALANCE:

@@ -32,6 +32,7 @@ from kraftpy.protocol.messages.offset_commit import OffsetCommitRequest, OffsetC
 from kraftpy.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 GroupRequest = (
     JoinGroupRequest
@@ -39,6 +40,7 @@ GroupRequest = (
     | HeartbeatRequest
     | LeaveGroupRequest
     | OffsetCommitRequest
+    | TxnOffsetCommitRequest
     | OffsetFetchRequest
     | OffsetDeleteRequest
     | DescribeGroupsRequest
@@ -53,6 +55,7 @@ GroupResponse = (
     | HeartbeatResponse
     | LeaveGroupResponse
     | OffsetCommitResponse
+    | TxnOffsetCommitResponse
     | OffsetFetchResponse
     | OffsetDeleteResponse
     | DescribeGroupsResponse
@@ -90,11 +93,19 @@ class TopicsDeleted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionEnded:
+    """The marker of this producer's transaction is durable in the partition, behind all that it committed in it."""
+
+    producer_id: int
+    is_commit: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed, at least to `next_deadline`."""
 
 
-Event = Request | Appended | TopicsDeleted | Tick
+Event = Request | Appended | TopicsDeleted | TransactionEnded | Tick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +118,15 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """Write these records to this coordinator's partition as one batch, acks=all; then report `Appended(token)`."""
+    """Write these records to this coordinator's partition as one batch, acks=all; then report `Appended(token)`.
+
+    With a producer id the batch is part of that producer's transaction.
+    """
 
     records: tuple[Record, ...]
     token: int
+    producer_id: int = -1
+    producer_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

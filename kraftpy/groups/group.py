@@ -106,6 +106,7 @@ class Group:
     assignment_in_flight: bool = False  # this generation's assignment is on the way to the log
     records_in_flight: int = 0  # appends that concern this group and are not answered
     offsets_in_flight: Counter[TopicPartition] = field(default_factory=Counter)
+    unstable: Counter[TopicPartition] = field(default_factory=Counter)  # committed in transactions that are open
 
     consumer: ConsumerGroup | None = None  # a group of the consumer protocol (KIP-848), whose classic half is empty
     is_changing: bool = False  # records of the consumer protocol are on the way to the log
@@ -127,7 +128,7 @@ class Group:
             and self.persisted is None
             and self.consumer is None
             and not self.waiting
-            and not (self.offsets or self.pending_members or self.records_in_flight)
+            and not (self.offsets or self.unstable or self.pending_members or self.records_in_flight)
         )
 
     @property

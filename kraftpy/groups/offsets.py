@@ -3,9 +3,9 @@
 A commit is checked against the group, appended, and answered when it is durable; only then can a fetch see it. Commits
 in flight are counted, so that deleting or expiring never overlooks one (its tombstone must come after it in the log).
 
-Left out: transactional commits (TxnOffsetCommit), so `require_stable` in OffsetFetch finds every offset stable; topic
-ids of v10, which the shell turns into names before and back after (`topic_id` of a request's topic is copied to
-its answer); whether the topic exists, which the shell knows.
+Left out: commits in transactions, which are `transactional`; topic ids of v10, which the shell turns into names before
+and back after (`topic_id` of a request's topic is copied to its answer); whether the topic exists, which the shell
+knows.
 
 Read: KIP-211 (expiry), KIP-320 (leader epochs), KIP-447 (require_stable), KIP-496 (OffsetDelete), KIP-709 (batches).
 """
@@ -258,9 +258,14 @@ def _tombstone(group: Group, partition: TopicPartition) -> Record:
     return offset_record(key, None)
 
 
+def is_known(group: Group, partition: TopicPartition) -> bool:
+    """Whether there is an offset, is about to be, or may be when a transaction ends."""
+    return partition in group.offsets or partition in group.offsets_in_flight or partition in group.unstable
+
+
 def tombstones(group: Group, topics: frozenset[str] | None = None) -> list[Record]:
     """Tombstones of all its offsets, or of those of some topics, with those still on the way to the log."""
-    known = sorted(group.offsets.keys() | group.offsets_in_flight.keys())
+    known = sorted(group.offsets.keys() | group.offsets_in_flight.keys() | group.unstable.keys())
     return [_tombstone(group, each) for each in known if topics is None or each.topic in topics]
 
 
@@ -278,7 +283,7 @@ def delete(event: Request, message: OffsetDeleteRequest, group: Group | None, tu
         partitions = []
         for each in topic.partitions:
             partition = TopicPartition(topic.name, each.partition_index)
-            if not subscribed and (partition in group.offsets or partition in group.offsets_in_flight):
+            if not subscribed and is_known(group, partition):
                 records.append(_tombstone(group, partition))
             partitions.append(OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=error))
         topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
@@ -329,7 +334,9 @@ def expired(group: Group, config: GroupConfig, timestamp: Millis) -> list[TopicP
     return sorted(
         partition
         for partition, value in group.offsets.items()
-        if is_expired(value) and not (reads and group.subscribes_to(partition.topic))
+        if is_expired(value)
+        and partition not in group.unstable
+        and not (reads and group.subscribes_to(partition.topic))
     )
 
 

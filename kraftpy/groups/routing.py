@@ -12,6 +12,7 @@ from typing import assert_never
 from kraftpy.groups.events import GroupRequest, GroupResponse
 from kraftpy.groups.offsets import FIRST_FETCH_WITH_GROUPS, refuse_commit
 from kraftpy.groups.rebalance import join_error
+from kraftpy.groups.transactional import refuse as refuse_in_transaction
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -46,6 +47,7 @@ from kraftpy.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
 )
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 FIRST_FETCH_WITH_ERROR = 2
 
@@ -167,6 +169,8 @@ def refuse(message: GroupRequest, api_version: int, error_code: ErrorCode) -> Gr
             return LeaveGroupResponse(error_code=error_code)
         case OffsetCommitRequest():
             return refuse_commit(message, error_code)
+        case TxnOffsetCommitRequest():
+            return refuse_in_transaction(message, error_code)
         case OffsetFetchRequest():
             return _refuse_fetch(message, api_version, error_code)
         case OffsetDeleteRequest():

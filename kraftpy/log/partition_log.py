@@ -223,7 +223,7 @@ class PartitionLog:
                 ErrorCode.RECORD_LIST_TOO_LARGE, f"a batch of {len(batch)} bytes; segments hold {config.segment_bytes}"
             )
         is_marker = header.is_control and origin is Origin.COORDINATOR
-        if not is_marker:
+        if origin is Origin.CLIENT or header.producer_id < 0:  # a coordinator's own have no sequence numbers
             validate_batch(header, batch)
         elif not check_crc(batch):
             raise CorruptBatch("the CRC does not match")
@@ -237,7 +237,9 @@ class PartitionLog:
             if is_marker:
                 marker = decode_control_record(next(iter_records(batch, header)))
                 self.producers.check_marker(header, marker)
-            elif origin is Origin.CLIENT and (duplicate := self.producers.check(header)) is not None:
+            elif origin is Origin.COORDINATOR:
+                self.producers.check_epoch(header)
+            elif (duplicate := self.producers.check(header)) is not None:
                 return self._result(
                     duplicate.base_offset,
                     duplicate.last_offset,

@@ -17,7 +17,8 @@ remembers one batch per producer, this one all five), with a checksum. Aborted r
 Invariants: open transactions are in the order of their first offsets; `last_stable_offset` never falls while the high
 watermark does not.
 
-Left out: verification of a transactional write with its coordinator (KIP-890).
+A write that opens a transaction is verified with its coordinator first (KIP-890): the broker asks, and what is
+remembered here meanwhile tells it whether a marker came in between.
 """
 
 from __future__ import annotations
@@ -82,6 +83,18 @@ class ProducerDescription(NamedTuple):
     current_txn_start_offset: int
 
 
+class Verification:
+    """A transactional write that is to open a transaction here, and whose coordinator is being asked (KIP-890).
+
+    It is no longer current when a marker came meanwhile: the answer is of a transaction that is over.
+    """
+
+    __slots__ = ("producer_epoch",)
+
+    def __init__(self, producer_epoch: int) -> None:
+        self.producer_epoch = producer_epoch
+
+
 class _Producer:
     __slots__ = ("batches", "coordinator_epoch", "epoch", "first_open_offset", "proven", "written_at")
 
@@ -101,13 +114,14 @@ class _Producer:
 class ProducerStates:
     """The producers of one partition."""
 
-    __slots__ = ("_aborted", "_ended", "_open", "_producers")
+    __slots__ = ("_aborted", "_ended", "_open", "_producers", "_verifications")
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
         self._open: dict[int, int] = {}  # first offset -> producer id, in offset order
         self._ended: list[EndedTransaction] = []  # whose marker may still be above the high watermark
         self._aborted: list[EndedTransaction] = []  # by last offset
+        self._verifications: dict[int, Verification] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -146,6 +160,15 @@ class ProducerStates:
                 f"producer {header.producer_id} has a transaction open and writes outside it",
             )
         return None
+
+    def check_epoch(self, header: BatchHeader) -> None:
+        """That the producer of a coordinator's batch is not fenced. Raises KafkaError (INVALID_PRODUCER_EPOCH)."""
+        producer = self._producers.get(header.producer_id)
+        if producer is not None and header.producer_epoch < producer.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {producer.epoch}, the batch {header.producer_epoch}",
+            )
 
     @staticmethod
     def _check_sequence(producer: _Producer, header: BatchHeader) -> None:
@@ -193,8 +216,42 @@ class ProducerStates:
         if header.is_transactional and producer.first_open_offset < 0:
             producer.first_open_offset = header.base_offset
             self._open[header.base_offset] = header.producer_id
+            self._verifications.pop(header.producer_id, None)
 
     # --- transactions ---
+
+    def verification(self, producer_id: int, producer_epoch: int) -> Verification | None:
+        """What has to be verified before this producer may write in a transaction; None where it has one open."""
+        producer = self._producers.get(producer_id)
+        if producer is not None and producer.first_open_offset >= 0 and producer.epoch == producer_epoch:
+            return None
+        current = self._verifications.get(producer_id)
+        if current is None or current.producer_epoch != producer_epoch:
+            current = self._verifications[producer_id] = Verification(producer_epoch)
+        return current
+
+    def check_verified(self, producer_id: int, producer_epoch: int, verification: Verification | None) -> None:
+        """That this producer may write in a transaction now. Raises KafkaError (INVALID_TXN_STATE)."""
+        needed = self.verification(producer_id, producer_epoch)
+        if needed is not None and needed is not verification:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has no transaction here that is known to go on"
+            )
+
+    def check_raised_epoch(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the marker of a transaction whose end raised the epoch is here already (KIP-1228).
+
+        Raises KafkaError (INVALID_PRODUCER_EPOCH) for one that comes late: the producer has gone on since.
+        """
+        producer = self._producers.get(producer_id)
+        if producer is None or producer_epoch > producer.epoch:
+            return False
+        if producer_epoch == producer.epoch and producer.first_open_offset < 0:
+            return True
+        raise KafkaError(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"producer {producer_id} has epoch {producer.epoch} by now, the marker {producer_epoch}",
+        )
 
     def check_marker(self, header: BatchHeader, marker: ControlRecord) -> None:
         """Refuse a marker of a fenced producer or coordinator.
@@ -227,6 +284,7 @@ class ProducerStates:
             producer.batches.clear()
             producer.proven = False
         producer.written_at = now
+        self._verifications.pop(header.producer_id, None)
         producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
         first_offset = producer.first_open_offset
         if first_offset < 0:

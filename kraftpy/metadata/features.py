@@ -38,7 +38,7 @@ SUPPORTED: dict[str, tuple[int, int]] = {
     METADATA_VERSION: (LATEST_METADATA_VERSION, LATEST_METADATA_VERSION),
     "share.version": (0, 0),  # 1 asks for KIP-932
     "streams.version": (0, 0),  # 1 asks for KIP-1071
-    "transaction.version": (0, 0),  # 1 and 2 ask for transactions (KIP-890)
+    "transaction.version": (0, 2),  # 2: the epoch rises with every transaction (KIP-890)
 }
 """The lowest and the highest level of each feature that this version can run at."""
 

@@ -244,7 +244,7 @@ async def test_features_are_told_with_the_versions() -> None:
     assert supported[ELR] == (0, 1)
     assert finalized.keys() <= supported.keys()
     assert all(first <= finalized.get(name, 0) <= last for name, (first, last) in supported.items())
-    assert "transaction.version" not in supported  # nobody may think that there are transactions
+    assert supported["transaction.version"] == (0, 2)
     older = (await features(made, 3))[1]
     assert older == {name: levels for name, levels in supported.items() if levels[0] > 0}
     made.topic("t", (1,))

@@ -238,14 +238,14 @@ def test_message_sets_in_newer_requests_get_the_proper_error(
             assert produce(connection, topic, records, version)[0] == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
-def test_a_transaction_cannot_be_begun_by_a_batch(kraftpy_server: EmbeddedBroker) -> None:
-    """Nobody could end it, and readers of committed records would wait before it for ever."""
+def test_a_transaction_cannot_be_begun_by_a_batch_alone(kraftpy_server: EmbeddedBroker) -> None:
+    """Without a transactional id nobody could end it, and readers of committed records would wait for ever."""
     topic = f"transactional-{time.time_ns()}"
     record = (1_700_000_000_000, None, b"v", ())
     begun = encode_batch([record], is_transactional=True, producer_id=5, producer_epoch=0, base_sequence=0)
     with connect(kraftpy_server.bootstrap) as connection:
         create_topic(connection, topic)
-        assert produce(connection, topic, begun)[0] == ErrorCode.INVALID_TXN_STATE
+        assert produce(connection, topic, begun)[0] == ErrorCode.INVALID_RECORD
         assert produce(connection, topic, encode_batch([record], is_control=True))[0] == ErrorCode.INVALID_RECORD
         assert produce(connection, topic, encode_batch([record])) == (ErrorCode.NONE, 0)
         answered = fetch(connection, topic, 0)

@@ -11,7 +11,9 @@ Commands (group `g` unless `group=`; `v=` picks the API version; `now=` moves th
     heartbeat member= generation= [instance=]
     leave member= | leave MEMBER MEMBER@INSTANCE @INSTANCE ...
     commit [member=] [generation=] [instance=] [retention=] [TOPIC:PARTITION=OFFSET[/METADATA] ...]
-    fetch [member= epoch=] [TOPIC:PARTITION ...]  nothing: all topics
+    txn-commit PRODUCER [member=] [generation=] [instance=] [TOPIC:PARTITION=OFFSET ...]
+    ended PRODUCER commit|abort                 its transaction's marker is in the log
+    fetch [member= epoch=] [TOPIC:PARTITION ...] [stable]   nothing: all topics
     delete-offsets TOPIC:PARTITION ...
     topics-deleted TOPIC ...
     topics NAME=PARTITIONS ...                  the topics of the cluster, from now on
@@ -87,6 +89,12 @@ from kraftpy.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from kraftpy.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
 from kraftpy.types import Millis
 
 REWRITE = "KRAFTPY_REWRITE_SCRIPTS"
@@ -214,7 +222,7 @@ def show_describe(r: DescribeGroupsResponse) -> str:
     return "\n".join(lines)
 
 
-def show_by_partition(name: str, r: OffsetCommitResponse | OffsetDeleteResponse) -> str:
+def show_by_partition(name: str, r: OffsetCommitResponse | OffsetDeleteResponse | TxnOffsetCommitResponse) -> str:
     parts = [f"{t.name}:{p.partition_index}={error(p.error_code)}" for t in r.topics for p in t.partitions]
     top = [error(r.error_code)] if isinstance(r, OffsetDeleteResponse) else []
     return " ".join([name, *top, *parts])
@@ -235,6 +243,8 @@ def show_response(response: GroupResponse) -> str:
             return show_leave(response)
         case OffsetCommitResponse():
             return show_by_partition("commit", response)
+        case TxnOffsetCommitResponse():
+            return show_by_partition("txn-commit", response)
         case OffsetDeleteResponse():
             return show_by_partition("delete-offsets", response)
         case OffsetFetchResponse():
@@ -270,7 +280,8 @@ class Script(World):
             case Append():
                 for position, record in enumerate(effect.records):
                     head = f"append {effect.token}:" if position == 0 else " " * len(f"append {effect.token}:")
-                    self.lines.append(f"{head} {show_record(record)}")
+                    owner = f"producer {effect.producer_id} " if effect.producer_id >= 0 else ""
+                    self.lines.append(f"{head} {owner}{show_record(record)}")
             case Note():
                 self.lines.append(f"note {effect.group_id}: {effect.text}")
 
@@ -285,6 +296,8 @@ class Script(World):
             "heartbeat": self.do_heartbeat,
             "leave": self.do_leave,
             "commit": self.do_commit,
+            "txn-commit": self.do_txn_commit,
+            "ended": lambda words: self.ended(int(words[0]), is_commit=words[1] == "commit"),
             "fetch": self.do_fetch,
             "delete-offsets": self.do_delete_offsets,
             "topics-deleted": lambda words: void(self.step(TopicsDeleted(topics=tuple(words)))),
@@ -387,8 +400,29 @@ class Script(World):
         )
         self.request(message, args.number("v", 9))
 
+    def do_txn_commit(self, words: list[str]) -> None:
+        args = Args(words[1:], "member generation instance")
+        topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
+        for each in args.rest:
+            where, _, offset = each.partition("=")
+            topic, _, partition = where.partition(":")
+            committed = TxnOffsetCommitRequestPartition(partition_index=int(partition), committed_offset=int(offset))
+            topics.setdefault(topic, []).append(committed)
+        message = TxnOffsetCommitRequest(
+            transactional_id="t",
+            group_id=args.group,
+            producer_id=int(words[0]),
+            producer_epoch=0,
+            generation_id=args.number("generation", -1),
+            member_id=args.text("member"),
+            group_instance_id=args.optional("instance"),
+            topics=[TxnOffsetCommitRequestTopic(name=t, partitions=p) for t, p in topics.items()],
+        )
+        self.request(message, args.number("v", 3))
+
     def do_fetch(self, words: list[str]) -> None:
-        args = Args(words, "member epoch")
+        is_stable = "stable" in words
+        args = Args([word for word in words if word != "stable"], "member epoch")
         topics: dict[str, list[int]] = {}
         for each in args.rest:
             topic, _, partition = each.partition(":")
@@ -402,10 +436,11 @@ class Script(World):
                 member_epoch=args.number("epoch", -1),
                 topics=asked,
             )
-            self.request(OffsetFetchRequest(groups=[group]), version)
+            self.request(OffsetFetchRequest(groups=[group], require_stable=is_stable), version)
         else:
             old = [OffsetFetchRequestTopic(name=t, partition_indexes=p) for t, p in topics.items()] or None
-            self.request(OffsetFetchRequest(group_id=args.group, topics=old), version)
+            old_form = OffsetFetchRequest(group_id=args.group, topics=old, require_stable=is_stable)
+            self.request(old_form, version)
 
     def do_topics(self, words: list[str]) -> None:
         self.topics.become({name: int(count) for name, _, count in (each.partition("=") for each in words)})

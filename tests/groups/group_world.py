@@ -25,6 +25,7 @@ from kraftpy.groups.events import (
     Reply,
     Request,
     Tick,
+    TransactionEnded,
 )
 from kraftpy.groups.group import State
 from kraftpy.groups.records import Record
@@ -38,6 +39,19 @@ def subscription(topics: Iterable[str], version: int = 0) -> bytes:
     names = [topic.encode() for topic in topics]
     body = b"".join(struct.pack(">h", len(name)) + name for name in names)
     return struct.pack(">hi", version, len(names)) + body + struct.pack(">i", -1)
+
+
+class Written(tuple[bytes, bytes | None]):
+    """A record of a producer's transaction, or with `is_commit` its marker."""
+
+    producer_id: int
+    is_commit: bool | None
+
+    @staticmethod
+    def of(record: Record, producer_id: int, is_commit: bool | None = None) -> Written:
+        written = Written(record)
+        written.producer_id, written.is_commit = producer_id, is_commit
+        return written
 
 
 class World:
@@ -61,8 +75,14 @@ class World:
 
     def _fresh(self) -> GroupCoordinator:
         coordinator = GroupCoordinator(self.config, self._new_id, self.topics)
-        for offset, (key, value) in enumerate(self.log):
-            coordinator.replay(key, value, offset)
+        for offset, record in enumerate(self.log):
+            key, value = record
+            if not isinstance(record, Written):
+                coordinator.replay(key, value, offset)
+            elif record.is_commit is None:
+                coordinator.replay_pending(record.producer_id, key, value)
+            else:
+                coordinator.replay_end(record.producer_id, is_commit=record.is_commit)
         return coordinator
 
     @property
@@ -102,8 +122,18 @@ class World:
         append = next(each for each in self.held if each.token == token)
         self.held.remove(append)
         if error_code is ErrorCode.NONE:
-            self.added[token] = append.records
+            producer_id = append.producer_id
+            self.added[token] = tuple(
+                record if producer_id < 0 else Written.of(record, producer_id) for record in append.records
+            )
         self.step(Appended(token=token, error_code=error_code))
+
+    def ended(self, producer_id: int, *, is_commit: bool) -> None:
+        """A transaction's marker is in the log, behind all that was appended."""
+        assert not self.held
+        self.flushed = [*self.log, Written.of((b"", None), producer_id, is_commit)]
+        self.added = {}
+        self.step(TransactionEnded(producer_id=producer_id, is_commit=is_commit))
 
     def reload(self) -> None:
         """The partition moves away and is loaded again from its log. What is held is lost."""

@@ -11,6 +11,7 @@ from log_model import NOW, batch, check_invariants, config, copies, open_log
 
 from kraftpy.log.epochs import UNDEFINED, EpochEnd
 from kraftpy.log.partition_log import AppendResult, Origin, PartitionLog
+from kraftpy.log.producers import Verification
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.protocol.record_batch import ControlType, encode_control_batch
 from kraftpy.testing.memory_files import Loss, MemoryDisk
@@ -38,6 +39,7 @@ class Scripted:
         self.leader_epoch = 0
         self.settings: dict[str, object] = {"segment_bytes": 600}
         self.log: PartitionLog = self.open()
+        self.verifications: dict[int, Verification | None] = {}
 
     def open(self, **how: object) -> PartitionLog:
         self.disk.root.sync()
@@ -100,6 +102,26 @@ class Scripted:
     def aborted(self, start: int, end: int) -> str:
         found = self.log.producers.aborted_transactions(start, end)
         return " ".join(f"{producer_id}@{offset}" for producer_id, offset in found) or "-"
+
+    def verify(self, id: int, epoch: int) -> str:  # noqa: A002
+        """What the broker does before it asks the coordinator whether a producer may write."""
+        self.verifications[id] = self.log.producers.verification(id, epoch)
+        return "open already" if self.verifications[id] is None else "to be verified"
+
+    def verified(self, id: int, epoch: int) -> str:  # noqa: A002
+        """The coordinator said yes."""
+        self.log.producers.check_verified(id, epoch, self.verifications.get(id))
+        return "may write"
+
+    def raised(self, id: int, epoch: int) -> str:  # noqa: A002
+        """A marker of transactions v2 comes."""
+        return "is here already" if self.log.producers.check_raised_epoch(id, epoch) else "to be written"
+
+    def append(self, id: int, epoch: int) -> str:  # noqa: A002
+        """A coordinator stores offsets in a transaction."""
+        data = self._batch(id, epoch, -1, 1, 1)
+        origin = Origin.COORDINATOR
+        return self.appended(self.log.append(data, leader_epoch=self.leader_epoch, now=Millis(self.now), origin=origin))
 
     def expire(self) -> str:
         return "forgotten " + (" ".join(map(str, sorted(self.log.expire_producers(Millis(self.now))))) or "-")

@@ -12,9 +12,11 @@ import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode as KioError
 from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import OutOfBoundValue
 from kio.static.primitive import i32Timedelta, i64Timedelta
 from wire_samples import every_message, samples, versions_of
 
+from kraftpy.protocol.messages.describe_transactions import DescribeTransactionsResponse
 from kraftpy.protocol.schema import REQUIRED, decode, encode, fields
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -57,7 +59,8 @@ def convert(value: Any, other: Any, hint: Any, version: int) -> Any:
         case "timedelta_i64":
             return i64Timedelta.parse(datetime.timedelta(milliseconds=value))
         case "datetime_i64":
-            return None if value == -1 else EPOCH + datetime.timedelta(milliseconds=value)
+            is_absent = value == -1 and type(None) in flat(hint)
+            return None if is_absent else EPOCH + datetime.timedelta(milliseconds=value)
         case "uuid":
             return None if value == bytes(16) else uuid.UUID(bytes=value)
         case _:
@@ -79,7 +82,11 @@ def test_the_bytes_are_those_of_kio(kind: Any) -> None:
             data = encode(message, version)
             assert data == expected.getvalue(), (version, message)
             assert decode(kind, expected.getvalue(), version) == message
-            again, size = read(data, 0)
+            try:
+                again, size = read(data, 0)
+            except OutOfBoundValue:  # a time of -1 where it writes, and cannot read, one
+                assert kind is DescribeTransactionsResponse
+                continue
             assert size == len(data)
             assert again == to_kio(message, theirs, version)
 

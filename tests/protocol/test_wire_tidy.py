@@ -18,27 +18,8 @@ from kraftpy.protocol.apis import API_VERSIONS, APIS, Api, ApiKey, request_heade
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.schema import REQUIRED, Message, Struct, fields, parse_versions
 
-SPOKEN = [
-    0,
-    1,
-    2,
-    3,
-    *range(8, 17),
-    *range(18, 24),
-    *range(32, 36),
-    37,
-    *range(42, 48),
-    55,
-    57,
-    60,
-    61,
-    64,
-    68,
-    69,
-    75,
-    80,
-    81,
-]
+SPOKEN = [0, 1, 2, 3, *range(8, 17), *range(18, 29), *range(32, 36), 37]
+SPOKEN += [*range(42, 48), 55, 57, 60, 61, 64, 65, 66, 68, 69, 75, 80, 81]
 MODULES = [name for _, name, _ in pkgutil.iter_modules(messages.__path__)]
 
 each_api = pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
@@ -73,6 +54,7 @@ def test_kio_knows_every_version_and_we_know_all_of_its(api: Api) -> None:
     ours = set(range(api.first, api.last + 1))
     ours -= {0, 1, 2} if api.key == ApiKey.PRODUCE else set()
     theirs -= {6} if api.key == ApiKey.INIT_PRODUCER_ID else set()  # not stable yet, and not advertised by Kafka 4.3
+    theirs -= {2} if api.key == ApiKey.LIST_TRANSACTIONS else set()  # by a pattern: left out
     assert ours == theirs
 
 

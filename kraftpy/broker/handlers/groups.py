@@ -4,7 +4,7 @@ The protocol itself is `groups.coordinator`. What is added here is what only the
 `__consumer_offsets` a group belongs to and who leads it (FindCoordinator, KIP-699 for several keys), whether the
 topics of a commit exist, and the names behind topic ids (OffsetCommit and OffsetFetch 10, KIP-848).
 
-Left out: coordinators of transactions and share groups (FindCoordinator answers INVALID_REQUEST for those key types).
+Left out: coordinators of share groups (FindCoordinator answers INVALID_REQUEST for that key type).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.auto_creation import auto_create_topics
-from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
+from kraftpy.broker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kraftpy.groups.events import GroupRequest
 from kraftpy.groups.routing import partition_for_group
 from kraftpy.protocol.errors import ErrorCode
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
     from kraftpy.broker.request import RequestContext
 
-_GROUP = 0
+_TOPICS = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}  # by key type
 _FIRST_KEYS_VERSION = 4
 _FIRST_TOPIC_ID_VERSION = 10
 
@@ -124,7 +124,7 @@ async def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: R
 async def find_coordinator(
     broker: Broker, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
-    """The broker that leads each group's partition; creates `__consumer_offsets` when first asked."""
+    """The broker that leads the partition of each group, or transactional id; creates the topic when first asked."""
     if context.api_version >= _FIRST_KEYS_VERSION:
         found = [await _coordinator(broker, key, request.key_type, context) for key in request.coordinator_keys]
         return FindCoordinatorResponse(coordinators=found)
@@ -136,13 +136,14 @@ async def find_coordinator(
 
 async def _coordinator(broker: Broker, key: str, key_type: int, context: RequestContext) -> Coordinator:
     answer = Coordinator(key=key, node_id=-1, host="", port=-1)
-    if key_type != _GROUP:
+    name = _TOPICS.get(key_type)
+    if name is None:
         answer.error_code = ErrorCode.INVALID_REQUEST
-        answer.error_message = "this broker coordinates consumer groups only"
+        answer.error_message = "this broker coordinates consumer groups and transactions"
         return answer
-    if broker.image.topic(CONSUMER_OFFSETS) is None:
-        await auto_create_topics([CONSUMER_OFFSETS], broker.metadata, broker.config, broker.clock)
-    topic = broker.image.topic(CONSUMER_OFFSETS)
+    if broker.image.topic(name) is None:
+        await auto_create_topics([name], broker.metadata, broker.config, broker.clock)
+    topic = broker.image.topic(name)
     if topic is None:
         answer.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return answer

@@ -15,7 +15,9 @@ broker has synced the batch; acks=0 has it synced and waits for nothing.
 A producer with acks=0 hears of an error by the end of its connection, as from Kafka: it then asks for the metadata.
 Nobody but the broker writes to its internal topics (INVALID_TOPIC_EXCEPTION).
 
-Left out: transactional batches, which are refused with INVALID_TXN_STATE.
+A batch that opens a transaction in its partition is written only when the transaction's coordinator says that the
+partition is part of it; from version 12 on it becomes part of it thereby (KIP-890). A transactional producer may be
+told to try again with an error that makes clients do so without looking for another leader: NOT_ENOUGH_REPLICAS.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from kraftpy.broker.apis import shortened
 from kraftpy.broker.leader_hints import LeaderHints
 from kraftpy.broker.replica import Replica
 from kraftpy.log.partition_log import Origin
+from kraftpy.log.producers import Verification
 from kraftpy.metadata.controller import is_internal
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.protocol.messages.fetch import NodeEndpoint
@@ -38,8 +41,8 @@ from kraftpy.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from kraftpy.protocol.record_batch import HEADER_BYTES
-from kraftpy.types import TopicId
+from kraftpy.protocol.record_batch import HEADER_BYTES, BatchHeader, read_header
+from kraftpy.types import TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
@@ -49,12 +52,24 @@ ALL_IN_SYNC = -1
 NONE = 0
 _FIRST_BATCH_VERSION = 3
 _ATTRIBUTES_AT, _TRANSACTIONAL = 22, 0x10  # the low byte of a batch's attributes; looked at without reading the header
+_FIRST_ADDING_VERSION = 12
 _FIRST_TOPIC_ID_VERSION = 13
+_TRY_AGAIN = (
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
 _WHY_NOT_COMMITTED = {
     ErrorCode.REQUEST_TIMED_OUT: "not replicated in time",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "the leadership was lost before the records were committed",
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "replicated, but to fewer than min.insync.replicas",
 }
+
+
+_Verified = dict[TopicPartition, tuple[Verification, ErrorCode]]
+"""By partition what was to be verified, and what the transaction's coordinator said."""
 
 
 class _Unanswered(NamedTuple):
@@ -70,12 +85,16 @@ class _Unanswered(NamedTuple):
 async def produce(broker: Broker, request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
     """Append, wait for the acknowledgements asked for, answer; None for acks=0."""
     unanswered: list[_Unanswered] = []
+    verified: _Verified = {}
+    if request.transactional_id is not None:
+        verified = await _verify(broker, request, context)
     responses = [
         TopicProduceResponse(
             name=topic.name,
             topic_id=topic.topic_id,
             partition_responses=[
-                _append(broker, request, context, topic, partition, unanswered) for partition in topic.partition_data
+                _append(broker, request, context, topic, partition, verified, unanswered)
+                for partition in topic.partition_data
             ],
         )
         for topic in request.topic_data
@@ -97,21 +116,18 @@ def _append(
     context: RequestContext,
     topic: TopicProduceData,
     partition: PartitionProduceData,
+    verified: _Verified,
     unanswered: list[_Unanswered],
 ) -> PartitionProduceResponse:
     answer = PartitionProduceResponse(index=partition.index, base_offset=-1)
     try:
         _check(request, context)
-        if context.api_version >= _FIRST_TOPIC_ID_VERSION:
-            replica = broker.replicas.leader_by_id(TopicId(topic.topic_id), partition.index)
-        else:
-            replica = broker.replicas.leader(topic.name, partition.index)
+        replica = _replica(broker, context, topic, partition)
         if is_internal(replica.topic_partition.topic):
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the broker alone writes to its internal topics")
         records = partition.records or b""
         if len(records) >= HEADER_BYTES and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
-            # No marker would ever end it: readers of committed records would stop there for good.
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served by this broker")
+            _check_verified(request, context, replica, read_header(records), verified)
         if request.acks == ALL_IN_SYNC:
             replica.check_in_sync()
         appended = replica.append(records, Origin.CLIENT, broker.clock.now())
@@ -135,8 +151,73 @@ def _check(request: ProduceRequest, context: RequestContext) -> None:
         )
     if request.acks not in (-1, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is -1, 0 or 1, not {request.acks}")
-    if request.transactional_id is not None:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served by this broker")
+
+
+def _replica(
+    broker: Broker, context: RequestContext, topic: TopicProduceData, partition: PartitionProduceData
+) -> Replica:
+    if context.api_version >= _FIRST_TOPIC_ID_VERSION:
+        return broker.replicas.leader_by_id(TopicId(topic.topic_id), partition.index)
+    return broker.replicas.leader(topic.name, partition.index)
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+async def _verify(broker: Broker, request: ProduceRequest, context: RequestContext) -> _Verified:
+    """What the coordinator says of the partitions in which the producer has no transaction open yet."""
+    verified: _Verified = {}
+    asked: dict[tuple[int, int], list[TopicPartition]] = {}
+    for topic in request.topic_data:
+        for partition in topic.partition_data:
+            records = partition.records or b""
+            if len(records) < HEADER_BYTES or not records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
+                continue
+            try:
+                replica = _replica(broker, context, topic, partition)
+            except KafkaError:
+                continue  # is refused when it comes to its turn
+            header = read_header(records)
+            needed = replica.log.producers.verification(header.producer_id, header.producer_epoch)
+            if needed is not None:
+                verified[replica.topic_partition] = needed, ErrorCode.NONE
+                asked.setdefault((header.producer_id, header.producer_epoch), []).append(replica.topic_partition)
+    if context.api_version < _FIRST_ADDING_VERSION and not broker.config.transaction_partition_verification_enable:
+        return verified
+    for (producer_id, producer_epoch), partitions in asked.items():
+        codes = await broker.transactions.begin_writing(
+            request.transactional_id or "",
+            producer_id,
+            producer_epoch,
+            frozenset(partitions),
+            is_adding=context.api_version >= _FIRST_ADDING_VERSION,
+        )
+        for each, code in codes.items():
+            verified[each] = verified[each][0], code
+    return verified
+
+
+def _check_verified(
+    request: ProduceRequest, context: RequestContext, replica: Replica, header: BatchHeader, verified: _Verified
+) -> None:
+    """That this batch is part of a transaction which goes on: else no marker would ever end it (rule 30)."""
+    if request.transactional_id is None or header.producer_id < 0:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "a batch of a transaction without a transactional id")
+    verification, code = verified.get(replica.topic_partition, (None, ErrorCode.NONE))
+    is_adding = context.api_version >= _FIRST_ADDING_VERSION
+    match code:
+        case ErrorCode.NONE:
+            replica.log.producers.check_verified(header.producer_id, header.producer_epoch, verification)
+        case ErrorCode.TRANSACTION_ABORTABLE if not is_adding:
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the partition was not added to the transaction")
+        case ErrorCode.PRODUCER_FENCED:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "another producer has the transactional id")
+        case ErrorCode.CONCURRENT_TRANSACTIONS if is_adding:
+            raise KafkaError(code, "the transaction before is still being completed")
+        case _ if code in _TRY_AGAIN:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"the transaction cannot be verified now: {code.name}")
+        case _:
+            raise KafkaError(code)
 
 
 def _tell_by_closing(responses: list[TopicProduceResponse]) -> None:

@@ -1,10 +1,8 @@
-"""InitProducerId (key 22) and DescribeProducers (key 61): idempotent producers.
+"""InitProducerId (key 22) and DescribeProducers (key 61): producers and their ids.
 
 A producer id is unique in the cluster for ever: ids come in blocks from the metadata log, and a block that was only
 partly used before a restart is given up (KIP-98, KIP-730). A producer that names the id it had gets a new one all the
-same: only transactional ones keep theirs (KIP-360).
-
-Left out: transactional ids, refused with INVALID_REQUEST.
+same: only transactional ones keep theirs (KIP-360), and those are `transactions.coordinator`.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.apis import shortened
+from kraftpy.broker.handlers.transactions import fenced
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -21,18 +20,36 @@ from kraftpy.protocol.messages.describe_producers import (
     TopicResponse,
 )
 from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kraftpy.transactions.events import InitProducerId
 
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
     from kraftpy.broker.request import RequestContext
 
 
+_FIRST_FENCED_VERSION = 4
+
+
 async def init_producer_id(
     broker: Broker, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
-    """A new producer id at epoch 0."""
+    """A new producer id at epoch 0; or the id that a transactional id has, at an epoch that fences its former owner."""
     if request.transactional_id is not None:
-        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
+        if (request.producer_id < 0) != (request.producer_epoch < 0):
+            return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
+        result = await broker.transactions.ask(
+            InitProducerId(
+                transactional_id=request.transactional_id,
+                timeout_ms=request.transaction_timeout_ms,
+                producer_id=request.producer_id,
+                producer_epoch=request.producer_epoch,
+            )
+        )
+        return InitProducerIdResponse(
+            error_code=fenced(result.error_code, context.api_version, _FIRST_FENCED_VERSION),
+            producer_id=result.producer_id,
+            producer_epoch=result.producer_epoch,
+        )
     try:
         producer_id = await broker.producer_ids.next()
     except KafkaError as error:

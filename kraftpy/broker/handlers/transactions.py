@@ -1,0 +1,316 @@
+"""Transactions (keys 24 to 28, 65, 66): what a coordinator is asked, and what it has partition leaders write.
+
+The protocol itself is `transactions.coordinator`. What is added here is what each version of an API calls things,
+whether the partitions exist, and which partition has a group's offsets. A fenced producer is told PRODUCER_FENCED, or,
+by versions from before KIP-588, INVALID_PRODUCER_EPOCH.
+
+AddPartitionsToTxn from version 4 and WriteTxnMarkers are what brokers ask each other (KIP-890, KIP-98).
+
+Left out: who may do that, as long as there are no ACLs; ListTransactions by pattern (version 2, KIP-1152).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
+from kraftpy.groups.routing import partition_for_group
+from kraftpy.groups.transactional import refuse
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from kraftpy.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+)
+from kraftpy.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+from kraftpy.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from kraftpy.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from kraftpy.protocol.messages.list_transactions import TransactionState as ListedTransaction
+from kraftpy.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from kraftpy.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from kraftpy.transactions.events import AddPartitions, EndTransaction
+from kraftpy.transactions.records import by_topic
+from kraftpy.transactions.transaction import EPOCH_BUMPS, PREPARED, State, Transaction
+from kraftpy.types import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.request import RequestContext
+
+_FIRST_FENCED_VERSION = 2
+_FIRST_BATCHED_VERSION = 4
+_FIRST_BUMPING_VERSION = 5
+
+
+def fenced(error_code: ErrorCode, version: int, first_version: int) -> ErrorCode:
+    """The error as that version of the API knows it (KIP-588)."""
+    is_old = error_code == ErrorCode.PRODUCER_FENCED and version < first_version
+    return ErrorCode.INVALID_PRODUCER_EPOCH if is_old else error_code
+
+
+# --- AddPartitionsToTxn -----------------------------------------------------------------------------------------------
+
+
+async def add_partitions_to_txn(
+    broker: Broker, request: AddPartitionsToTxnRequest, context: RequestContext
+) -> AddPartitionsToTxnResponse:
+    """Make partitions part of a transaction: all that are named, or none."""
+    if context.api_version >= _FIRST_BATCHED_VERSION:
+        return await _add_batched(broker, request)
+    topics = request.v3_and_below_topics
+    codes = _existing(broker, topics)
+    if not any(codes.values()):
+        result = await broker.transactions.ask(
+            AddPartitions(
+                transactional_id=request.v3_and_below_transactional_id,
+                producer_id=request.v3_and_below_producer_id,
+                producer_epoch=request.v3_and_below_producer_epoch,
+                partitions=frozenset(codes),
+            )
+        )
+        codes = dict.fromkeys(codes, fenced(result.error_code, context.api_version, _FIRST_FENCED_VERSION))
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, codes))
+
+
+async def _add_batched(broker: Broker, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    results = []
+    for asked in {each.transactional_id: each for each in request.transactions}.values():
+        codes: Mapping[TopicPartition, ErrorCode] = _existing(broker, asked.topics)
+        if not any(codes.values()):
+            codes = await broker.transactions.add_or_verify(
+                asked.transactional_id,
+                asked.producer_id,
+                asked.producer_epoch,
+                frozenset(codes),
+                is_adding=not asked.verify_only,
+            )
+        results.append(
+            AddPartitionsToTxnResult(
+                transactional_id=asked.transactional_id, topic_results=_results(asked.topics, codes)
+            )
+        )
+    return AddPartitionsToTxnResponse(results_by_transaction=results)
+
+
+def _existing(broker: Broker, topics: list[AddPartitionsToTxnTopic]) -> dict[TopicPartition, ErrorCode]:
+    """By partition NONE, if all of them exist; else what is wrong with some, and that the others were not tried."""
+    codes: dict[TopicPartition, ErrorCode] = {}
+    for topic in topics:
+        found = broker.image.topic(topic.name)
+        count = 0 if found is None else len(found.partitions)
+        for index in topic.partitions:
+            is_there = 0 <= index < count
+            codes[TopicPartition(topic.name, index)] = (
+                ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+    if not any(codes.values()):
+        return codes
+    return {key: code or ErrorCode.OPERATION_NOT_ATTEMPTED for key, code in codes.items()}
+
+
+def _results(
+    topics: list[AddPartitionsToTxnTopic], codes: Mapping[TopicPartition, ErrorCode]
+) -> list[AddPartitionsToTxnTopicResult]:
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=index, partition_error_code=codes[TopicPartition(topic.name, index)]
+                )
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+# --- offsets ----------------------------------------------------------------------------------------------------------
+
+
+def _offsets_partition(broker: Broker, group_id: str) -> TopicPartition | None:
+    topic = broker.image.topic(CONSUMER_OFFSETS)
+    if topic is None:
+        return None
+    return TopicPartition(CONSUMER_OFFSETS, partition_for_group(group_id, len(topic.partitions)))
+
+
+async def add_offsets_to_txn(
+    broker: Broker, request: AddOffsetsToTxnRequest, context: RequestContext
+) -> AddOffsetsToTxnResponse:
+    """Make the partition that has a group's offsets part of the transaction."""
+    partition = _offsets_partition(broker, request.group_id)
+    if partition is None:
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    result = await broker.transactions.ask(
+        AddPartitions(
+            transactional_id=request.transactional_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            partitions=frozenset({partition}),
+        )
+    )
+    return AddOffsetsToTxnResponse(error_code=fenced(result.error_code, context.api_version, _FIRST_FENCED_VERSION))
+
+
+async def txn_offset_commit(
+    broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
+) -> TxnOffsetCommitResponse:
+    """Store offsets that count when the transaction commits; from version 5 on this adds them to it (KIP-890)."""
+    partition = _offsets_partition(broker, request.group_id)
+    if partition is None:
+        return refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    is_adding = context.api_version >= _FIRST_BUMPING_VERSION
+    error_code = broker.coordinators.check_ready(partition.partition)
+    if error_code == ErrorCode.NONE:
+        codes = await broker.transactions.begin_writing(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            frozenset({partition}),
+            is_adding=is_adding,
+        )
+        error_code = codes[partition]
+    if error_code != ErrorCode.NONE:
+        return refuse(request, _of_offsets(error_code, is_adding=is_adding))
+    known: list[TxnOffsetCommitRequestTopic] = []
+    unknown: list[TxnOffsetCommitRequestTopic] = []
+    for topic in request.topics:
+        found = broker.image.topic(topic.name)
+        count = 0 if found is None else len(found.partitions)
+        for parts, is_known in ((known, True), (unknown, False)):
+            chosen = [each for each in topic.partitions if (0 <= each.partition_index < count) == is_known]
+            if chosen:
+                parts.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=chosen))
+    request.topics = unknown
+    refused = refuse(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if not known:
+        return refused
+    request.topics = known
+    answered = await broker.coordinators.ask(request, context)
+    assert isinstance(answered, TxnOffsetCommitResponse)
+    answered.topics.extend(refused.topics)
+    return answered
+
+
+def _of_offsets(error_code: ErrorCode, *, is_adding: bool) -> ErrorCode:
+    """What TxnOffsetCommit says where the transaction's coordinator did not agree, or was not reached."""
+    match error_code:
+        case ErrorCode.NOT_COORDINATOR | ErrorCode.NETWORK_EXCEPTION | ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # the group's coordinator is the right one: try again here
+        case ErrorCode.CONCURRENT_TRANSACTIONS:
+            return error_code if is_adding else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        case ErrorCode.TRANSACTION_ABORTABLE:
+            return error_code if is_adding else ErrorCode.INVALID_TXN_STATE
+        case ErrorCode.PRODUCER_FENCED:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error_code
+
+
+# --- EndTxn and markers -----------------------------------------------------------------------------------------------
+
+
+async def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
+    """Decide how the transaction ends; answered when that is durable, while the markers are being written."""
+    version = context.api_version
+    result = await broker.transactions.ask(
+        EndTransaction(
+            transactional_id=request.transactional_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            is_commit=request.committed,
+            client_version=EPOCH_BUMPS if version >= _FIRST_BUMPING_VERSION else 0,
+        )
+    )
+    answer = EndTxnResponse(error_code=fenced(result.error_code, version, _FIRST_FENCED_VERSION))
+    if version >= _FIRST_BUMPING_VERSION:
+        answer.producer_id, answer.producer_epoch = result.producer_id, result.producer_epoch
+    return answer
+
+
+async def write_txn_markers(
+    broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext
+) -> WriteTxnMarkersResponse:
+    """Write how transactions ended; answered when that is committed."""
+    return await broker.marker_writer.write(request)
+
+
+# --- for operators ----------------------------------------------------------------------------------------------------
+
+
+async def describe_transactions(
+    broker: Broker, request: DescribeTransactionsRequest, context: RequestContext
+) -> DescribeTransactionsResponse:
+    """What is known of transactional ids, each once, however often it is named (KIP-664)."""
+    return DescribeTransactionsResponse(
+        transaction_states=[_described(broker, each) for each in dict.fromkeys(request.transactional_ids)]
+    )
+
+
+def _described(broker: Broker, transactional_id: str) -> TransactionState:
+    if not transactional_id:
+        return TransactionState(transactional_id="", error_code=ErrorCode.INVALID_REQUEST)
+    found = broker.transactions.find(transactional_id)
+    if not isinstance(found, Transaction) or found.value is None:
+        code = found if isinstance(found, ErrorCode) else ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        return TransactionState(transactional_id=transactional_id, error_code=code)
+    value = found.value
+    is_open = value.state is State.ONGOING or value.state in PREPARED
+    return TransactionState(
+        transactional_id=transactional_id,
+        transaction_state=value.state.value,
+        transaction_timeout_ms=value.timeout_ms,
+        transaction_start_time_ms=value.started_at if is_open else -1,
+        producer_id=value.producer_id,
+        producer_epoch=value.producer_epoch,
+        topics=[
+            TopicData(topic=topic, partitions=partitions)
+            for topic, partitions in by_topic(found.unmarked if value.state in PREPARED else value.partitions).items()
+        ],
+    )
+
+
+async def list_transactions(
+    broker: Broker, request: ListTransactionsRequest, context: RequestContext
+) -> ListTransactionsResponse:
+    """The transactional ids that are coordinated here, and meet all the filters (KIP-664, KIP-994)."""
+    names = {state.value for state in State}
+    unknown = [name for name in dict.fromkeys(request.state_filters) if name not in names]
+    known = broker.transactions.known()
+    if known is None:
+        return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    now = broker.clock.now()
+    states, producers = set(request.state_filters), set(request.producer_id_filters)
+    found = []
+    for transactional_id, transaction in known:
+        value = transaction.value
+        if (
+            value is None
+            or (states and value.state.value not in states)
+            or (producers and value.producer_id not in producers)
+            or (request.duration_filter >= 0 and now - value.started_at <= request.duration_filter)
+        ):
+            continue
+        found.append(
+            ListedTransaction(
+                transactional_id=transactional_id,
+                producer_id=value.producer_id,
+                transaction_state=value.state.value,
+            )
+        )
+    return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=found)

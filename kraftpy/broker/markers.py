@@ -1,0 +1,259 @@
+"""How transactions ended, written where they wrote.
+
+`MarkerWriter` writes markers to partitions that this broker leads; `MarkerSender` has the leaders of all partitions of
+a transaction do so, here or elsewhere, again and again until each has its marker or is gone. What waits for a broker
+while a request to it is under way goes with the next one, whatever transaction it is of.
+
+A marker of transactions v2 that the log has already is not written a second time: it is known by its epoch (KIP-1228).
+An older one may be, and says then nothing new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from kraftpy.broker.coordinators import Coordinators
+from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
+from kraftpy.broker.peers import Peers
+from kraftpy.broker.replicas import Replicas
+from kraftpy.log.partition_log import Origin
+from kraftpy.metadata.image import Image
+from kraftpy.ports import Clock
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from kraftpy.protocol.record_batch import ControlType, encode_control_batch
+from kraftpy.transactions.records import by_topic
+from kraftpy.types import BrokerId, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_COMMIT_TIMEOUT_S = 10.0
+_PAUSE_S = 0.05
+_MAX_PAUSE_S = 1.0
+_GIVEN_UP = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+
+
+class MarkerWriter:
+    """Markers for partitions that are led here."""
+
+    def __init__(self, replicas: Replicas, coordinators: Coordinators, clock: Clock) -> None:
+        self._replicas = replicas
+        self._coordinators = coordinators
+        self._clock = clock
+
+    async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        """Write each marker to each of its partitions, and wait until they are committed."""
+        return WriteTxnMarkersResponse(markers=list(await asyncio.gather(*map(self._write, request.markers))))
+
+    async def _write(self, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
+        places = [(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
+        # Appended in the order they are named; waited for together.
+        outcomes = await asyncio.gather(*(self._write_one(marker, TopicPartition(*place)) for place in places))
+        codes = dict(zip(places, outcomes, strict=True))
+        return WritableTxnMarkerResult(
+            producer_id=marker.producer_id,
+            topics=[
+                WritableTxnMarkerTopicResult(
+                    name=topic.name,
+                    partitions=[
+                        WritableTxnMarkerPartitionResult(partition_index=index, error_code=codes[topic.name, index])
+                        for index in topic.partition_indexes
+                    ],
+                )
+                for topic in marker.topics
+            ],
+        )
+
+    async def _write_one(self, marker: WritableTxnMarker, partition: TopicPartition) -> ErrorCode:
+        try:
+            replica = self._replicas.leader(*partition)
+            if marker.transaction_version >= 2 and replica.log.producers.check_raised_epoch(
+                marker.producer_id, marker.producer_epoch
+            ):
+                end_offset = replica.log_end_offset  # it may still be on its way to the followers
+                return await replica.committed(end_offset, replica.leadership, self._deadline())
+            batch = encode_control_batch(
+                ControlType.COMMIT if marker.transaction_result else ControlType.ABORT,
+                timestamp=self._clock.now(),
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+            )
+            if partition.topic == CONSUMER_OFFSETS:
+                return await self._coordinators.write_marker(
+                    partition.partition, batch, marker.producer_id, is_commit=marker.transaction_result
+                )
+            replica.check_in_sync()
+            appended = replica.append(batch, Origin.COORDINATOR, self._clock.now())
+            end_offset, leadership = appended.last_offset + 1, replica.leadership
+            if appended.flush_due:
+                await replica.flush(end_offset)
+            return await replica.committed(end_offset, leadership, self._deadline())
+        except KafkaError as error:
+            return error.code
+
+    @staticmethod
+    def _deadline() -> float:
+        return asyncio.get_running_loop().time() + _COMMIT_TIMEOUT_S
+
+
+class Marking:
+    """The markers of one transaction that are still to be written."""
+
+    def __init__(
+        self,
+        marker: WritableTxnMarker,
+        partitions: frozenset[TopicPartition],
+        is_wanted: Callable[[], bool],
+        written: Callable[[frozenset[TopicPartition]], None],
+    ) -> None:
+        """`marker` has no topics; `is_wanted`: who asked still coordinates; `written` is told what is written."""
+        self.marker = marker
+        self.left = partitions
+        self.under_way: frozenset[TopicPartition] = frozenset()
+        self.is_wanted = is_wanted
+        self.written = written
+        self.pause_s = _PAUSE_S
+
+    def done(self, partitions: frozenset[TopicPartition]) -> None:
+        """These have it, or are gone."""
+        partitions &= self.left
+        if partitions:
+            self.left -= partitions
+            self.written(partitions)
+
+
+class MarkerSender:
+    """Has markers written wherever they belong."""
+
+    def __init__(
+        self,
+        node_id: BrokerId,
+        image: Callable[[], Image],
+        writer: MarkerWriter,
+        peers: Peers,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._node_id = node_id
+        self._image = image
+        self._writer = writer
+        self._peers = peers
+        self._tasks = tasks
+        self._waiting: dict[BrokerId, list[tuple[Marking, frozenset[TopicPartition]]]] = {}
+        self._sending: dict[BrokerId, asyncio.Task[None]] = {}
+        self._timers: dict[asyncio.TimerHandle, None] = {}
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Write no more: whoever coordinates next goes on."""
+        self._is_stopped = True
+        for timer in self._timers:
+            timer.cancel()
+        for task in self._sending.values():
+            task.cancel()
+
+    def send(self, marking: Marking) -> None:
+        """Have all that is left of it written."""
+        if self._is_stopped or not marking.left or not marking.is_wanted():
+            return
+        gone: set[TopicPartition] = set()
+        by_leader: dict[BrokerId, set[TopicPartition]] = {}
+        is_later = False
+        for partition in sorted(marking.left - marking.under_way):
+            topic = self._image().topic(partition.topic)
+            if topic is None or partition.partition >= len(topic.partitions):
+                gone.add(partition)
+                continue
+            leader = topic.partitions[partition.partition].leader
+            if leader < 0:
+                is_later = True
+            else:
+                by_leader.setdefault(BrokerId(leader), set()).add(partition)
+        if is_later:
+            self._again(marking)
+        for leader, partitions in by_leader.items():
+            marking.under_way |= partitions  # a marker that comes late could end the next transaction
+            self._waiting.setdefault(leader, []).append((marking, frozenset(partitions)))
+            if leader not in self._sending:
+                name = f"markers for broker {leader}"
+                self._sending[leader] = self._tasks.create_task(self._send_to(leader), name=name)
+        marking.done(frozenset(gone))
+
+    def _again(self, marking: Marking) -> None:
+        pause_s, marking.pause_s = marking.pause_s, min(marking.pause_s * 2, _MAX_PAUSE_S)
+
+        def now() -> None:
+            del self._timers[timer]
+            self.send(marking)
+
+        timer = asyncio.get_running_loop().call_later(pause_s, now)
+        self._timers[timer] = None
+
+    async def _send_to(self, leader: BrokerId) -> None:
+        try:
+            while waiting := self._waiting.pop(leader, []):
+                wanted = [(marking, partitions) for marking, partitions in waiting if marking.is_wanted()]
+                if not wanted:
+                    continue
+                request = WriteTxnMarkersRequest(markers=[_message(*each) for each in wanted])
+                try:
+                    if leader == self._node_id:
+                        response = await self._writer.write(request)
+                    else:
+                        response = await self._peers.ask(leader, ApiKey.WRITE_TXN_MARKERS, request)
+                except KafkaError as error:
+                    logger.debug("no markers through broker %d: %s", leader, error)
+                    for marking, partitions in wanted:
+                        marking.under_way -= partitions
+                        self._again(marking)
+                    continue
+                for (marking, partitions), result in zip(wanted, response.markers, strict=True):
+                    marking.under_way -= partitions
+                    self._take_in(marking, result)
+        finally:
+            del self._sending[leader]
+
+    def _take_in(self, marking: Marking, result: WritableTxnMarkerResult) -> None:
+        done: set[TopicPartition] = set()
+        is_left = False
+        for topic in result.topics:
+            for each in topic.partitions:
+                code = ErrorCode.of(each.error_code)
+                partition = TopicPartition(topic.name, each.partition_index)
+                if code == ErrorCode.NONE:
+                    done.add(partition)
+                elif code in _GIVEN_UP:
+                    # A later coordinator, or a later epoch, has ended it already: nothing of it is open there.
+                    logger.warning("%s: a marker of producer %d is late: %s", partition, result.producer_id, code.name)
+                    done.add(partition)
+                else:
+                    is_left = True
+        marking.done(frozenset(done))
+        if is_left:
+            self._again(marking)
+
+
+def _message(marking: Marking, partitions: frozenset[TopicPartition]) -> WritableTxnMarker:
+    marker = marking.marker
+    return WritableTxnMarker(
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        transaction_result=marker.transaction_result,
+        topics=[
+            WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+            for topic, indexes in by_topic(partitions).items()
+        ],
+        coordinator_epoch=marker.coordinator_epoch,
+        transaction_version=marker.transaction_version,
+    )

@@ -1,0 +1,62 @@
+"""Requests to other brokers, over the listener that brokers use among themselves: one connection to each.
+
+A connection is opened when it is first needed, and again after it was lost. Whoever asks hears of a lost one by an
+error and decides what to do; nothing is sent twice from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kraftpy.config import BrokerConfig
+from kraftpy.metadata.image import Image
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.types import BrokerId
+
+if TYPE_CHECKING:
+    from kraftpy.client.connection import Connection
+
+
+class Peers:
+    """The other brokers, as far as they were asked something."""
+
+    def __init__(self, config: BrokerConfig, image: Callable[[], Image]) -> None:
+        self._config = config
+        self._image = image
+        self._connections: dict[BrokerId, Connection] = {}
+        self._opening: dict[BrokerId, asyncio.Lock] = {}
+
+    async def ask(self, broker_id: BrokerId, key: ApiKey, request: Any, *, low: int = 0, high: int = 0x7FFF) -> Any:
+        """Send in the highest version of both, and wait for the answer. Raises KafkaError (NETWORK_EXCEPTION)."""
+        connection = await self._connection(broker_id)
+        return await connection.send(key, request, connection.version(key, low=low, high=high))
+
+    def close(self) -> None:
+        """Let go of every connection."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    async def _connection(self, broker_id: BrokerId) -> Connection:
+        from kraftpy.client.connection import BrokerUnreachable, Connection  # here, for a broker that is alone
+        from kraftpy.client.runtime import RealRuntime
+
+        async with self._opening.setdefault(broker_id, asyncio.Lock()):
+            connection = self._connections.get(broker_id)
+            if connection is not None and not connection.closed:
+                return connection
+            broker = self._image().broker(broker_id)
+            endpoint = None if broker is None else broker.endpoint(self._config.inter_broker_listener)
+            if endpoint is None:
+                raise BrokerUnreachable(f"broker {broker_id} has no listener {self._config.inter_broker_listener}")
+            connection = self._connections[broker_id] = await Connection.open(
+                RealRuntime(),
+                endpoint.host,
+                endpoint.port,
+                client_id=f"broker-{self._config.node_id}-peer",
+                request_timeout_ms=self._config.replica_socket_timeout_ms,
+                setup_timeout_ms=self._config.replica_socket_timeout_ms,
+            )
+            return connection

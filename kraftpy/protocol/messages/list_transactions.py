@@ -1,0 +1,40 @@
+"""The transactional ids a broker coordinates.
+
+KIP-664, KIP-994 (by duration).
+
+Left out: version 2, by a pattern of the id (KIP-1152): nothing here matches one in a time that is bounded.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from kraftpy.protocol.schema import array, int16, int32, int64, message, string, struct
+
+
+@message(api_key=66, versions="0-1", flexible="0+")
+class ListTransactionsRequest:
+    """Ask for those in some states, of some producers, or open for longer than that."""
+
+    state_filters: Annotated[list[str], array(string)] = []
+    producer_id_filters: Annotated[list[int], array(int64)] = []
+    duration_filter: Annotated[int, int64, "1+"] = -1
+
+
+@struct
+class TransactionState:
+    """One transactional id."""
+
+    transactional_id: Annotated[str, string]
+    producer_id: Annotated[int, int64] = -1
+    transaction_state: Annotated[str, string] = ""
+
+
+@message(api_key=66, versions="0-1", flexible="0+")
+class ListTransactionsResponse:
+    """Those found."""
+
+    throttle_time_ms: Annotated[int, int32] = 0
+    error_code: Annotated[int, int16] = 0
+    unknown_state_filters: Annotated[list[str], array(string)] = []
+    transaction_states: Annotated[list[TransactionState], array] = []

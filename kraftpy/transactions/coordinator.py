@@ -1,0 +1,350 @@
+"""The coordinator of the transactional ids that fall to one partition of `__transaction_state`.
+
+    coordinator = TransactionCoordinator(config)
+    for each record of the partition, in order: coordinator.replay(key, value)
+    effects = coordinator.loaded(now, timestamp)
+    effects = coordinator.step(event, now, timestamp)     # for what `events` names; at next_deadline() a Tick
+    effects = coordinator.unload()                        # the partition is no longer ours; then drop the object
+
+`now` drives the looks for what timed out (a monotonic clock); `timestamp` is the wall clock, which goes into records
+and is what transactions and ids are timed by, so that a failover does not begin their time anew.
+
+Invariants: what is durable changes in `replay` alone, when the log has it; of one transactional id at most one record
+is on its way to the log, and meanwhile everybody is told CONCURRENT_TRANSACTIONS; a request is answered once, after its
+record is durable; a Prepare state that is durable is never taken back: its markers are asked for again after every
+load, until all partitions have one.
+
+An append that failed must not be in the log. Where that is not known the shell unloads and loads again.
+
+Left out: two-phase commit (KIP-939).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from kraftpy.ports import Buffer
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.transactions import decisions
+from kraftpy.transactions.config import TransactionConfig
+from kraftpy.transactions.decisions import Decision
+from kraftpy.transactions.events import (
+    AddPartitions,
+    Append,
+    Appended,
+    Command,
+    Effect,
+    EndTransaction,
+    Event,
+    InitProducerId,
+    MarkersWritten,
+    Note,
+    Reply,
+    Request,
+    Result,
+    Tick,
+    VerifyPartitions,
+    WriteMarkers,
+)
+from kraftpy.transactions.records import Record, read_key, read_value, transaction_record
+from kraftpy.transactions.transaction import AT_REST, PREPARED, State, Transaction, TransactionValue, follow
+from kraftpy.types import Millis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _InFlight:
+    """A record on its way to the log, and who is told when it is there. A value of None deletes the id."""
+
+    transactional_id: str
+    record: Record
+    value: TransactionValue | None
+    last_producer_epoch: int
+    request_id: int | None
+    result: Result
+
+
+class TransactionCoordinator:
+    """All transactional ids of one partition of `__transaction_state`."""
+
+    def __init__(self, config: TransactionConfig) -> None:
+        self.config = config
+        self.transactions: dict[str, Transaction] = {}
+        self._in_flight: dict[int, _InFlight] = {}
+        self._next_token = 1
+        self._is_loaded = False
+        self._look_for_open_at = Millis(0)
+        self._look_for_unused_at = Millis(0)
+
+    # ---- loading and unloading
+
+    def replay(self, key: Buffer | None, value: Buffer | None) -> None:
+        """What one record of the partition says becomes so. Raises ProtocolError where it is not in Kafka's format."""
+        transactional_id = None if key is None else read_key(key)
+        if transactional_id is None:
+            return
+        stored = None if value is None else read_value(value)
+        if stored is None or stored.state is State.DEAD:
+            self.transactions.pop(transactional_id, None)
+            return
+        transaction = self.transactions.setdefault(transactional_id, Transaction(transactional_id=transactional_id))
+        transaction.value = stored
+        transaction.unmarked = set(stored.partitions) if stored.state in PREPARED else set()
+
+    def loaded(self, now: Millis, timestamp: Millis) -> list[Effect]:
+        """The whole partition has been replayed: what was decided is carried out, wherever it was interrupted."""
+        turn = _Turn(now, timestamp)
+        self._is_loaded = True
+        self._look_for_open_at = Millis(now + self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms)
+        self._look_for_unused_at = Millis(now + self.config.transaction_remove_expired_transaction_cleanup_interval_ms)
+        for _, transaction in sorted(self.transactions.items()):
+            self._go_on(transaction, turn)
+        return turn.effects
+
+    def unload(self) -> list[Effect]:
+        """The partition is another broker's now: whoever waits shall look for it there. Drop the object afterwards."""
+        moved = Result(error_code=ErrorCode.NOT_COORDINATOR)
+        waiting = [each.request_id for each in self._in_flight.values() if each.request_id is not None]
+        return [Reply(request_id=request_id, result=moved) for request_id in waiting]
+
+    # ---- the machine
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether all of the partition was replayed."""
+        return self._is_loaded
+
+    def next_deadline(self) -> Millis | None:
+        """When a Tick is due at the latest, on the clock of `now`; None before `loaded`."""
+        return min(self._look_for_open_at, self._look_for_unused_at) if self._is_loaded else None
+
+    def needs_producer_id(self, command: Command) -> bool:
+        """Whether the request should come with a producer id that nobody has."""
+        transaction = self.transactions.get(command.transactional_id)
+        match command:
+            case InitProducerId():
+                return self._is_loaded and decisions.needs_producer_id_to_init(command, transaction)
+            case EndTransaction():
+                return self._is_loaded and decisions.needs_producer_id_to_end(command, transaction)
+        return False
+
+    def step(self, event: Event, now: Millis, timestamp: Millis) -> list[Effect]:
+        """What follows from an event at that time, in this order."""
+        turn = _Turn(now, timestamp)
+        match event:
+            case Request():
+                self._request(event, turn)
+            case Appended():
+                self._appended(self._in_flight.pop(event.token), event.error_code, turn)
+            case MarkersWritten():
+                self._markers_written(event, turn)
+            case Tick():
+                pass
+            case _:
+                assert_never(event)
+        if self._is_loaded and now >= self._look_for_open_at:
+            self._look_for_open(turn)
+        if self._is_loaded and now >= self._look_for_unused_at:
+            self._look_for_unused(turn)
+        return turn.effects
+
+    # ---- requests
+
+    def _request(self, event: Request, turn: _Turn) -> None:
+        command = event.command
+        if not self._is_loaded:
+            turn.reply(event.request_id, Result(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            return
+        if not command.transactional_id:
+            turn.reply(event.request_id, Result(error_code=ErrorCode.INVALID_REQUEST))
+            return
+        transaction = self.transactions.get(command.transactional_id)
+        if isinstance(command, VerifyPartitions):
+            value = None if transaction is None else transaction.value
+            turn.reply(event.request_id, decisions.verify(command, value))
+            return
+        decision = self._decide(command, transaction, event.fresh_producer_id, turn.timestamp)
+        if decision.value is None:
+            turn.reply(event.request_id, decision.result)
+            return
+        if transaction is None:
+            transaction = Transaction(transactional_id=command.transactional_id)
+            self.transactions[command.transactional_id] = transaction
+        self._append(transaction, decision, turn, event.request_id)
+
+    def _decide(
+        self,
+        command: InitProducerId | AddPartitions | EndTransaction,
+        transaction: Transaction | None,
+        fresh_producer_id: int,
+        timestamp: Millis,
+    ) -> Decision:
+        if isinstance(command, InitProducerId) and not (
+            0 < command.timeout_ms <= self.config.transaction_max_timeout_ms
+        ):
+            return decisions.refused(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        if transaction is not None and transaction.is_pending:
+            return decisions.refused(ErrorCode.CONCURRENT_TRANSACTIONS)
+        value = None if transaction is None else transaction.value
+        last_epoch = -1 if transaction is None else transaction.last_producer_epoch
+        match command:
+            case InitProducerId():
+                return decisions.init(command, value, last_epoch, fresh_producer_id, timestamp)
+            case AddPartitions():
+                return decisions.add(command, value, last_epoch, timestamp)
+            case EndTransaction():
+                return decisions.end(command, value, last_epoch, fresh_producer_id, timestamp)
+            case _:
+                assert_never(command)
+
+    # ---- what is appended
+
+    def _append(self, transaction: Transaction, decision: Decision, turn: _Turn, request_id: int | None = None) -> None:
+        assert not transaction.is_pending, transaction
+        assert decision.value is not None, decision
+        transaction.is_pending = True
+        is_dead = decision.value.state is State.DEAD
+        value = None if is_dead else decision.value
+        token, self._next_token = self._next_token, self._next_token + 1
+        record = transaction_record(transaction.transactional_id, value)
+        self._in_flight[token] = _InFlight(
+            transactional_id=transaction.transactional_id,
+            record=record,
+            value=value,
+            last_producer_epoch=decision.last_producer_epoch,
+            request_id=request_id,
+            result=decision.result,
+        )
+        turn.effects.append(Append(record=record, token=token))
+
+    def _appended(self, done: _InFlight, error_code: ErrorCode, turn: _Turn) -> None:
+        transaction = self.transactions[done.transactional_id]
+        transaction.is_pending = False
+        if error_code is not ErrorCode.NONE:
+            if transaction.value is None:
+                del self.transactions[done.transactional_id]
+            if done.request_id is not None:
+                turn.reply(done.request_id, Result(error_code=_told(error_code)))
+            return
+        self.replay(*done.record)
+        transaction.last_producer_epoch = done.last_producer_epoch
+        if done.request_id is not None:
+            turn.reply(done.request_id, done.result)
+        if done.value is not None:
+            self._go_on(transaction, turn)
+
+    def _go_on(self, transaction: Transaction, turn: _Turn) -> None:
+        """What was decided is carried out: markers, or where all are written, the end."""
+        value = transaction.value
+        if value is None or value.state not in PREPARED:
+            return
+        if transaction.unmarked:
+            turn.effects.append(
+                WriteMarkers(
+                    transactional_id=transaction.transactional_id,
+                    producer_id=value.producer_id,
+                    producer_epoch=value.producer_epoch,
+                    is_commit=value.state is State.PREPARE_COMMIT,
+                    partitions=frozenset(transaction.unmarked),
+                    client_version=value.client_version,
+                )
+            )
+        else:
+            self._complete(transaction, value, turn)
+
+    def _complete(self, transaction: Transaction, value: TransactionValue, turn: _Turn) -> None:
+        decision = Decision(
+            result=Result(),
+            value=decisions.complete(value, turn.timestamp),
+            last_producer_epoch=transaction.last_producer_epoch,
+        )
+        self._append(transaction, decision, turn)
+
+    def _markers_written(self, event: MarkersWritten, turn: _Turn) -> None:
+        transaction = self.transactions.get(event.transactional_id)
+        value = None if transaction is None else transaction.value
+        if transaction is None or value is None or value.state not in PREPARED:
+            return
+        if (value.producer_id, value.producer_epoch) != (event.producer_id, event.producer_epoch):
+            return  # of a transaction that is over
+        transaction.unmarked -= event.partitions
+        if not transaction.unmarked and not transaction.is_pending:
+            self._complete(transaction, value, turn)
+
+    # ---- what falls due
+
+    def _look_for_open(self, turn: _Turn) -> None:
+        """Abort what is open for too long (rule 33), and try again to store what is complete."""
+        interval_ms = self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        self._look_for_open_at = Millis(turn.now + interval_ms)
+        for _, transaction in sorted(self.transactions.items()):
+            value = transaction.value
+            if value is None or transaction.is_pending:
+                continue
+            if value.state in PREPARED and not transaction.unmarked:
+                self._complete(transaction, value, turn)
+            elif value.state is State.ONGOING and turn.timestamp - value.started_at >= value.timeout_ms:
+                turn.note(transaction, f"aborted: open for {turn.timestamp - value.started_at} ms")
+                fenced = decisions.fence(value, turn.timestamp)
+                self._append(transaction, Decision(result=Result(), value=fenced), turn)
+
+    def _look_for_unused(self, turn: _Turn) -> None:
+        """Forget ids that nobody used for long (rule 33)."""
+        interval_ms = self.config.transaction_remove_expired_transaction_cleanup_interval_ms
+        self._look_for_unused_at = Millis(turn.now + interval_ms)
+        for _, transaction in sorted(self.transactions.items()):
+            value = transaction.value
+            if value is None or transaction.is_pending or value.state not in AT_REST:
+                continue
+            if turn.timestamp - value.updated_at >= self.config.transactional_id_expiration_ms:
+                turn.note(transaction, "expired")
+                dead = follow(value, State.DEAD)
+                self._append(transaction, Decision(result=Result(), value=dead), turn)
+
+    # ---- for tests and simulations
+
+    def durable(self) -> dict[str, TransactionValue]:
+        """What the log says of every id. Equal to that of a fresh coordinator that replayed the log."""
+        return {key: each.value for key, each in sorted(self.transactions.items()) if each.value is not None}
+
+    def validate(self) -> None:
+        """Assert the invariants. For tests and simulations, between steps."""
+        on_the_way = [each.transactional_id for each in self._in_flight.values()]
+        assert len(set(on_the_way)) == len(on_the_way), on_the_way
+        for transactional_id, transaction in self.transactions.items():
+            transaction.validate()
+            assert transaction.is_pending == (transactional_id in on_the_way), transaction
+
+
+class _Turn:
+    """One call of `step`: the time it happens at, and what follows from it."""
+
+    __slots__ = ("effects", "now", "timestamp")
+
+    def __init__(self, now: Millis, timestamp: Millis) -> None:
+        self.now = now
+        self.timestamp = timestamp
+        self.effects: list[Effect] = []
+
+    def reply(self, request_id: int, result: Result) -> None:
+        """Answer a request, now and only now."""
+        self.effects.append(Reply(request_id=request_id, result=result))
+
+    def note(self, transaction: Transaction, text: str) -> None:
+        """Tell whoever reads the broker's log."""
+        self.effects.append(Note(transactional_id=transaction.transactional_id, text=text))
+
+
+def _told(error_code: ErrorCode) -> ErrorCode:
+    """What a client is told when the coordinator's own append failed: what makes it look for the coordinator again."""
+    match error_code:
+        case (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            | ErrorCode.NOT_ENOUGH_REPLICAS
+            | ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            | ErrorCode.REQUEST_TIMED_OUT
+        ):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR:
+            return ErrorCode.NOT_COORDINATOR
+    return ErrorCode.UNKNOWN_SERVER_ERROR
