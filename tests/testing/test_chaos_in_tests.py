@@ -11,10 +11,13 @@ import aiokafka
 import confluent_kafka
 import kafka
 import pytest
+from cluster.traffic import Traffic
 
 from kraftpy.client import BlockingAdmin, NewTopic
 from kraftpy.testing import BrokerDied, Cluster
 from kraftpy.testing.chaos import KINDS, Step, schedule
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("sockets_collected")]
 
 BOUND_SECONDS = 60.0
 MANY = 400
@@ -99,6 +102,14 @@ def test_an_idempotent_producer_loses_nothing_and_repeats_nothing(cluster: Clust
     assert failed == []
     assert acknowledged == [b"%d" % number for number in range(sent)]
     assert values_in(cluster, topic) == acknowledged, str(chaos)
+
+
+def test_producers_and_groups_of_three_libraries_live_through_it(cluster: Cluster) -> None:
+    with Traffic(cluster.bootstrap_servers) as traffic:
+        with cluster.chaos(201, faults=6, lasts=(0.2, 2.0), pause=(0.1, 0.3)) as chaos:
+            chaos.wait()
+        traffic.goes_on(str(chaos))
+    traffic.proof()
 
 
 def test_what_is_done_is_what_the_seed_says(cluster: Cluster) -> None:

@@ -27,6 +27,8 @@ from kraftpy.testing.asking import ask
 from kraftpy.testing.bad_answers import can_fail, failed
 from kraftpy.testing.rules import Hit, Rule, claim
 
+pytestmark = pytest.mark.usefixtures("sockets_collected")
+
 BOUND_SECONDS = 20.0
 
 
@@ -167,6 +169,69 @@ async def test_an_error_after_the_effect(broker: EmbeddedBroker) -> None:
             with pytest.raises(aiokafka.errors.MessageSizeTooLargeError):
                 await producer.send_and_wait("written-all-the-same", b"0", partition=0)
     assert read_all(broker.bootstrap, "written-all-the-same", 1) == [b"0"]
+
+
+@pytest.mark.parametrize("library", ["kafka-python", "confluent-kafka"])
+def test_a_group_gets_past_every_error_that_is_worth_another_try(broker: EmbeddedBroker, library: str) -> None:
+    topic = f"worth-another-try-{library}"
+    writer = Writer(broker.bootstrap)
+    for number in range(3):
+        writer.send(topic, b"%d" % number)
+    writer.flush()
+    faults = [
+        broker.fail("FindCoordinator", "COORDINATOR_NOT_AVAILABLE", count=2),
+        broker.fail("JoinGroup", "COORDINATOR_LOAD_IN_PROGRESS", count=1),
+        broker.fail("SyncGroup", "REBALANCE_IN_PROGRESS", count=1),
+        broker.fail("OffsetFetch", "COORDINATOR_LOAD_IN_PROGRESS", count=1),
+        broker.fail("ListOffsets", "NOT_LEADER_OR_FOLLOWER", count=1),
+        broker.fail("Fetch", "NOT_LEADER_OR_FOLLOWER", count=2),
+        broker.fail("OffsetCommit", "COORDINATOR_LOAD_IN_PROGRESS", count=1),
+    ]
+    try:
+        consume = consumed_by_kafka_python if library == "kafka-python" else consumed_by_confluent
+        assert consume(broker.bootstrap, topic, 3) == [b"0", b"1", b"2"]
+        assert [len(fault.hits) for fault in faults] == [2, 1, 1, 1, 1, 2, 1]
+    finally:
+        broker.heal()
+
+
+def consumed_by_kafka_python(bootstrap: str, topic: str, count: int) -> list[bytes]:
+    consumer = kafka.KafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap,
+        group_id=topic,
+        auto_offset_reset="earliest",
+        retry_backoff_ms=20,
+        enable_auto_commit=False,
+    )
+    found: list[bytes] = []
+    deadline = time.monotonic() + BOUND_SECONDS
+    while len(found) < count:
+        assert time.monotonic() < deadline, found
+        found += [record.value for batch in consumer.poll(100).values() for record in batch]
+    consumer.commit()
+    consumer.close()
+    return found
+
+
+def consumed_by_confluent(bootstrap: str, topic: str, count: int) -> list[bytes]:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+    found: list[bytes] = []
+    deadline = time.monotonic() + BOUND_SECONDS
+    while len(found) < count:
+        assert time.monotonic() < deadline, found
+        found += [message.value() or b"" for message in consumer.consume(10, 0.1) if message.error() is None]
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    return found
 
 
 def test_metadata_with_an_error_still_has_the_brokers(broker: EmbeddedBroker) -> None:

@@ -19,6 +19,7 @@ PAGE = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_an_example_runs(number: int, tmp_path: Path) -> None:
     program = tmp_path / "test_example.py"
@@ -27,7 +28,7 @@ def test_an_example_runs(number: int, tmp_path: Path) -> None:
     if "def test_" in EXAMPLES[number]:
         command = [sys.executable, "-m", "pytest", "-p", "kraftpy.testing.pytest_plugin", str(program)]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
 
