@@ -153,7 +153,7 @@ def test_a_leader_that_hears_and_is_not_heard_is_replaced(cluster: Cluster) -> N
     done: list[Any] = []
     send = producer_of(cluster, done)
     assert send("not-heard", b"0").flush(BOUND_SECONDS) == 0
-    with cluster.partition(3, [1, 2], one_way=True):
+    with cluster.partition(3, [1, 2], one_way=True), cluster.partition(3, CLIENTS, one_way=True):
         wait_until(lambda: cluster.leader_of("not-heard", ask=1) in (1, 2), "another is elected")
         assert send("not-heard", b"1").flush(BOUND_SECONDS) == 0
     cluster.wait_in_sync()
