@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kraftpy.broker.apis import shortened
 from kraftpy.broker.auto_creation import auto_create_topics
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kraftpy.groups.events import GroupRequest
@@ -86,7 +87,9 @@ async def consumer_group_heartbeat(
     broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> Any:
     """Enter, stay in or leave a group of the consumer protocol."""
-    return await _ask(broker, request, context)
+    answer = await _ask(broker, request, context)
+    answer.error_message = shortened(answer.error_message)
+    return answer
 
 
 async def consumer_group_describe(
