@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import re
 import subprocess
@@ -22,7 +23,7 @@ from random import Random
 from typing import Final
 
 from chaos.nemesis import NodeId
-from chaos.replica_logs import read_node
+from chaos.replica_logs import Reading, read_node
 from kraftpy.log import layout
 from kraftpy.metadata import journal
 
@@ -172,13 +173,20 @@ def flip(file: Path, chance: Random) -> None:
         os.pwrite(opened.fileno(), bytes([byte ^ 1 << chance.randrange(8)]), at)
 
 
+def _wrong(reading: Reading) -> str | None:
+    """Also a leader epoch that falls: that field of a batch is in no checksum, and `kraftpy log verify` looks at it."""
+    for (_, last, epoch, _), (base, _, next_epoch, _) in itertools.pairwise(reading.value["batches"]):
+        if next_epoch < epoch:
+            return f"leader epoch {next_epoch} at {base} follows {epoch} up to {last}"
+    return reading.damage
+
+
 def damaged(data: Path, node: NodeId) -> list[str]:
     """The partitions of which a batch is damaged: in two looks, since what is being written is not yet whole."""
 
     def look(keys: Sequence[str]) -> dict[str, str]:
-        return {
-            str(found.value["key"]): found.damage for found in read_node(data, node, keys) if found.damage is not None
-        }
+        found = ((str(reading.value["key"]), _wrong(reading)) for reading in read_node(data, node, keys))
+        return {key: wrong for key, wrong in found if wrong is not None}
 
     first = look([path.name for path in data.iterdir() if path.is_dir() and re.fullmatch(r"[a-z]\w*-\d+", path.name)])
     if not first:

@@ -181,6 +181,16 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
     assert damaged(data, 3) == ["t0-1"]
 
 
+def test_a_leader_epoch_that_no_checksum_covers_is_found(tmp_path: Path) -> None:
+    data = _node(tmp_path)
+    assert damaged(data, 3) == []
+    first = data / "t0-1" / layout.file_name(0, layout.LOG)
+    content = bytearray(first.read_bytes())
+    content[12] ^= 0x40
+    first.write_bytes(content)
+    assert damaged(data, 3) == ["t0-1"]
+
+
 # --- the run ----------------------------------------------------------------------------------------------------------
 
 
