@@ -145,6 +145,10 @@ def _release(response: Response | None) -> None:
 # Answers with errors.
 
 
+_ERRORS = ("error_code", "partition_error_code")
+"""What a field with an error is called."""
+
+
 def can_fail(key: ApiKey) -> bool:
     """Whether the API's answer has a place for an error at all."""
     return _has_error(APIS[key].response)
@@ -152,7 +156,7 @@ def can_fail(key: ApiKey) -> bool:
 
 def _has_error(kind: type) -> bool:
     return any(
-        field.name == "error_code" or (field.struct is not None and _has_error(field.struct)) for field in fields(kind)
+        field.name in _ERRORS or (field.struct is not None and _has_error(field.struct)) for field in fields(kind)
     )
 
 
@@ -184,7 +188,7 @@ def _spoil(value: Any, version: int, error: int) -> None:
     for field in fields(kind):
         if version not in field.versions:
             continue
-        if field.name == "error_code":
+        if field.name in _ERRORS:
             setattr(value, field.name, error)
         elif field.struct is not None and _has_error(field.struct):
             inner = getattr(value, field.name)
@@ -215,9 +219,9 @@ def _shaped(kind: type, asked: Any, version: int) -> Any:
         if field.wire == array:
             if field.struct is not None and _has_error(field.struct):
                 values[field.name] = [_shaped(field.struct, each, version) for each in _asked_for(field.name, known)]
-        elif field.name != "error_code" and word in known and isinstance(known[word], type(_empty(field))):
+        elif field.name not in _ERRORS and word in known and isinstance(known[word], type(_empty(field))):
             values[field.name] = known[word]
-        elif field.name != "error_code" and not is_named and isinstance(asked, type(_empty(field))):
+        elif field.name not in _ERRORS and not is_named and isinstance(asked, type(_empty(field))):
             values[field.name] = asked  # the request has a list of names, or numbers, for these
             is_named = True
         elif field.default is REQUIRED or (field.default is None and version not in field.nullable):

@@ -448,7 +448,7 @@ def errors_in(value: Any) -> list[int]:
     found: list[int] = []
     for name in getattr(value, "__slots__", ()):
         inner = getattr(value, name)
-        if name == "error_code":
+        if name in ("error_code", "partition_error_code"):
             found.append(inner)
         for each in inner if isinstance(inner, list) else [inner]:
             found += errors_in(each)
