@@ -16,8 +16,7 @@ The image is built from this source tree each time, from a base that docker/base
 pulled. Where no engine answers and dockerd is installed, one is started, and ended with the world.
 
 Nothing stays behind: a run holds a lock, and removes first what a dead one has left. A node that ends by itself stays
-down until somebody starts it, and is a problem of the run; but one that gave up waiting for a quorum at its start, as
-Kafka's do, is started again when all is healed, as compose.yaml would have it.
+down until somebody starts it, and is a problem of the run.
 
 Left out: more or fewer nodes than compose.yaml has. Under libfaketime 0.9.10 each `time.sleep` of Python 3.11 fails
 with EINVAL; a node calls it only where `log.cleaner.io.max.bytes.per.second` is set, as here it is not.
@@ -70,7 +69,6 @@ _STOP_SECONDS: Final = 120
 _REJOIN_SECONDS: Final = 120.0
 _FRESH_SECONDS: Final = 60.0
 _SERVES_SECONDS: Final = 60.0
-_GAVE_UP: Final = "the metadata quorum has no leader"
 _REFUSED_JOURNAL: Final = re.compile(r"journal|snapshot|vote")
 
 PACKAGES: Final = {
@@ -139,10 +137,8 @@ class DockerWorld(Asking):
             return True
         if container.is_wanted:
             container.is_wanted = False
-            words = container.last_words()
-            is_meant = node in self._may_end or node in self._harmed_journal or words.endswith(_GAVE_UP)
-            if not is_meant:
-                self._problems.append(f"node {node} ended by itself: {words}")
+            if node not in self._may_end and node not in self._harmed_journal:
+                self._problems.append(f"node {node} ended by itself: {container.last_words()}")
         return False
 
     def problems(self) -> list[str]:
