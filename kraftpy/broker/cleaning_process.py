@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class CleanerGone(Exception):
-    """The process has died, or was killed because the job was abandoned."""
+    """The process has died, or was killed by somebody else."""
 
 
 class SegmentsGone(Exception):
@@ -41,7 +41,8 @@ class CleaningProcess:
     async def clean(self, job: CompactionJob, path: str) -> AsyncGenerator[Cleaned | Done, None]:
         """Have it done; each new segment when it is written, at last that all of them are.
 
-        Whoever stops listening before that kills the process. Raises OSError, CorruptBatch, SegmentsGone, CleanerGone.
+        Whoever stops listening before that, or abandons the job, kills the process. Raises OSError, CorruptBatch,
+        SegmentsGone, CleanerGone.
         """
         process = await self._started()
         job.on_abandon = _killer(process)
@@ -56,6 +57,9 @@ class CleaningProcess:
                         raise _failure(message)
                     is_idle = isinstance(message, Done)
                     yield message
+        except CleanerGone:
+            if not job.is_abandoned:
+                raise
         finally:
             job.on_abandon = None
             if not is_idle:

@@ -126,6 +126,17 @@ def test_a_cleaner_that_is_killed_is_started_again(tmp_path: Path) -> None:
         assert "Traceback" not in broker.log_text, broker.log_text
 
 
+def test_a_broker_that_stops_while_it_cleans_complains_of_nothing(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path, settings=SLOW) as broker:
+        create(broker)
+        produce(broker.bootstrap, table(random.Random(3), 3000))
+        pid = broker.pid
+        eventually(lambda: worker_of(pid) is not None, "it cleans")
+        assert broker.stop() == 0
+        assert "never retrieved" not in broker.log_text
+        assert "Traceback" not in broker.log_text
+
+
 def test_a_damaged_log_is_named_once_and_others_are_cleaned(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path, settings={**SETTINGS, "log.cleaner.enable": "false"}) as broker:
         create(broker)

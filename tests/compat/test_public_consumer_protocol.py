@@ -12,9 +12,11 @@ import confluent_kafka
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from conftest import BrokerFactory
 
+from kraftpy.testing.cluster import EmbeddedBroker
 from kraftpy.testing.nodes import Cluster
+
+BrokerFactory = Callable[..., EmbeddedBroker]
 
 BOUND_SECONDS = 60.0
 QUICK = {
