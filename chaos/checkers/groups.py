@@ -3,9 +3,7 @@
     double-ownership   two members own a partition in one generation
     generation-falls   a member goes back to an earlier generation
     lost-commit        nothing is committed, though a commit was acknowledged before and nothing was reset
-    stale-commit       what is committed is older than what was acknowledged; allowed, as in Kafka, while a node led a
-                       partition of __consumer_offsets in an epoch that was over (`watermarks`): a coordinator that does
-                       not know yet that it was deposed answers from what it had
+    stale-commit       what is committed is older than what was acknowledged
     phantom-commit     what is committed was never committed by anybody
     commit-falls       a commit below one that was acknowledged before it was asked for was acknowledged
     skipped-record     a record below what the group committed was never handed to any of its members
@@ -13,7 +11,7 @@
 
 Read from: `assigned` notes {group, generation, member, partitions}; polls and whatever else polls, with `group`
 beside the value; `commit` {group, offsets}, or `committed_offsets` beside the value of what commits on the way;
-`reset` (a commit that may go back); `committed` {group, offsets}; `drained` notes {group, keys}; `watermarks`. A group
+`reset` (a commit that may go back); `committed` {group, offsets}; `drained` notes {group, keys}. A group
 starts at a key's first record.
 
 Left out: who is alive. A paused member believes in its partitions for as long as nobody tells it otherwise, so only
@@ -31,8 +29,6 @@ from chaos.checkers.versions import POLLING, polled, sends, versions
 from chaos.history import History, Key, Op, Type
 
 NAME = "groups"
-
-_READ_EVERY_NS = 1_000_000_000
 
 
 def check(history: History, options: Options) -> Verdict:
@@ -84,39 +80,12 @@ def _ownership(assigned: list[Op], findings: Findings) -> None:
                 )
 
 
-def _deposed(history: History) -> list[tuple[int, int]]:
-    """Times, in nanoseconds, at which a node that leads a partition of __consumer_offsets was a leader no more.
-
-    Readings are up to a second apart: so long before one of the newer epoch the older may have been over.
-    """
-    readings = [op for op in history.completed("watermarks") if op.value["key"].startswith("__consumer_offsets-")]
-    leading: dict[tuple[Key, int], int] = {}
-    newest: dict[Key, tuple[int, int]] = {}
-    deposed: dict[tuple[Key, int], int] = {}
-    found: list[tuple[int, int]] = []
-    for op in readings:
-        key, node, epoch = op.value["key"], op.value["node"], op.value["leader_epoch"]
-        if op.value["leader"]:
-            leading[key, node] = epoch
-            newest[key] = max(newest.get(key, (-1, 0)), (epoch, op.time))
-        else:
-            leading.pop((key, node), None)
-        for (of, other), its in leading.items():
-            if of == key and its < newest[key][0]:
-                deposed.setdefault((key, other), op.time - _READ_EVERY_NS)
-        began = deposed.get((key, node))
-        if began is not None and leading.get((key, node), newest[key][0]) >= newest[key][0]:
-            found.append((deposed.pop((key, node)), op.time))
-    return found + [(began, history.duration) for began in deposed.values()]
-
-
 def _committed(history: History, commits: list[tuple[Op, str, Key, int]], looks: list[Op], findings: Findings) -> None:
     writes: dict[tuple[str, Key], list[Write]] = {}
     for op, group, key, offset in commits:
         end = op.index if op.type is Type.OK else None
         writes.setdefault((group, key), []).append(Write(op, history.invocation(op).index, end, offset))
     registers = {what: Register(of) for what, of in writes.items()}
-    deposed = _deposed(history)
     for op in looks:
         group = op.value["group"]
         for key, offset in op.value["offsets"].items():
@@ -129,9 +98,7 @@ def _committed(history: History, commits: list[tuple[Op, str, Key, int]], looks:
             name = "lost-commit" if offset is None else "stale-commit" if register.written(offset) else "phantom-commit"
             text = f"{group}: {key} is committed at {offset}, after {of} was acknowledged"
             evidence: dict[str, Any] = {"group": group, "key": key, "offset": offset, "acknowledged": of}
-            asked, told = history.invocation(op).time, op.time
-            allowed = name == "stale-commit" and any(begin <= told and asked <= end for begin, end in deposed)
-            findings.add(name, text, (newest.op if newest is not None else None, op), allowed=allowed, **evidence)
+            findings.add(name, text, (newest.op if newest is not None else None, op), **evidence)
     reset = {(group, key) for op, group, key, _ in commits if op.f == "reset"}
     acknowledged = [(op, (group, key), offset) for op, group, key, offset in commits if op.type is Type.OK]
     for fall in falls(history, (reading for reading in acknowledged if reading[1] not in reset)):

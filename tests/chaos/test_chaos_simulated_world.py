@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chaos import checkers, simulation
-from chaos.history import History, Op
+from chaos import simulation
+from chaos.history import Op
 from chaos.nemesis import Fault, Kind
 from chaos.simulation import Outcome
 
@@ -79,7 +79,8 @@ def test_a_voter_goes_and_comes_back() -> None:
     assert notes(outcome, "spared") == []
 
 
-def test_a_deposed_coordinator_may_answer_from_what_it_had_and_nobody_else() -> None:
+def test_a_coordinator_that_is_cut_off_tells_no_stale_offsets() -> None:
+    """Committed offsets are told once followers have confirmed the leader: in this run some would be stale before."""
     fault = Fault(
         id=0,
         kind=Kind.PARTITION,
@@ -88,13 +89,7 @@ def test_a_deposed_coordinator_may_answer_from_what_it_had_and_nobody_else() -> 
         lasts_ms=15_000,
         settings={"shape": "target"},
     )
-    for seed in (1, 4, 7, 16, 29):
-        outcome = simulation.run(seed, 0.5, faults=[fault], calls_per_second=10)
-        (groups,) = [verdict for verdict in outcome.verdicts if verdict.checker == "groups"]
-        assert groups.counts == {}
-        if groups.allowed_counts["stale-commit"]:
-            without = [op for op in outcome.ops if op.f != "watermarks"]
-            (strict,) = [each for each in checkers.check(History(without)) if each.checker == "groups"]
-            assert strict.counts == groups.allowed_counts
-            return
-    pytest.fail("no run met a deposed coordinator")
+    outcome = simulation.run(61, 0.5, faults=[fault], calls_per_second=10)
+    (groups,) = [verdict for verdict in outcome.verdicts if verdict.checker == "groups"]
+    assert groups.examined > 0
+    assert (groups.counts, groups.allowed_counts) == ({}, {})
