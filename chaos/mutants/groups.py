@@ -6,7 +6,7 @@ from typing import Any
 
 from chaos.drawing import Drawn
 from chaos.mutants.mutant import ENDS, Mutant, few, replaced, wrapped
-from kraftpy.broker.coordinators import Coordinators
+from kraftpy.broker.shards import Shards
 from kraftpy.groups import offsets
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.rebalance import Rebalance
@@ -27,8 +27,8 @@ def _replay_to_high_watermark(original: Any) -> Any:
 
 
 def _acknowledge_at_once(original: Any) -> Any:
-    def append(self: Any, shard: Any, effect: Any) -> ErrorCode:
-        found: ErrorCode | None = original(self, shard, effect)
+    def append(self: Any, shard: Any, batch: bytes, reported: Any) -> ErrorCode:
+        found: ErrorCode | None = original(self, shard, batch, reported)
         if found is None:
             shard.pending.pop()
         return ErrorCode.NONE if found is None else found
@@ -73,7 +73,7 @@ MUTANTS = (
         rule="11, 35",
         shows=_COMMITS | {"skipped-record", "undelivered"},
         needs=_with_groups,
-        patches=(wrapped(Coordinators, "_replay", _replay_to_high_watermark),),
+        patches=(wrapped(Shards, "_replay", _replay_to_high_watermark),),
     ),
     Mutant(
         name="commit-acknowledged-at-once",
@@ -81,7 +81,7 @@ MUTANTS = (
         rule="17, 35",
         shows=_COMMITS | {"skipped-record", "undelivered"},
         needs=_with_groups,
-        patches=(wrapped(Coordinators, "_append", _acknowledge_at_once),),
+        patches=(wrapped(Shards, "_append", _acknowledge_at_once),),
     ),
     Mutant(
         name="commit-of-any-generation",

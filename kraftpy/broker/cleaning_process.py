@@ -41,8 +41,8 @@ class CleaningProcess:
     async def clean(self, job: CompactionJob, path: str) -> AsyncGenerator[Cleaned | Done, None]:
         """Have it done; each new segment when it is written, at last that all of them are.
 
-        Whoever stops listening before that, or abandons the job, kills the process. Raises OSError, CorruptBatch,
-        SegmentsGone, CleanerGone.
+        Whoever stops listening before that, abandons the job or calls `end`, kills the process. Raises OSError,
+        CorruptBatch, SegmentsGone, CleanerGone.
         """
         process = await self._started()
         job.on_abandon = _killer(process)
@@ -58,7 +58,7 @@ class CleaningProcess:
                     is_idle = isinstance(message, Done)
                     yield message
         except CleanerGone:
-            if not job.is_abandoned:
+            if not job.is_abandoned and self._process is process:
                 raise
         finally:
             job.on_abandon = None
@@ -81,7 +81,7 @@ class CleaningProcess:
         return self._process is not None
 
     async def end(self) -> None:
-        """Kill it; another one is started when needed."""
+        """Kill it, and let go of a job; another one is started when needed."""
         process, self._process = self._process, None
         if process is not None:
             _killer(process)()
