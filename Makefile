@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-seeds chaos-mutants test test-failures check format bench bench-failover sim compat image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-seeds chaos-mutants test test-long test-failures check format bench bench-failover sim compat image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 help:                ## this list
@@ -66,6 +66,10 @@ chaos-check: $(VENV)/.dev  ## every checker over a history: make chaos-check FIL
 
 bench-failover: $(VENV)/.dev  ## kills, pauses, cuts and restarts of three nodes, into bench/FAILOVER.md
 	$(BIN)/python -m bench.failover
+
+test-long: $(VENV)/.dev  ## the tests that take half a minute or more each
+	@sh tests/system-packages.sh
+	$(BIN)/python -m pytest -m long
 
 test-failures: $(VENV)/.dev  ## many more random failures than `test` has
 	KRAFTPY_CLUSTER_ROUNDS=50 $(BIN)/python -m pytest tests/cluster/test_failures.py -k random --timeout 1800

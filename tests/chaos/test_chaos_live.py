@@ -358,6 +358,7 @@ if WHY_NOT is None:
         disk.set_slow(0)
         (disk.data / "file").write_bytes(b"x")
 
+    @pytest.mark.long
     @pytest.mark.timeout(400)
     def test_real_processes_under_faults(tmp_path: Path) -> None:
         kinds = [word for kind in ("kill", "partition", "slow", "disk-full") for word in ("--kind", kind)]
@@ -373,6 +374,7 @@ if WHY_NOT is None:
         assert "again" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8") or output
         assert _left_of(run.pid) == []
 
+    @pytest.mark.long
     @pytest.mark.timeout(200)
     def test_what_a_killed_run_leaves_the_next_one_removes(tmp_path: Path) -> None:
         run = _run(tmp_path, "--faults", "1", "--kind", "slow-disk")

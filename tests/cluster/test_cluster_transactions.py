@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kraftpy.testing import Cluster
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
     pytest.mark.timeout(900),
 ]

@@ -20,6 +20,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_leaderships_move_and_replicas_come_back(tmp_path: Path) -> None:
     """Moved away and put back with a restart: it catches up. Replaced by an empty one: it is copied anew."""
     settings = {node: {"log.dirs": f"{tmp_path}/node-{node}/data,{tmp_path}/node-{node}/more"} for node in range(1, 4)}
