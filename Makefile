@@ -67,7 +67,7 @@ chaos-check: $(VENV)/.dev  ## every checker over a history: make chaos-check FIL
 bench-failover: $(VENV)/.dev  ## kills, pauses, cuts and restarts of three nodes, into bench/FAILOVER.md
 	$(BIN)/python -m bench.failover
 
-test-long: $(VENV)/.dev  ## the tests that take half a minute or more each
+test-long: $(VENV)/.dev  ## the longest tests, of real nodes that fail under load
 	@sh tests/system-packages.sh
 	$(BIN)/python -m pytest -m long
 

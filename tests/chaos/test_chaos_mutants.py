@@ -68,7 +68,6 @@ def in_its_own_process(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.long
 @pytest.mark.timeout(_SECONDS + 10)
 @pytest.mark.parametrize("name", RUN_AGAIN)
 def test_a_mutant_is_caught_at_its_seed_or_soon_after(name: str) -> None:
@@ -79,7 +78,6 @@ def test_a_mutant_is_caught_at_its_seed_or_soon_after(name: str) -> None:
     assert f"{name}: caught by " in again.stdout
 
 
-@pytest.mark.long
 @pytest.mark.timeout(_SECONDS + 10)
 def test_the_same_seeds_are_clean_without_the_mutants() -> None:
     runs = sorted({(caught.seed, caught.minutes) for name, caught in suite.read_caught().items() if name in RUN_AGAIN})

@@ -17,7 +17,7 @@ from kraftpy.client import BlockingAdmin, NewTopic
 from kraftpy.testing import BrokerDied, Cluster
 from kraftpy.testing.chaos import KINDS, Step, schedule
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300), pytest.mark.usefixtures("sockets_collected")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("sockets_collected")]
 
 BOUND_SECONDS = 60.0
 MANY = 400
@@ -67,6 +67,7 @@ def values_in(cluster: Cluster, topic: str) -> list[bytes]:
         consumer.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [2, 5])
 def test_an_idempotent_producer_loses_nothing_and_repeats_nothing(cluster: Cluster, seed: int) -> None:
     topic = f"survives-{seed}"
@@ -104,6 +105,7 @@ def test_an_idempotent_producer_loses_nothing_and_repeats_nothing(cluster: Clust
     assert values_in(cluster, topic) == acknowledged, str(chaos)
 
 
+@pytest.mark.long
 def test_producers_and_groups_of_three_libraries_live_through_it(cluster: Cluster) -> None:
     with Traffic(cluster.bootstrap_servers) as traffic:
         with cluster.chaos(201, faults=6, lasts=(0.2, 2.0), pause=(0.1, 0.3)) as chaos:

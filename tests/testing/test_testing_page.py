@@ -19,7 +19,6 @@ PAGE = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_an_example_runs(number: int, tmp_path: Path) -> None:
