@@ -88,6 +88,11 @@ class ApiKey(IntEnum):
     SHARE_ACKNOWLEDGE = 79
     ADD_RAFT_VOTER = 80
     REMOVE_RAFT_VOTER = 81
+    INITIALIZE_SHARE_GROUP_STATE = 83
+    READ_SHARE_GROUP_STATE = 84
+    WRITE_SHARE_GROUP_STATE = 85
+    DELETE_SHARE_GROUP_STATE = 86
+    READ_SHARE_GROUP_STATE_SUMMARY = 87
     STREAMS_GROUP_HEARTBEAT = 88
     STREAMS_GROUP_DESCRIBE = 89
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
@@ -171,12 +176,27 @@ APIS: dict[int, Api] = {
         Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, 0),
         Api(ApiKey.UNREGISTER_BROKER, 0, 0, 0),
         Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, 0),
-        Api(ApiKey.LIST_TRANSACTIONS, 0, 1, 0),
+        Api(ApiKey.LIST_TRANSACTIONS, 0, 2, 0),
         Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0),
         Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0),
+        Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, 0),
         Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0),
+        Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, 0),
+        Api(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, 0),
+        Api(ApiKey.SHARE_FETCH, 1, 2, 0),
+        Api(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, 0),
         Api(ApiKey.ADD_RAFT_VOTER, 0, 1, 0),
         Api(ApiKey.REMOVE_RAFT_VOTER, 0, 0, 0),
+        Api(ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, 0),
+        Api(ApiKey.READ_SHARE_GROUP_STATE, 0, 0, 0),
+        Api(ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, 0),
+        Api(ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, 0),
+        Api(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, 0),
+        Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, 0),
+        Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, 0),
+        Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, 0),
+        Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, 0),
+        Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, 0),
     )
 }
 """What is advertised, by API key."""

@@ -61,6 +61,7 @@ __all__ = [
     "decode_control_record",
     "encode_batch",
     "encode_control_batch",
+    "encode_payload",
     "iter_records",
     "read_header",
     "record_payload",
@@ -330,6 +331,42 @@ def encode_batch(
         raise ValueError("a batch needs at least one record")
     base_timestamp = records[0][0]
     payload, max_timestamp = encode_records(records, base_timestamp)
+    return encode_payload(
+        payload,
+        records_count=len(records),
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        base_offset=base_offset,
+        compression=compression,
+        level=level,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        leader_epoch=leader_epoch,
+        timestamp_type=timestamp_type,
+        is_transactional=is_transactional,
+        is_control=is_control,
+    )
+
+
+def encode_payload(
+    payload: Buffer,
+    *,
+    records_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    base_offset: int = 0,
+    compression: Compression = Compression.NONE,
+    level: int | None = None,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    leader_epoch: int = -1,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    is_transactional: bool = False,
+    is_control: bool = False,
+) -> bytes:
+    """One batch of records that are encoded already, with offset deltas from 0 on and no gaps; compressed here."""
     if compression:
         payload = compress(compression, payload, level)
     covered = _COVERED.pack(
@@ -337,13 +374,13 @@ def encode_batch(
         | (_LOG_APPEND_TIME if timestamp_type else 0)
         | (_TRANSACTIONAL if is_transactional else 0)
         | (_CONTROL if is_control else 0),
-        len(records) - 1,
+        records_count - 1,
         base_timestamp,
         max_timestamp,
         producer_id,
         producer_epoch,
         base_sequence,
-        len(records),
+        records_count,
     )
     batch_length = HEADER_BYTES - _PREFIX_BYTES + len(payload)
     crc = crc32c(payload, crc32c(covered))

@@ -94,7 +94,7 @@ def encode_records(records: list[NewRecord], base_timestamp: int) -> tuple[bytes
         else:
             value_bytes = len(value)
             value_length = _VARINT[value_bytes] if value_bytes < _SMALL else encode_varint(value_bytes)
-        tail = _encode_headers(headers) if headers else b"\0"
+        tail = encode_headers(headers) if headers else b"\0"
         size = fixed_bytes + len(offset_delta) + len(key_length) + key_bytes
         size += len(value_length) + value_bytes + len(tail)
         length = _VARINT[size] if size < _SMALL else encode_varint(size)
@@ -102,7 +102,8 @@ def encode_records(records: list[NewRecord], base_timestamp: int) -> tuple[bytes
     return b"".join(pieces), max_timestamp
 
 
-def _encode_headers(headers: Headers) -> bytes:
+def encode_headers(headers: Headers) -> bytes:
+    """A record's headers, their count first."""
     pieces = [encode_varint(len(headers))]
     for key, value in headers:
         name = key.encode()

@@ -33,6 +33,10 @@ OLD = {
 
 
 UNKNOWN = {"UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter", "ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}
+UNKNOWN |= {"ShareGroupHeartbeat", "ShareGroupDescribe", "StreamsGroupHeartbeat", "StreamsGroupDescribe"}
+UNKNOWN |= {"ShareFetch", "ShareAcknowledge", "InitializeShareGroupState", "ReadShareGroupState"}
+UNKNOWN |= {"WriteShareGroupState", "DeleteShareGroupState", "ReadShareGroupStateSummary"}
+UNKNOWN |= {"DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"}
 """What kafka-python does not speak; kio does."""
 
 OTHER_NAMES = {

@@ -1,8 +1,6 @@
 """The transactional ids a broker coordinates.
 
-KIP-664, KIP-994 (by duration).
-
-Left out: version 2, by a pattern of the id (KIP-1152): nothing here matches one in a time that is bounded.
+KIP-664, KIP-994 (by duration), KIP-1152 (by a pattern of the id).
 """
 
 from __future__ import annotations
@@ -12,13 +10,14 @@ from typing import Annotated
 from kraftpy.protocol.schema import array, int16, int32, int64, message, string, struct
 
 
-@message(api_key=66, versions="0-1", flexible="0+")
+@message(api_key=66, versions="0-2", flexible="0+")
 class ListTransactionsRequest:
-    """Ask for those in some states, of some producers, or open for longer than that."""
+    """Ask for those in some states, of some producers, open for longer than that, or with an id that matches."""
 
     state_filters: Annotated[list[str], array(string)] = []
     producer_id_filters: Annotated[list[int], array(int64)] = []
     duration_filter: Annotated[int, int64, "1+"] = -1
+    transactional_id_pattern: Annotated[str | None, string, "2+"] = None
 
 
 @struct
@@ -30,7 +29,7 @@ class TransactionState:
     transaction_state: Annotated[str, string] = ""
 
 
-@message(api_key=66, versions="0-1", flexible="0+")
+@message(api_key=66, versions="0-2", flexible="0+")
 class ListTransactionsResponse:
     """Those found."""
 

@@ -1,0 +1,88 @@
+"""Streams groups: their topologies, their members and who has which task (KIP-1071)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from kraftpy.protocol.messages.streams_group_heartbeat import Endpoint, KeyValue, TaskIds, TaskOffset, TopicInfo
+from kraftpy.protocol.schema import array, boolean, int16, int32, message, nested, string, struct
+
+
+@message(api_key=89, versions="0", flexible="0+")
+class StreamsGroupDescribeRequest:
+    """Ask about streams groups."""
+
+    group_ids: Annotated[list[str], array(string)] = []
+    include_authorized_operations: Annotated[bool, boolean] = False
+
+
+@struct
+class DescribedSubtopology:
+    """A part of a topology, with the partitions its internal topics have."""
+
+    subtopology_id: Annotated[str, string]
+    source_topics: Annotated[list[str], array(string)] = []
+    repartition_sink_topics: Annotated[list[str], array(string)] = []
+    state_changelog_topics: Annotated[list[TopicInfo], array] = []
+    repartition_source_topics: Annotated[list[TopicInfo], array] = []
+
+
+@struct
+class DescribedTopology:
+    """A topology; null subtopologies where it cannot be worked on yet."""
+
+    epoch: Annotated[int, int32]
+    subtopologies: Annotated[list[DescribedSubtopology] | None, array] = None
+
+
+@struct
+class DescribedTasks:
+    """Tasks in each role."""
+
+    active_tasks: Annotated[list[TaskIds], array] = []
+    standby_tasks: Annotated[list[TaskIds], array] = []
+    warmup_tasks: Annotated[list[TaskIds], array] = []
+
+
+@struct
+class DescribedStreamsMember:
+    """A member: what it said of itself, what it has, what it shall have."""
+
+    member_id: Annotated[str, string]
+    member_epoch: Annotated[int, int32]
+    instance_id: Annotated[str | None, string] = None
+    rack_id: Annotated[str | None, string] = None
+    client_id: Annotated[str, string] = ""
+    client_host: Annotated[str, string] = ""
+    topology_epoch: Annotated[int, int32] = 0
+    process_id: Annotated[str, string] = ""
+    user_endpoint: Annotated[Endpoint | None, nested] = None
+    client_tags: Annotated[list[KeyValue], array] = []
+    task_offsets: Annotated[list[TaskOffset], array] = []
+    task_end_offsets: Annotated[list[TaskOffset], array] = []
+    assignment: Annotated[DescribedTasks, nested]
+    target_assignment: Annotated[DescribedTasks, nested]
+    is_classic: Annotated[bool, boolean] = False
+
+
+@struct
+class DescribedStreamsGroup:
+    """A streams group, or why it cannot be told of."""
+
+    error_code: Annotated[int, int16] = 0
+    error_message: Annotated[str | None, string] = None
+    group_id: Annotated[str, string] = ""
+    group_state: Annotated[str, string] = ""
+    group_epoch: Annotated[int, int32] = 0
+    assignment_epoch: Annotated[int, int32] = 0
+    topology: Annotated[DescribedTopology | None, nested] = None
+    members: Annotated[list[DescribedStreamsMember], array] = []
+    authorized_operations: Annotated[int, int32] = -(2**31)
+
+
+@message(api_key=89, versions="0", flexible="0+")
+class StreamsGroupDescribeResponse:
+    """The groups."""
+
+    throttle_time_ms: Annotated[int, int32] = 0
+    groups: Annotated[list[DescribedStreamsGroup], array] = []

@@ -1,0 +1,151 @@
+"""Join a streams group, stay in it, bring its topology, report tasks, leave: all in one request.
+
+KIP-1071. A streams group processes a topology, task by task, where a consumer group reads partitions.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from kraftpy.protocol.schema import array, boolean, int8, int16, int32, int64, message, nested, string, struct, uint16
+
+
+@struct
+class KeyValue:
+    """A setting of a topic, or a tag of a client."""
+
+    key: Annotated[str, string]
+    value: Annotated[str, string]
+
+
+@struct
+class TopicInfo:
+    """An internal topic; 0 partitions or replicas leave the number to the coordinator or to the brokers."""
+
+    name: Annotated[str, string]
+    partitions: Annotated[int, int32] = 0
+    replication_factor: Annotated[int, int16] = 0
+    topic_configs: Annotated[list[KeyValue], array] = []
+
+
+@struct
+class CopartitionGroup:
+    """Source topics that must have as many partitions as each other, by their places in the subtopology."""
+
+    source_topics: Annotated[list[int], array(int16)] = []
+    source_topic_regex: Annotated[list[int], array(int16)] = []
+    repartition_source_topics: Annotated[list[int], array(int16)] = []
+
+
+@struct
+class Subtopology:
+    """A part of a topology that runs as tasks, one for each partition of what it reads."""
+
+    subtopology_id: Annotated[str, string]
+    source_topics: Annotated[list[str], array(string)] = []
+    source_topic_regex: Annotated[list[str], array(string)] = []
+    state_changelog_topics: Annotated[list[TopicInfo], array] = []
+    repartition_sink_topics: Annotated[list[str], array(string)] = []
+    repartition_source_topics: Annotated[list[TopicInfo], array] = []
+    copartition_groups: Annotated[list[CopartitionGroup], array] = []
+
+
+@struct
+class Topology:
+    """What a streams application does, as far as the coordinator needs to know."""
+
+    epoch: Annotated[int, int32] = 0
+    subtopologies: Annotated[list[Subtopology], array] = []
+
+
+@struct
+class TaskIds:
+    """Tasks of one subtopology."""
+
+    subtopology_id: Annotated[str, string]
+    partitions: Annotated[list[int], array(int32)] = []
+
+
+@struct
+class Endpoint:
+    """Where an application answers queries about its state."""
+
+    host: Annotated[str, string]
+    port: Annotated[int, uint16]
+
+
+@struct
+class TaskOffset:
+    """How far the changelogs of a task have been read, or reach, added up."""
+
+    subtopology_id: Annotated[str, string]
+    partition: Annotated[int, int32]
+    offset: Annotated[int, int64]
+
+
+@message(api_key=88, versions="0", flexible="0+")
+class StreamsGroupHeartbeatRequest:
+    """A member is alive; null, or a timeout of -1, says that nothing has changed since its last heartbeat."""
+
+    group_id: Annotated[str, string]
+    member_id: Annotated[str, string]
+    member_epoch: Annotated[int, int32] = 0
+    endpoint_information_epoch: Annotated[int, int32] = 0
+    instance_id: Annotated[str | None, string] = None
+    rack_id: Annotated[str | None, string] = None
+    rebalance_timeout_ms: Annotated[int, int32] = -1
+    topology: Annotated[Topology | None, nested] = None
+    active_tasks: Annotated[list[TaskIds] | None, array] = None
+    standby_tasks: Annotated[list[TaskIds] | None, array] = None
+    warmup_tasks: Annotated[list[TaskIds] | None, array] = None
+    process_id: Annotated[str | None, string] = None
+    user_endpoint: Annotated[Endpoint | None, nested] = None
+    client_tags: Annotated[list[KeyValue] | None, array] = None
+    task_offsets: Annotated[list[TaskOffset] | None, array] = None
+    task_end_offsets: Annotated[list[TaskOffset] | None, array] = None
+    shutdown_application: Annotated[bool, boolean] = False
+
+
+@struct
+class Status:
+    """Something about the group that its members should know."""
+
+    status_code: Annotated[int, int8]
+    status_detail: Annotated[str, string] = ""
+
+
+@struct
+class TopicPartitions:
+    """Partitions of one topic."""
+
+    topic: Annotated[str, string]
+    partitions: Annotated[list[int], array(int32)] = []
+
+
+@struct
+class EndpointToPartitions:
+    """What can be queried at an endpoint."""
+
+    user_endpoint: Annotated[Endpoint, nested]
+    active_partitions: Annotated[list[TopicPartitions], array] = []
+    standby_partitions: Annotated[list[TopicPartitions], array] = []
+
+
+@message(api_key=88, versions="0", flexible="0+")
+class StreamsGroupHeartbeatResponse:
+    """The member's epoch, and its tasks where those have changed."""
+
+    throttle_time_ms: Annotated[int, int32] = 0
+    error_code: Annotated[int, int16] = 0
+    error_message: Annotated[str | None, string] = None
+    member_id: Annotated[str, string] = ""
+    member_epoch: Annotated[int, int32] = 0
+    heartbeat_interval_ms: Annotated[int, int32] = 0
+    acceptable_recovery_lag: Annotated[int, int32] = 0
+    task_offset_interval_ms: Annotated[int, int32] = 0
+    status: Annotated[list[Status] | None, array] = None
+    active_tasks: Annotated[list[TaskIds] | None, array] = None
+    standby_tasks: Annotated[list[TaskIds] | None, array] = None
+    warmup_tasks: Annotated[list[TaskIds] | None, array] = None
+    endpoint_information_epoch: Annotated[int, int32] = 0
+    partitions_by_user_endpoint: Annotated[list[EndpointToPartitions] | None, array] = None

@@ -1,0 +1,157 @@
+"""A socket and the protocol's own codecs: what a test needs to say exactly what a client would not."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from kraftpy.ports import Buffer
+from kraftpy.protocol.apis import APIS, ApiKey
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.frames import decode_response_header, encode_request
+from kraftpy.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kraftpy.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kraftpy.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kraftpy.protocol.record_batch import encode_batch, iter_records, split_batches
+from kraftpy.protocol.schema import decode
+from kraftpy.testing.cluster import EmbeddedBroker
+
+BOUND_SECONDS = 20.0
+
+StartBroker = Callable[..., EmbeddedBroker]
+"""The fixture `start_broker`."""
+
+
+def connect(bootstrap: str, timeout: float = BOUND_SECONDS) -> socket.socket:
+    """A connection whose reads give up after `timeout` seconds."""
+    host, _, port = bootstrap.rpartition(":")
+    connection = socket.create_connection((host.strip("[]"), int(port)), timeout=BOUND_SECONDS)
+    connection.settimeout(timeout)
+    return connection
+
+
+def read_exactly(connection: socket.socket, count: int) -> bytes:
+    """That many bytes. EOFError where the peer closes before."""
+    data = bytearray()
+    while len(data) < count:
+        piece = connection.recv(count - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return bytes(data)
+
+
+def read_frame(connection: socket.socket) -> bytes:
+    """One response, without its size."""
+    return read_exactly(connection, struct.unpack(">i", read_exactly(connection, 4))[0])
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Wait for the peer to close; False where it says something instead."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def ask(connection: socket.socket, key: ApiKey, version: int, request: Any) -> Any:
+    """The response to a request."""
+    connection.sendall(encode_request(key, version, 7, "test", request))
+    return answer(connection, key, version)
+
+
+def answer(connection: socket.socket, key: ApiKey, version: int, correlation_id: int = 7) -> Any:
+    """The next response, which must be to that request."""
+    found, body = decode_response_header(key, version, read_frame(connection))
+    assert found == correlation_id
+    return decode(APIS[key].response, body, version)
+
+
+def serves(bootstrap: str) -> None:
+    """Assert that the broker answers a new connection."""
+    with connect(bootstrap) as connection:
+        request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+        found = ask(connection, ApiKey.API_VERSIONS, 3, request)
+        assert isinstance(found, ApiVersionsResponse)
+        assert found.error_code == ErrorCode.NONE
+
+
+def resident_mb(pid: int) -> float:
+    """Megabytes of memory a process has now."""
+    with open(f"/proc/{pid}/status") as status:
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS"))
+
+
+def create_topic(connection: socket.socket, name: str, partitions: int = 1, **configs: str) -> bytes:
+    """Create a topic (settings with underscores for dots); its id."""
+    request = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=1,
+                assignments=[],
+                configs=[
+                    CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()
+                ],
+            )
+        ],
+        timeout_ms=5000,
+    )
+    created = ask(connection, ApiKey.CREATE_TOPICS, 7, request).topics[0]
+    assert created.error_code == ErrorCode.NONE, created
+    return bytes(created.topic_id)
+
+
+def produce_request(topic: str, records: Buffer, *, partition: int = 0, acks: int = -1) -> ProduceRequest:
+    """A request that appends one batch."""
+    data = PartitionProduceData(index=partition, records=records)  # type: ignore[arg-type]
+    return ProduceRequest(acks=acks, timeout_ms=5000, topic_data=[TopicProduceData(name=topic, partition_data=[data])])
+
+
+def produce(connection: socket.socket, topic: str, records: Buffer, version: int = 9, *, partition: int = 0) -> Any:
+    """Append one batch; the partition's answer."""
+    found = ask(connection, ApiKey.PRODUCE, version, produce_request(topic, records, partition=partition))
+    return found.responses[0].partition_responses[0]
+
+
+def produce_values(connection: socket.socket, topic: str, *values: bytes, partition: int = 0) -> int:
+    """Append records in one batch; the offset of the first."""
+    batch = encode_batch([(1_700_000_000_000, None, value, ()) for value in values])
+    answered = produce(connection, topic, batch, partition=partition)
+    assert answered.error_code == ErrorCode.NONE, answered
+    return int(answered.base_offset)
+
+
+def fetch_request(topic: str, offset: int, *, partition: int = 0, max_wait_ms: int = 0, **more: Any) -> FetchRequest:
+    """A request for one partition, without a session."""
+    wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+    return FetchRequest(
+        max_wait_ms=max_wait_ms, min_bytes=1, topics=[FetchTopic(topic=topic, partitions=[wanted])], **more
+    )
+
+
+def fetch(connection: socket.socket, topic: str, offset: int, *, partition: int = 0, max_wait_ms: int = 0) -> Any:
+    """What a fetch of one partition gives."""
+    request = fetch_request(topic, offset, partition=partition, max_wait_ms=max_wait_ms)
+    return ask(connection, ApiKey.FETCH, 12, request).responses[0].partitions[0]
+
+
+def read_all(bootstrap: str, topic: str, *, partition: int = 0, offset: int = 0) -> list[tuple[int, bytes | None]]:
+    """Offset and value of every record there is from an offset on."""
+    found: list[tuple[int, bytes | None]] = []
+    with connect(bootstrap) as connection:
+        while True:
+            answered = fetch(connection, topic, offset, partition=partition)
+            assert answered.error_code == ErrorCode.NONE, answered.error_code
+            if not answered.records:
+                assert answered.high_watermark == offset
+                return found
+            for header, batch in split_batches(answered.records):
+                for record in iter_records(batch):
+                    value = None if record.value is None else bytes(record.value)
+                    found.append((record.offset, value))
+                offset = header.next_offset
