@@ -110,7 +110,7 @@ _NOTHING: Final = Dirtiness(0.0, False, 0, (), 0)
 
 def decide(log: PartitionLog, high_watermark: int) -> Decided:
     """What is decided now. Quick."""
-    return Decided(log.last_stable_offset(high_watermark), log.producers.aborted_ranges(), log.log_end_offset)
+    return Decided(log.last_stable_offset(high_watermark), log.producers.aborted.ranges(), log.log_end_offset)
 
 
 def dirtiness(log: PartitionLog, first_dirty: int, now: Millis, *, stable_offset: int) -> Dirtiness:
@@ -201,12 +201,7 @@ def _codec(config: TopicConfig) -> Codec | None:
 
 def forget_gone_markers(log: PartitionLog) -> None:
     """After a crash: the snapshot that was found may know transactions whose markers have been compacted away since."""
-    gone = set()
-    for ranges in log.producers.aborted_ranges().values():
-        for _, marker_offset in ranges:
-            if not _has_batch(log, marker_offset):
-                gone.add(marker_offset)
-    log.markers_removed(gone)
+    log.markers_removed({each.last_offset for each in log.producers.aborted if not _has_batch(log, each.last_offset)})
 
 
 def _has_batch(log: PartitionLog, last_offset: int) -> bool:
@@ -257,8 +252,8 @@ def put_in_place(log: PartitionLog, job: CompactionJob) -> list[str] | None:
     )
     new.offsets = cleaned.sources[-1].end_offset - cleaned.base_offset
     job.unnamed = new
-    files = log.replace(old, new)
     log.markers_removed(frozenset(cleaned.gone_markers))
+    files = log.replace(old, new)
     job.bytes_before += sum(source.size for source in cleaned.sources)
     job.bytes_after += cleaned.size
     return files

@@ -1,9 +1,10 @@
 """What of a log is durable, and making it so: the part of a flush that blocks is an object a thread can run on its own.
 
-Order: segments, then the indexes made from them, then producer snapshots and leader epochs, then the directory's names.
-Only when all of it is done may the recovery point move. The job owns its handles: they were opened on the loop, so a
-segment that is renamed or deleted meanwhile is synced all the same and no file is created by mistake. Indexes go to
-temporary files; the loop renames them when it takes the job back, if the segment still is what they were made from.
+Order: segments, then the indexes made from them, then `.txnindex` files, producer snapshots and leader
+epochs, then the directory's names. Only when all of it is done may the recovery point move. The job owns its handles:
+they were opened on the loop, so a segment that is renamed or deleted meanwhile is synced all the same and no file is
+created by mistake. Indexes go to temporary files; the loop renames them when it takes the job back, if the segment
+still is what they were made from.
 
 An index or a snapshot that is missing after a crash is made anew, and a recovery point that does not cover them is
 safe; a wrong one would not be, which is why nothing is ever written over in place. So a disk that is full once the
@@ -51,6 +52,7 @@ class FlushJob:
         "promised_end_offset",
         "snapshots",
         "sync_directory",
+        "transactions",
     )
 
     def __init__(self, directory: Directory, end_offset: int) -> None:
@@ -61,6 +63,7 @@ class FlushJob:
         """What that was when the job began."""
         self.logs: list[File] = []
         self.indexes: list[IndexWrite] = []
+        self.transactions: dict[int, bytes] = {}
         self.snapshots: dict[int, bytes] = {}
         self.epochs: bytes | None = None
         self.epochs_version = 0
@@ -92,11 +95,13 @@ class FlushJob:
                     file.truncate(0)  # of an earlier try
                     file.write(0, data)
                     file.sync()
+            for base_offset, data in self.transactions.items():
+                self._put(layout.file_name(base_offset, layout.TRANSACTION_INDEX), data)
             for offset, data in self.snapshots.items():
                 self._put(layout.file_name(offset, layout.SNAPSHOT), data)
             if self.epochs is not None:
                 self._put(layout.LEADER_EPOCHS, self.epochs)
-            if self.sync_directory or self.snapshots or self.epochs is not None:
+            if self.sync_directory or self.transactions or self.snapshots or self.epochs is not None:
                 self.directory.sync()  # once for all the names
             self.is_done = True
         except OSError as error:
@@ -142,6 +147,7 @@ class Durability:
         "recovery_point",
         "sealed",
         "snapshots",
+        "transactions",
     )
 
     def __init__(self, directory: Directory, recovery_point: int, *, epochs_are_stored: bool) -> None:
@@ -149,6 +155,8 @@ class Durability:
         self.recovery_point = recovery_point
         self.sealed: list[Segment] = []
         """Segments whose index is in memory and not yet on disk."""
+        self.transactions: dict[int, bytes] = {}
+        """By base offset the `.txnindex` files that are not yet on disk."""
         self.snapshots: dict[int, bytes] = {}
         """Producer snapshots that are not yet on disk."""
         self.names_changed = False
@@ -171,9 +179,8 @@ class Durability:
             return None
         epochs_version = epochs.settled(end_offset)
         is_new_epoch = epochs_version != max(self._stored_epochs, 0)
-        if not (
-            self.recovery_point < end_offset or self.sealed or self.snapshots or self.names_changed or is_new_epoch
-        ):
+        is_on_disk = self.recovery_point >= end_offset and not (self.sealed or self.transactions or self.snapshots)
+        if is_on_disk and not self.names_changed and not is_new_epoch:
             return None
         job = FlushJob(self._directory, end_offset)
         try:
@@ -184,6 +191,7 @@ class Durability:
         except OSError:
             job.close()
             raise
+        job.transactions = dict(self.transactions)
         job.snapshots = dict(self.snapshots)
         if is_new_epoch:
             job.epochs, job.epochs_version = epochs.to_store(end_offset), epochs_version
@@ -213,6 +221,9 @@ class Durability:
                 self.sealed.remove(segment)
                 segment.drop_indexes()
             self._has_renamed = True
+        for base_offset, data in job.transactions.items():
+            if self.transactions.get(base_offset) is data:
+                del self.transactions[base_offset]
         for offset, data in job.snapshots.items():
             if self.snapshots.get(offset) is data:
                 del self.snapshots[offset]
@@ -247,6 +258,8 @@ class Durability:
         """
         self.names_changed = True
         self.sealed = [segment for segment in self.sealed if segment.base_offset < last_base_offset]
+        for base_offset in [each for each in self.transactions if each >= last_base_offset]:
+            del self.transactions[base_offset]
         if self.job is not None:
             self.job.end_offset = min(self.job.end_offset, last_base_offset)
 
@@ -261,6 +274,8 @@ class Durability:
         """Segments were taken out of the log."""
         self.names_changed = True
         self.sealed = [segment for segment in self.sealed if segment not in segments]
+        for segment in segments:
+            self.transactions.pop(segment.base_offset, None)
 
     def doubtful_snapshots(self) -> list[int]:
         """Offsets of snapshots on disk that must not be read."""

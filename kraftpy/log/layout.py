@@ -8,18 +8,20 @@
          /topic-0/partition.metadata        the topic's id, written before any data
                  /leader-epoch-checkpoint
                  /00000000000000000000.log .index .timeindex
+                 /00000000000000000000.txnindex     its aborted transactions, where it has any
                  /00000000000000000042.snapshot
 ```
 
-Names and forms are Kafka's own, and each file carries a checksum, which Kafka's do not: whatever byte of it changes, it
-is read as it was written or not at all (`CorruptFile`). What that costs is said where each is read:
+Names and forms are Kafka's own, and each of the small files carries a checksum, which Kafka's do not: whatever byte of
+it changes, it is read as it was written or not at all (`CorruptFile`). What that costs is said where each is read:
 
 * checkpoints and `leader-epoch-checkpoint` end with a line `xxh64 <hex>`. Kafka would call that line malformed: whoever
   hands a directory to Kafka removes these files, and Kafka scans the logs.
 * `meta.properties` ends with a comment `#xxh64 <hex>`, `partition.metadata` with a third line, `.kafka_cleanshutdown`
   has a third field: Kafka reads these files and passes over that. Those without a checksum are read too, as 0.1.0 and
   Kafka write them.
-* producer snapshots are in a form of our own (`log.producers`).
+* producer snapshots have one in Kafka's form already; what is ours stands behind what Kafka reads (`log.producers`).
+* `.txnindex` files are as Kafka writes them: the snapshots say what they must hold (`log.aborted`).
 
 Every write here goes through `Directory.replace`: atomic, durable, and blocking. Call it from a thread.
 """
@@ -39,8 +41,9 @@ from kraftpy.types import TopicId, TopicPartition
 LOG: Final = ".log"
 INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"
+TRANSACTION_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
-SEGMENT_SUFFIXES: Final = (LOG, INDEX, TIME_INDEX)
+SEGMENT_SUFFIXES: Final = (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX)
 
 DELETED: Final = ".deleted"  # out of the log, waiting to be removed
 CLEANED: Final = ".cleaned"  # compaction's output while it is being written

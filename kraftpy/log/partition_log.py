@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import xxhash
@@ -45,16 +46,8 @@ from kraftpy.log.epochs import EpochEnd, LeaderEpochs
 from kraftpy.log.files import FileCache
 from kraftpy.log.flushing import Durability, FlushJob
 from kraftpy.log.producers import EXPIRATION_MS, ProducerStates
-from kraftpy.log.recovery import (
-    LoadedLog,
-    Progress,
-    RecoveryReport,
-    SideBySide,
-    load,
-    newest_snapshot,
-    replay,
-    snapshot_offsets,
-)
+from kraftpy.log.recovery import LoadedLog, Progress, RecoveryReport, SideBySide, load
+from kraftpy.log.replaying import newest_snapshot, replay, snapshot_offsets
 from kraftpy.log.results import AppendResult, LogSlice, Origin, ReadResult, TimestampAndOffset
 from kraftpy.log.retention import SegmentAge, segments_to_delete
 from kraftpy.log.segment import FAR_BYTES, CorruptSegment, Segment
@@ -141,6 +134,7 @@ class PartitionLog:
             segment.offsets = end_offset - segment.base_offset
         self._durability = Durability(directory, loaded.recovery_point, epochs_are_stored=loaded.epochs_are_stored)
         self._durability.sealed += [each for each in loaded.segments[:-1] if each.offset_index is not None]
+        self._durability.transactions.update(loaded.transactions)
         self._stored_snapshot = loaded.log_end_offset if loaded.snapshot_is_stored else -1
         self._trash: list[str] = []  # files renamed by a truncation
         self._last_write_at = now  # or when it was opened: the time of what happens without being told the time
@@ -362,7 +356,8 @@ class PartitionLog:
         following = Segment.create(self.directory, self.log_end_offset, self._files, created_at=now)
         active.seal()
         active.offsets = following.base_offset - active.base_offset
-        self._durability.snapshots[self.log_end_offset] = self.producers.encode()
+        self._keep_aborted(active.base_offset, following.base_offset)
+        self._durability.snapshots[self.log_end_offset] = self.producers.encode([*self._bases, following.base_offset])
         self._durability.sealed.append(active)
         self._segments.append(following)
         self._bases.append(following.base_offset)
@@ -636,6 +631,7 @@ class PartitionLog:
         self.epochs.clear()
         self.producers = ProducerStates()
         self._durability.snapshots.clear()
+        self._durability.transactions.clear()
 
     def _cut_at(self, end_offset: int) -> None:
         self.log_end_offset = end_offset
@@ -650,13 +646,15 @@ class PartitionLog:
         for offset in snapshot_offsets(self.directory):
             if offset > end_offset:
                 self.directory.delete(layout.file_name(offset, layout.SNAPSHOT))
-        states, from_offset = newest_snapshot(self.directory, end_offset, self._durability.doubtful_snapshots())
+        doubtful = self._durability.doubtful_snapshots()
+        states, from_offset = newest_snapshot(self.directory, end_offset, self._bases[0], doubtful)
         newest = max(pending, default=-1)
         if newest > from_offset:
-            states, from_offset = ProducerStates.decode(pending[newest]), newest
+            (states, _), from_offset = ProducerStates.decode(pending[newest]), newest
         replay(states, self._segments, from_offset, self._last_write_at)
+        states.aborted = self.producers.aborted  # all of them are known already
+        states.aborted.truncate(end_offset)
         self.producers = states
-        compaction.forget_gone_markers(self)
 
     def _cut_off(self, keep: int) -> None:
         """Take all segments out but so many, the newest first, each durably before the next: no hole can be left."""
@@ -723,8 +721,10 @@ class PartitionLog:
         if self._durability.job is not None:
             raise RuntimeError("a flush is under way")
         is_replayed_anyway = self._segments[-1].is_short and not self._segments[-1].base_offset
-        if self._stored_snapshot != self.log_end_offset and not is_replayed_anyway:
-            self._durability.snapshots[self.log_end_offset] = self.producers.encode()
+        if self._stored_snapshot != self.log_end_offset:
+            self._keep_aborted(self._bases[-1], self.log_end_offset)
+            if not is_replayed_anyway:
+                self._durability.snapshots[self.log_end_offset] = self.producers.encode(self._bases)
         try:
             self._durability.close(self._segments, self._bases, self.log_end_offset, self.epochs)
         finally:
@@ -747,7 +747,9 @@ class PartitionLog:
         self.producers = other.producers
         self.epochs = other.epochs
         self._durability.epochs_replaced()
-        self._durability.snapshots[self.log_end_offset] = self.producers.encode()
+        for base_offset, end_offset in pairwise(self._bases):
+            self._keep_aborted(base_offset, end_offset)
+        self._durability.snapshots[self.log_end_offset] = self.producers.encode(self._bases)
         self._stored_snapshot = self.log_end_offset
 
     def release(self) -> None:
@@ -781,7 +783,6 @@ class PartitionLog:
             return False
         self.log_start_offset = offset
         self.epochs.truncate_from_start(offset)
-        self.producers.log_start_advanced(offset)
         return True
 
     def advance_log_start_by_retention(self, now: Millis, high_watermark: int) -> bool:
@@ -818,6 +819,7 @@ class PartitionLog:
             return trash
         snapshots = [layout.file_name(base, layout.SNAPSHOT) for base in self._bases[:going]]
         gone = trash + self._remove(range(going))
+        self.producers.aborted.forget_before(self._bases[0])
         for name in snapshots:
             if self.directory.exists(name):
                 self.directory.rename(name, name + layout.DELETED)
@@ -833,7 +835,7 @@ class PartitionLog:
     def markers_removed(self, offsets: Collection[int]) -> None:
         """Transaction markers at these offsets are no longer there: nor may what readers are told of them be."""
         if offsets:
-            self.producers.markers_removed(offsets)
+            self.producers.aborted.forget(offsets)
             self._stored_snapshot = -1
 
     def replace(self, old: Sequence[Segment], new: Segment) -> list[str]:
@@ -848,6 +850,7 @@ class PartitionLog:
         self._segments.insert(number, new)
         self._bases.insert(number, new.base_offset)
         self._durability.sealed.append(new)
+        self._keep_aborted(new.base_offset, self._end_offset_of(number))
         return gone
 
     def replaced(self, new: Segment) -> None:
@@ -856,6 +859,12 @@ class PartitionLog:
         new.log.name = swap_name.removesuffix(layout.SWAP)
         self.directory.rename(swap_name, new.log.name)
         self._durability.names_changed = True
+
+    def _keep_aborted(self, base_offset: int, end_offset: int) -> None:
+        """Have the next flush write the aborted transactions of a segment, if it has any."""
+        data = self.producers.aborted.encode(base_offset, end_offset)
+        if data:
+            self._durability.transactions[base_offset] = data
 
     def _ages(self) -> Iterator[SegmentAge]:
         """Of the segments in order; each is looked at when it is asked for."""

@@ -10,9 +10,10 @@ A batch older than the window gets DUPLICATE_SEQUENCE_NUMBER where the sequence 
 clients take as success without an offset; Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER there.
 
 The state outlives a restart in `<offset>.snapshot` files, one per segment and one of a clean stop, each covering all
-before its offset; what the log holds behind the newest one is replayed. The snapshot's form is our own (Kafka's
-remembers one batch per producer, this one all five), with a checksum. Aborted ranges are part of it, so there is no
-`.txnindex`.
+before its offset; what the log holds behind the newest one is replayed. The file is in Kafka's form (version 1, CRC-32C
+over all that follows): of each producer what Kafka remembers, which is one batch. Behind that, where Kafka does not
+look, stands what else is remembered here: the other batches, and the aborted transactions of the segment that the
+snapshot stands in, with checksums of the `.txnindex` files of those before it. Snapshots that Kafka wrote are read too.
 
 Invariants: open transactions are in the order of their first offsets; `last_stable_offset` never falls while the high
 watermark does not.
@@ -24,11 +25,14 @@ remembered here meanwhile tells it whether a marker came in between.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import xxhash
+from crc32c import crc32c
 
+from kraftpy.log.aborted import AbortedTransactions, EndedTransaction
 from kraftpy.log.layout import CorruptFile
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import BatchHeader, ControlRecord, ControlType
@@ -38,12 +42,20 @@ WINDOW_BATCHES: Final = 5
 EXPIRATION_MS: Final = 86_400_000
 _SEQUENCES: Final = 2**31
 _NO_OFFSET: Final = -1
+_NEVER: Final = 1 << 62
 
-_MAGIC: Final = b"kpsnap1\n"
-_COUNTS: Final = struct.Struct(">III")  # producers, transactions ended above the high watermark, aborted transactions
-_PRODUCER: Final = struct.Struct(">qhiqq?B")  # id, epoch, coordinator epoch, last write ms, open since, proven, batches
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct(">hI")  # version, CRC-32C of the rest
+_COUNT: Final = struct.Struct(">i")
+# Id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch, first offset of what is open.
+_PRODUCER: Final = struct.Struct(">qhiqiqiq")
+
+_OURS: Final = b"kraftpy1"
+_MORE: Final = struct.Struct(">q?B")  # of each producer: last write ms, proven, batches before the last
 _BATCH: Final = struct.Struct(">iiqiq")  # base sequence, last sequence, last offset, offset delta, timestamp
+_COUNTS: Final = struct.Struct(">III")  # transactions ended above the high watermark, aborted ones, indexes
 _TRANSACTION: Final = struct.Struct(">qqqq")  # producer id, first offset, last offset, last stable offset
+_INDEX: Final = struct.Struct(">q8s")  # of a segment with aborted transactions: base offset, xxh64 of its `.txnindex`
 
 
 class WrittenBatch(NamedTuple):
@@ -59,17 +71,6 @@ class WrittenBatch(NamedTuple):
     def base_offset(self) -> int:
         """The offset of its first record."""
         return self.last_offset - self.offset_delta
-
-
-class EndedTransaction(NamedTuple):
-    """A transaction that a marker has ended."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    """The marker's own offset."""
-    last_stable_offset: int
-    """The partition's when it ended: nothing before it can still be undecided."""
 
 
 class ProducerDescription(NamedTuple):
@@ -114,13 +115,13 @@ class _Producer:
 class ProducerStates:
     """The producers of one partition."""
 
-    __slots__ = ("_aborted", "_ended", "_open", "_producers", "_verifications")
+    __slots__ = ("_ended", "_open", "_producers", "_verifications", "aborted")
 
     def __init__(self) -> None:
+        self.aborted = AbortedTransactions()
         self._producers: dict[int, _Producer] = {}
         self._open: dict[int, int] = {}  # first offset -> producer id, in offset order
         self._ended: list[EndedTransaction] = []  # whose marker may still be above the high watermark
-        self._aborted: list[EndedTransaction] = []  # by last offset
         self._verifications: dict[int, Verification] = {}
 
     def __len__(self) -> int:
@@ -295,7 +296,7 @@ class ProducerStates:
         ended = EndedTransaction(header.producer_id, first_offset, header.last_offset, stable)
         self._ended.append(ended)
         if marker.type == ControlType.ABORT:
-            self._aborted.append(ended)
+            self.aborted.add(ended)
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Where readers of committed records stop: at the first transaction open, or ended above the watermark."""
@@ -307,21 +308,6 @@ class ProducerStates:
         for ended in self._ended:
             stable = min(stable, ended.first_offset)
         return min(stable, high_watermark)
-
-    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of each aborted transaction with records in [start, end)."""
-        return [
-            (ended.producer_id, ended.first_offset)
-            for ended in self._aborted
-            if ended.last_offset >= start_offset and ended.first_offset < end_offset
-        ]
-
-    def aborted_ranges(self) -> dict[int, list[tuple[int, int]]]:
-        """Producer id -> (first offset, offset of the marker) of each aborted transaction."""
-        ranges: dict[int, list[tuple[int, int]]] = {}
-        for ended in self._aborted:
-            ranges.setdefault(ended.producer_id, []).append((ended.first_offset, ended.last_offset))
-        return ranges
 
     @property
     def first_open_offset(self) -> int | None:
@@ -340,19 +326,6 @@ class ProducerStates:
         for producer_id in gone:
             del self._producers[producer_id]
         return gone
-
-    def log_start_advanced(self, log_start_offset: int) -> None:
-        """Records before an offset are gone: aborted ranges wholly among them matter no more."""
-        if self._aborted:
-            self._aborted = [ended for ended in self._aborted if ended.last_offset >= log_start_offset]
-
-    def markers_removed(self, offsets: Collection[int]) -> None:
-        """Compaction has removed markers, and before them all that their transactions wrote.
-
-        Readers must not be told of such a transaction: they would wait for its marker, and take the producer's next
-        one for aborted.
-        """
-        self._aborted = [ended for ended in self._aborted if ended.last_offset not in offsets]
 
     def forget_open(self) -> None:
         """The log behind this snapshot is missing: whether what was open then has ended since cannot be known.
@@ -386,51 +359,81 @@ class ProducerStates:
             for producer_id, producer in self._producers.items()
         }
 
-    def encode(self) -> bytes:
-        """A snapshot of everything here."""
-        parts = [_MAGIC, _COUNTS.pack(len(self._producers), len(self._ended), len(self._aborted))]
+    # --- snapshots ---
+
+    def encode(self, bases: Sequence[int] = (0,)) -> bytes:
+        """A snapshot of everything here. `bases` are the segments' base offsets up to the one that it stands in."""
+        entries = [_COUNT.pack(len(self._producers))]
+        more = [_OURS]
         for producer_id, producer in self._producers.items():
-            parts.append(
-                _PRODUCER.pack(
-                    producer_id,
-                    producer.epoch,
-                    producer.coordinator_epoch,
-                    producer.written_at,
-                    producer.first_open_offset,
-                    producer.proven,
-                    len(producer.batches),
-                )
+            _, sequence, offset, delta, timestamp = (
+                producer.batches[-1] if producer.batches else (-1, -1, _NO_OFFSET, 0, producer.written_at)
             )
-            parts += [_BATCH.pack(*batch) for batch in producer.batches]
-        parts += [_TRANSACTION.pack(*ended) for ended in self._ended]
-        parts += [_TRANSACTION.pack(*ended) for ended in self._aborted]
-        body = b"".join(parts)
-        return body + xxhash.xxh64_digest(body)
+            state = (producer.coordinator_epoch, producer.first_open_offset)
+            entries.append(_PRODUCER.pack(producer_id, producer.epoch, sequence, offset, delta, timestamp, *state))
+            older = producer.batches[:-1]
+            more.append(_MORE.pack(producer.written_at, producer.proven, len(older)))
+            more += [_BATCH.pack(*batch) for batch in older]
+        aborted = [ended for ended in self.aborted.between(bases[-1], _NEVER) if ended.last_offset >= bases[-1]]
+        indexes = [(base, self.aborted.encode(base, following)) for base, following in pairwise(bases)]
+        proofs = [_INDEX.pack(base, xxhash.xxh64_digest(data)) for base, data in indexes if data]
+        more.append(_COUNTS.pack(len(self._ended), len(aborted), len(proofs)))
+        more += [_TRANSACTION.pack(*ended) for ended in (*self._ended, *aborted)]
+        body = b"".join((*entries, *more, *proofs))
+        return _HEAD.pack(_VERSION, crc32c(body)) + body
 
     @classmethod
-    def decode(cls, data: bytes) -> ProducerStates:
-        """From the bytes of a snapshot. CorruptFile where they are damaged."""
-        body = data[:-8]
-        if not body.startswith(_MAGIC) or xxhash.xxh64_digest(body) != data[-8:]:
+    def decode(cls, data: bytes) -> tuple[ProducerStates, dict[int, bytes] | None]:
+        """From the bytes of a snapshot; and by base offset the xxh64 of each `.txnindex` that belongs to it, whose
+        transactions are still to be added before its own. None for those where Kafka wrote it.
+
+        CorruptFile where it is damaged, or of another form.
+        """
+        body = data[_HEAD.size :]
+        if len(data) < _HEAD.size + _COUNT.size or _HEAD.unpack_from(data) != (_VERSION, crc32c(body)):
             raise CorruptFile("not a whole producer snapshot")
         states = cls()
-        producers, ended, aborted = _COUNTS.unpack_from(body, len(_MAGIC))
-        position = len(_MAGIC) + _COUNTS.size
-        for _ in range(producers):
+        try:
+            position = states._decode_producers(body)
+            if position == len(body):
+                return states, None
+            if body[position : position + len(_OURS)] != _OURS:
+                raise CorruptFile("a producer snapshot with something unknown behind its producers")
+            return states, states._decode_more(body, position + len(_OURS))
+        except struct.error as error:
+            raise CorruptFile(f"a producer snapshot that ends too early: {error}") from error
+
+    def _decode_producers(self, body: bytes) -> int:
+        (count,) = _COUNT.unpack_from(body)
+        position = _COUNT.size
+        for _ in range(count):
             fields = _PRODUCER.unpack_from(body, position)
             position += _PRODUCER.size
-            producer_id, epoch, coordinator_epoch, written_at, first_open_offset, proven, batches = fields
-            producer = states._producers[producer_id] = _Producer(epoch, written_at)
+            producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, first_open_offset = fields
+            producer = self._producers[producer_id] = _Producer(epoch, timestamp)
             producer.coordinator_epoch = coordinator_epoch
             producer.first_open_offset = first_open_offset
-            producer.proven = proven
-            for _ in range(batches):
-                producer.batches.append(WrittenBatch._make(_BATCH.unpack_from(body, position)))
-                position += _BATCH.size
-        for count, into in ((ended, states._ended), (aborted, states._aborted)):
-            for _ in range(count):
-                into.append(EndedTransaction._make(_TRANSACTION.unpack_from(body, position)))
-                position += _TRANSACTION.size
-        still_open = ((p.first_open_offset, key) for key, p in states._producers.items() if p.first_open_offset >= 0)
-        states._open = dict(sorted(still_open))
-        return states
+            if offset >= 0:
+                base_sequence = (sequence - delta) % _SEQUENCES if sequence >= 0 else sequence
+                producer.batches.append(WrittenBatch(base_sequence, sequence, offset, delta, timestamp))
+        still_open = ((p.first_open_offset, key) for key, p in self._producers.items() if p.first_open_offset >= 0)
+        self._open = dict(sorted(still_open))
+        return position
+
+    def _decode_more(self, body: bytes, position: int) -> dict[int, bytes]:
+        for producer in self._producers.values():
+            producer.written_at, producer.proven, count = _MORE.unpack_from(body, position)
+            position += _MORE.size
+            older = [WrittenBatch._make(_BATCH.unpack_from(body, position + n * _BATCH.size)) for n in range(count)]
+            producer.batches[:0] = older
+            position += count * _BATCH.size
+        ended, aborted, proofs = _COUNTS.unpack_from(body, position)
+        position += _COUNTS.size
+        for number in range(ended + aborted):
+            each = EndedTransaction._make(_TRANSACTION.unpack_from(body, position))
+            position += _TRANSACTION.size
+            if number < ended:
+                self._ended.append(each)
+            else:
+                self.aborted.add(each)
+        return dict(_INDEX.unpack_from(body, position + number * _INDEX.size) for number in range(proofs))

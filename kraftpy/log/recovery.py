@@ -19,10 +19,11 @@ caller has threads for it. The recovery point is not advanced here.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Final
 
 from kraftpy.log import layout
@@ -31,18 +32,10 @@ from kraftpy.log.files import FileCache
 from kraftpy.log.index import is_sane
 from kraftpy.log.layout import CorruptFile
 from kraftpy.log.producers import ProducerStates
+from kraftpy.log.replaying import newest_snapshot, replay, snapshot_offsets
 from kraftpy.log.scanning import Scanned, scan
 from kraftpy.log.segment import CorruptSegment, Segment
 from kraftpy.ports import Directory
-from kraftpy.protocol.record_batch import (
-    HEADER_BYTES,
-    MAGIC,
-    BatchHeader,
-    CorruptBatch,
-    decode_control_record,
-    iter_records,
-    read_header,
-)
 from kraftpy.types import Millis
 
 Progress = Callable[[int, int], None]
@@ -96,6 +89,8 @@ class LoadedLog:
     epochs: LeaderEpochs
     epochs_are_stored: bool
     producers: ProducerStates
+    transactions: dict[int, bytes]
+    """By base offset the `.txnindex` files that are to be written."""
     snapshot_is_stored: bool
     report: RecoveryReport
 
@@ -167,8 +162,8 @@ class _Loader:
         log_start_offset = max(log_start_offset, self.segments[0].base_offset)
         self.epochs.truncate_from_end(end_offset)
         self.epochs.truncate_from_start(log_start_offset)
-        producers, stored = self._load_producers(recovery_point, end_offset)
-        producers.log_start_advanced(log_start_offset)
+        producers, snapshot_offset = self._load_producers(recovery_point, end_offset)
+        transactions = self._indexes_of_aborted(producers, snapshot_offset, names)
         producers.expire(self.now, expiration_ms)
         if not self.report.clean and (had_leftovers or not is_new):
             # A cut under way when the process died may be in the page cache only; it must not come undone later.
@@ -184,7 +179,8 @@ class _Loader:
             epochs=self.epochs,
             epochs_are_stored=self.epochs_are_stored,
             producers=producers,
-            snapshot_is_stored=stored,
+            transactions=transactions,
+            snapshot_is_stored=snapshot_offset == end_offset,
             report=self.report,
         )
 
@@ -201,6 +197,7 @@ class _Loader:
             epochs=self.epochs,
             epochs_are_stored=False,
             producers=ProducerStates(),
+            transactions={},
             snapshot_is_stored=True,
             report=self.report,
         )
@@ -214,7 +211,7 @@ class _Loader:
         self.segments = [Segment(self.directory, base, self.files, created_at=self.now) for base in bases]
         known = set(bases)
         for name in names:
-            for suffix in (layout.INDEX, layout.TIME_INDEX):
+            for suffix in layout.SEGMENT_SUFFIXES[1:]:
                 base = layout.offset_of(name, suffix)
                 if base is not None and base not in known:
                     self.directory.delete(name)
@@ -298,6 +295,7 @@ class _Loader:
     def _take_over(self, segment: Segment, found: Scanned) -> None:
         """A segment is what a scan has found."""
         segment.delete_stored_indexes()
+        self.directory.delete(layout.file_name(segment.base_offset, layout.TRANSACTION_INDEX))
         segment.start_empty()
         segment.adopt(
             found.size, found.offset_index, found.time_index, found.max_timestamp, found.offset_of_max_timestamp
@@ -406,22 +404,37 @@ class _Loader:
         except CorruptSegment:
             pass  # a torn tail: recovery gets there and says so
 
-    def _load_producers(self, recovery_point: int, end_offset: int) -> tuple[ProducerStates, bool]:
-        """The newest snapshot that can be believed, and the log behind it; whether that is one of the very end."""
+    def _load_producers(self, recovery_point: int, end_offset: int) -> tuple[ProducerStates, int]:
+        """The newest snapshot that can be believed, and the log behind it; the snapshot's offset."""
         believed = end_offset if self.report.clean else min(recovery_point, end_offset)
         offsets = snapshot_offsets(self.directory)
         first = self.segments[0].base_offset  # a snapshot from before it, and what follows, would leave something out
         for offset in [offset for offset in offsets if not first <= offset <= believed]:
             self.directory.delete(layout.file_name(offset, layout.SNAPSHOT))
         bases = {segment.base_offset for segment in self.segments}
-        states, offset = newest_snapshot(self.directory, believed) if offsets else (ProducerStates(), -1)
+        states, offset = newest_snapshot(self.directory, believed, first) if offsets else (ProducerStates(), -1)
         if offset < self.segments[0].base_offset:
             states.forget_open()
         for other in offsets:
             if other != offset and other not in bases:
                 self.directory.delete(layout.file_name(other, layout.SNAPSHOT))
         self.report.replayed_batches = replay(states, self.segments, offset, self.now, self.producers)
-        return states, offset == end_offset
+        return states, offset
+
+    def _indexes_of_aborted(
+        self, producers: ProducerStates, snapshot_offset: int, names: list[str]
+    ) -> dict[int, bytes]:
+        """The `.txnindex` files of sealed segments that reach beyond the snapshot: what they held was made anew."""
+        made: dict[int, bytes] = {}
+        for segment, following in pairwise(self.segments):
+            if following.base_offset > snapshot_offset:
+                name = layout.file_name(segment.base_offset, layout.TRANSACTION_INDEX)
+                data = producers.aborted.encode(segment.base_offset, following.base_offset)
+                if data:
+                    made[segment.base_offset] = data
+                elif name in names:
+                    self.directory.delete(name)
+        return made
 
 
 def finish_leftovers(directory: Directory, files: FileCache, report: RecoveryReport) -> tuple[list[str], bool]:
@@ -474,95 +487,3 @@ def _complete_swap(directory: Directory, files: FileCache, base_offset: int, rep
 def _in_turn(scans: Sequence[Scan]) -> Generator[Scanned, None, None]:
     for each in scans:
         yield each()
-
-
-# --- producer state ---------------------------------------------------------------------------------------------------
-
-
-def snapshot_offsets(directory: Directory) -> list[int]:
-    """The offsets of the producer snapshots there are, in order."""
-    return sorted(
-        offset for name in directory.names() if (offset := layout.offset_of(name, layout.SNAPSHOT)) is not None
-    )
-
-
-def newest_snapshot(
-    directory: Directory, end_offset: int, doubtful: Collection[int] = ()
-) -> tuple[ProducerStates, int]:
-    """The newest whole snapshot not beyond `end_offset` and not among the `doubtful`, and its offset.
-
-    Damaged ones are deleted. Where there is none: no producers, offset -1.
-    """
-    for offset in reversed(snapshot_offsets(directory)):
-        if offset > end_offset or offset in doubtful:
-            continue
-        name = layout.file_name(offset, layout.SNAPSHOT)
-        try:
-            return ProducerStates.decode(directory.read(name)), offset
-        except CorruptFile:
-            directory.delete(name)
-    return ProducerStates(), -1
-
-
-def replay(
-    states: ProducerStates,
-    segments: list[Segment],
-    from_offset: int,
-    now: Millis,
-    scanned: Mapping[Segment, list[tuple[int, bytes]]] | None = None,
-) -> int:
-    """Apply the batches from an offset on to `states`; how many there were. By headers, but for markers.
-
-    Of segments that were `scanned`, the headers that matter are known. The rest of a damaged segment is passed over.
-    """
-    replayed = 0
-    first = max(0, bisect_right([segment.base_offset for segment in segments], from_offset) - 1)
-    for segment in segments[first:]:
-        known = None if scanned is None else scanned.get(segment)
-        try:
-            for position, header in _headers(segment, from_offset) if known is None else _decoded(known, from_offset):
-                replayed += 1
-                if header.producer_id >= 0:
-                    _apply(states, segment, position, header, now)
-        except CorruptSegment:
-            continue
-    return replayed
-
-
-def _decoded(known: list[tuple[int, bytes]], from_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    for position, data in known:
-        header = read_header(data)
-        if header.last_offset >= from_offset:
-            yield position, header
-
-
-def _apply(states: ProducerStates, segment: Segment, position: int, header: BatchHeader, now: Millis) -> None:
-    if not header.is_control:
-        states.appended(header, now)
-        return
-    try:
-        for record in iter_records(segment.log.get().read(position, header.size_bytes), header):
-            states.ended(header, decode_control_record(record), now)
-    except CorruptBatch:
-        return  # control records of a kind we do not know end no transaction
-
-
-def _headers(segment: Segment, from_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch from the one with that offset on."""
-    found = segment.find(from_offset)
-    if found is None:
-        return
-    position = found.position
-    file, end = segment.log.get(), segment.size
-    window, start = b"", position
-    while position < end:
-        at = position - start
-        if at + HEADER_BYTES > len(window):
-            window, start, at = file.read(position, min(_REPLAY_BYTES, end - position)), position, 0
-        if len(window) < HEADER_BYTES:
-            raise CorruptSegment(segment.log.name, position, "no batch header")
-        header = read_header(window, at)
-        if header.magic != MAGIC or header.size_bytes < HEADER_BYTES or position + header.size_bytes > end:
-            raise CorruptSegment(segment.log.name, position, "no batch header")
-        yield position, header
-        position += header.size_bytes

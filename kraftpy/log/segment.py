@@ -168,8 +168,8 @@ class Segment:
 
     @property
     def names(self) -> list[str]:
-        """Its files."""
-        return [self.log.name, self.index_file.name, self.time_index_file.name]
+        """Its files; not all of them have to be there."""
+        return [self.log.name, *(layout.file_name(self.base_offset, suffix) for suffix in layout.SEGMENT_SUFFIXES[1:])]
 
     # --- writing ---
 
@@ -294,6 +294,7 @@ class Segment:
         """
         offsets, times = self.load_indexes()
         self.delete_stored_indexes()
+        self.directory.delete(layout.file_name(self.base_offset, layout.TRANSACTION_INDEX))
         self._was_written = True
         self._hints.clear()
         found = self.find(end_offset)
@@ -595,6 +596,5 @@ class Segment:
 
     def close(self) -> None:
         """Close its files; they open again when used."""
-        self.log.close()
-        self.index_file.close()
-        self.time_index_file.close()
+        for file in (self.log, self.index_file, self.time_index_file):
+            file.close()

@@ -196,7 +196,7 @@ class Model:
         """What a reader of committed records makes of it, by the protocol, is what a dict holds."""
         start, stable = self.log.log_start_offset, self.stable_offset()
         waiting = sorted(
-            ((first, producer_id) for producer_id, first in self.log.producers.aborted_transactions(start, stable)),
+            ((each.first_offset, each.producer_id) for each in self.log.producers.aborted.between(start, stable)),
             reverse=True,
         )
         aborting: set[int] = set()

@@ -71,7 +71,7 @@ class Topic:
 
 
 def aborted(log: PartitionLog) -> list[tuple[int, int]]:
-    return log.producers.aborted_transactions(0, log.log_end_offset)
+    return [(each.producer_id, each.first_offset) for each in log.producers.aborted.between(0, log.log_end_offset)]
 
 
 def test_an_abort_marker_goes_after_its_records_and_its_horizon() -> None:

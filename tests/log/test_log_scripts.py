@@ -100,8 +100,8 @@ class Scripted:
         return f"stable {self.log.last_stable_offset(self.log.log_end_offset if hw is None else hw)}"
 
     def aborted(self, start: int, end: int) -> str:
-        found = self.log.producers.aborted_transactions(start, end)
-        return " ".join(f"{producer_id}@{offset}" for producer_id, offset in found) or "-"
+        found = self.log.producers.aborted.between(max(start, self.log.log_start_offset), end)
+        return " ".join(f"{each.producer_id}@{each.first_offset}" for each in found) or "-"
 
     def verify(self, id: int, epoch: int) -> str:  # noqa: A002
         """What the broker does before it asks the coordinator whether a producer may write."""

@@ -32,7 +32,8 @@ def states() -> ProducerStates:
 
 
 def snapshot(directory: MemoryDirectory) -> Any:
-    return list(ProducerStates.decode(directory.read("7.snapshot")).describe())
+    read, indexes = ProducerStates.decode(directory.read("7.snapshot"))
+    return list(read.describe()), list(read.aborted), indexes
 
 
 class Small(NamedTuple):
