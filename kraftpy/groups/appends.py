@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from kraftpy.groups.events import Append
+from kraftpy.groups.consumer_records import NOTHING, Assignment
+from kraftpy.groups.events import Append, Deletion, GroupResponse, Initialization, Request
 from kraftpy.groups.records import Record
+from kraftpy.groups.share_operations import Operation
+from kraftpy.groups.streams_group import Volatile
 from kraftpy.protocol.errors import ErrorCode
-from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsResponse
 from kraftpy.protocol.messages.offset_commit import OffsetCommitResponse
 from kraftpy.protocol.messages.offset_delete import OffsetDeleteResponse
+from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatResponse
 from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
 from kraftpy.types import TopicPartition
 
@@ -95,11 +98,40 @@ class DeleteGroupRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConsumerGroup:
-    """What one or several members of the consumer protocol changed, and their answers by request."""
+    """What one or several members of a consumer group changed, and the answers to their requests."""
 
     group_id: str
     changed: tuple[str, ...]
-    answers: tuple[tuple[int, ConsumerGroupHeartbeatResponse], ...]
+    answers: tuple[tuple[Request, GroupResponse], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreShareGroup:
+    """What members of a share group changed, with their answers by request, or half of what an administrator asked.
+
+    Afterwards the share coordinators are asked to initialize partitions in that epoch, or for the `change`.
+    """
+
+    group_id: str
+    changed: tuple[str, ...] = ()
+    answers: tuple[tuple[Request, ShareGroupHeartbeatResponse], ...] = ()
+    initialize: Assignment = NOTHING
+    state_epoch: int = 0
+    operation: Operation | None = None
+    change: Initialization | Deletion | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStreamsGroup:
+    """What one or several members of a streams group changed, and the answers to their requests.
+
+    `volatile` is what was found out meanwhile, which the log does not tell.
+    """
+
+    group_id: str
+    changed: tuple[str, ...]
+    answers: tuple[tuple[Request, GroupResponse], ...]
+    volatile: Volatile
 
 
 Purpose = (
@@ -112,6 +144,8 @@ Purpose = (
     | ExpireOffsets
     | DeleteGroupRecords
     | StoreConsumerGroup
+    | StoreShareGroup
+    | StoreStreamsGroup
 )
 
 
@@ -143,6 +177,10 @@ class Appends:
     def purposes(self) -> list[Purpose]:
         """What is in flight, oldest first."""
         return [each.purpose for each in self._queue]
+
+    def stores(self, group_id: str, *kinds: type[Purpose]) -> bool:
+        """Whether something of these kinds is on the way to the log, of that group."""
+        return any(isinstance(each, kinds) and group_id in group_ids(each) for each in self.purposes())
 
     def add(self, records: tuple[Record, ...], purpose: Purpose) -> Append:
         """Put it last in the queue, and give the effect that has it written."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, assert_never
 
@@ -85,6 +86,17 @@ class NoTopics:
 
 
 NEVER = -1
+
+
+def hash_of_topics(names: Iterable[str], topics: Topics) -> int:
+    """A number that changes with which of these topics there are, their ids, and how many partitions they have."""
+    known = [(name, info) for name in sorted(names) if (info := topics.topic(name)) is not None]
+    if not known:
+        return 0
+    digest = hashlib.blake2b(digest_size=8)
+    for name, info in known:
+        digest.update(info.topic_id + info.partition_count.to_bytes(4, "big") + name.encode() + b"\x00")
+    return int.from_bytes(digest.digest(), "big", signed=True)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -200,13 +212,7 @@ class ConsumerGroup:
 
     def hash_of(self, topics: Topics) -> int:
         """A number that changes when what the group reads changes: which topics, their ids, how many partitions."""
-        known = [(name, info) for name in sorted(self.subscribed_topics()) if (info := topics.topic(name)) is not None]
-        if not known:
-            return 0
-        digest = hashlib.blake2b(digest_size=8)
-        for name, info in known:
-            digest.update(info.topic_id + info.partition_count.to_bytes(4, "big") + name.encode() + b"\x00")
-        return int.from_bytes(digest.digest(), "big", signed=True)
+        return hash_of_topics(self.subscribed_topics(), topics)
 
     def assignor(self, default: str) -> str:
         """The assignor most members ask for; of equals the first by name, and the default where nobody asks."""
@@ -254,6 +260,11 @@ class Draft:
         self.records.append(consumer_record(key, value))
         if isinstance(key, CurrentKey):
             self.changed[key.member_id] = None
+
+    def become(self, other: Draft) -> None:
+        """Go on with what another draft of the same group has come to. This one is empty yet."""
+        assert not self.records, self.records
+        self.group, self.records, self.changed = other.group, other.records, other.changed
 
     def delete_all(self) -> None:
         """Have nothing left of the group."""

@@ -10,7 +10,9 @@ Where this differs from Kafka: regular expressions are looked at in the heartbea
 member may join again under the id it has (Kafka: UNRELEASED_INSTANCE_ID); an unknown group is UNKNOWN_MEMBER_ID to a
 heartbeat, on which every client joins again; targets are made at once, without KIP-1263's interval.
 
-Left out: racks; members that speak the classic protocol; settings of single groups (KIP-848's dynamic group configs).
+Members that speak the classic protocol are `classic_members.py`.
+
+Left out: racks, which Kafka's assignors do not look at either.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from kraftpy.groups.assignors import ASSIGNORS, Subscriber
-from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer_group import ConsumerGroup, Draft, Topics
 from kraftpy.groups.consumer_records import (
     Assignment,
@@ -75,8 +77,9 @@ def heartbeat_error(error_code: ErrorCode, text: str | None = None) -> ConsumerG
 class ConsumerProtocol:
     """Decides for groups of one partition. `new_id` gives ids for members that have none."""
 
-    def __init__(self, config: GroupConfig, topics: Topics, new_id: Callable[[], str]) -> None:
+    def __init__(self, config: GroupConfig, settings: Settings, topics: Topics, new_id: Callable[[], str]) -> None:
         self.config = config
+        self.settings = settings
         self.topics = topics
         self.new_id = new_id
         self._known: dict[str, dict[str, bool]] = {}  # by expression and name, whether they match
@@ -135,27 +138,47 @@ class ConsumerProtocol:
                 pattern(updated.subscribed_topic_regex)
             except PatternError as error:
                 raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
-        # From here on nothing is refused.
-        if predecessor is not None:
-            _take_over(draft, predecessor, member_id)
-        before = draft.group.current(member_id)
-        resubscribed = known is None or _reads(known) != _reads(updated)
-        if draft.group.members.get(member_id) != updated:
-            draft.put(MemberKey(draft.group.group_id, member_id), updated)
-        changed = resubscribed or (known is not None and known.server_assignor != updated.server_assignor)
-        self._refresh(draft, timestamp, changed=changed)
-        self._retarget(draft)
         owned = None if message.topic_partitions is None else _assignment(message.topic_partitions)
-        after = reconciled(draft.group, member_id, owned, self.topics, resubscribed=resubscribed)
-        if after != before or member_id not in draft.group.currents:
-            draft.put(CurrentKey(draft.group.group_id, member_id), after)
+        before, after = self.take_in(draft, member_id, updated, owned, timestamp, predecessor)
         whole = message.member_epoch == JOINING or _says_everything(message)
         return ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=after.member_epoch,
-            heartbeat_interval_ms=self.config.group_consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self.settings(message.group_id).consumer_heartbeat_interval_ms,
             assignment=_answer(after.assigned) if whole or after.assigned != before.assigned else None,
         )
+
+    def take_in(
+        self,
+        draft: Draft,
+        member_id: str,
+        updated: MemberValue,
+        owned: Assignment | None,
+        timestamp: Millis,
+        predecessor: str | None,
+    ) -> tuple[CurrentValue, CurrentValue]:
+        """Let a member be what it says: what it was told before, and what it is told now. Refuses nothing.
+
+        `owned` is what it says it has, None where it says nothing of that; `predecessor` the id whose place it takes.
+        """
+        if predecessor is not None:
+            _take_over(draft, predecessor, member_id)
+        known = draft.group.members.get(member_id)
+        before = draft.group.current(member_id)
+        resubscribed = known is None or _reads(known) != _reads(updated)
+        if known != updated:
+            draft.put(MemberKey(draft.group.group_id, member_id), updated)
+        changed = resubscribed or (known is not None and known.server_assignor != updated.server_assignor)
+        self._refresh(draft, timestamp, changed=changed)
+        self._retarget(draft)
+        after = reconciled(draft.group, member_id, owned, self.topics, resubscribed=resubscribed)
+        if after != before or member_id not in draft.group.currents:
+            draft.put(CurrentKey(draft.group.group_id, member_id), after)
+        return before, after
+
+    def look_at_topics(self, draft: Draft, timestamp: Millis) -> None:
+        """Begin the group's next epoch where the topics it reads have changed."""
+        self._refresh(draft, timestamp, changed=False)
 
     def _admit(self, group: ConsumerGroup, member_id: str, message: ConsumerGroupHeartbeatRequest) -> str | None:
         """Check that it may come in or stay. The id of the member whose place it takes, where it takes one."""
@@ -163,7 +186,8 @@ class ConsumerProtocol:
         holder = None if message.instance_id is None else group.static_members.get(message.instance_id)
         if message.instance_id is not None:
             if joins and holder is not None and holder != member_id:
-                if group.current(holder).member_epoch != LEAVING_FOR_NOW:
+                is_kept = group.members[holder].classic is None
+                if is_kept and group.current(holder).member_epoch != LEAVING_FOR_NOW:
                     raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, f"{message.instance_id} is held by {holder}")
                 return holder
             if not joins:
@@ -303,6 +327,7 @@ def _updated(known: MemberValue, message: ConsumerGroupHeartbeatRequest, event: 
             base.rebalance_timeout_ms if message.rebalance_timeout_ms < 0 else message.rebalance_timeout_ms
         ),
         server_assignor=base.server_assignor if message.server_assignor is None else message.server_assignor,
+        classic=None,
     )
 
 

@@ -17,7 +17,7 @@ from kraftpy.protocol.messages.consumer_group_describe import (
     DescribedTopicPartitions,
 )
 
-OF_THE_CONSUMER_PROTOCOL = 1
+OF_THE_CLASSIC_PROTOCOL, OF_THE_CONSUMER_PROTOCOL = 0, 1
 """The protocol a member speaks, as version 1 tells it."""
 
 
@@ -62,7 +62,7 @@ def _describe(group: ConsumerGroup, protocol: ConsumerProtocol, operations: int)
                 subscribed_topic_regex=member.subscribed_topic_regex,
                 assignment=_assignment(group.current(member_id).assigned, protocol.topics),
                 target_assignment=_assignment(group.target(member_id), protocol.topics),
-                member_type=OF_THE_CONSUMER_PROTOCOL,
+                member_type=OF_THE_CONSUMER_PROTOCOL if member.classic is None else OF_THE_CLASSIC_PROTOCOL,
             )
             for member_id, member in sorted(group.members.items())
         ],

@@ -11,7 +11,7 @@ A key opens with the number of its kind (an int16) and is not flexible; a value 
 
 Kind 4, the topics' partitions, is what Kafka before 4.1 wrote where the hash is now; it is read as nothing.
 
-Left out: the classic protocol of a member (tag 0 of kind 5), the creation time of a group, the timestamp of an
+Left out: the creation time of a group, the timestamp of an
 assignment, the epochs at which partitions were assigned (KIP-1251): tags, passed over when read and not written.
 """
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple, assert_never
 
@@ -32,6 +32,8 @@ from kraftpy.types import TopicId
 VERSION = 0
 _NO_TAGS = b"\x00"
 _HASH_TAG = 0
+_CLASSIC_TAG = 0
+_NOT_NULL = b"\x01"
 
 
 class TopicIdPartition(NamedTuple):
@@ -120,8 +122,21 @@ class GroupValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicMember:
+    """What a member said by JoinGroup: its session, and its protocols with its metadata for each, the chosen first."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+    @property
+    def protocol_name(self) -> str:
+        """The protocol it is told that it works by."""
+        return self.protocols[0][0] if self.protocols else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberValue:
-    """What a member said of itself. The names of topics are sorted."""
+    """What a member said of itself. The names of topics are sorted. `classic`: it speaks the classic protocol."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -131,6 +146,7 @@ class MemberValue:
     subscribed_topic_regex: str | None = None
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
+    classic: ClassicMember | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +208,8 @@ def write_key(key: ConsumerKey) -> bytes:
             assert_never(key)
 
 
-def _strings(values: Iterable[str]) -> bytes:
+def write_strings(values: Iterable[str]) -> bytes:
+    """A compact array of strings."""
     items = [compact_string(value) for value in values]
     return uvarint(len(items) + 1) + b"".join(items)
 
@@ -205,12 +222,21 @@ def by_topic(assignment: Assignment) -> list[tuple[TopicId, list[int]]]:
     return list(found.items())
 
 
-def _partitions(assignment: Assignment) -> bytes:
+def write_partitions(assignment: Assignment) -> bytes:
+    """Partitions as a compact array of topics."""
     topics = [
         topic_id + uvarint(len(partitions) + 1) + struct.pack(f">{len(partitions)}i", *partitions) + _NO_TAGS
         for topic_id, partitions in by_topic(assignment)
     ]
     return uvarint(len(topics) + 1) + b"".join(topics)
+
+
+def _classic(value: ClassicMember) -> bytes:
+    protocols = [
+        compact_string(name) + uvarint(len(metadata) + 1) + metadata + _NO_TAGS for name, metadata in value.protocols
+    ]
+    head = struct.pack(">i", value.session_timeout_ms) + uvarint(len(protocols) + 1)
+    return head + b"".join(protocols) + _NO_TAGS
 
 
 def write_value(value: ConsumerValue) -> bytes:
@@ -228,24 +254,27 @@ def write_value(value: ConsumerValue) -> bytes:
                     compact_nullable_string(value.rack_id),
                     compact_string(value.client_id),
                     compact_string(value.client_host),
-                    _strings(value.subscribed_topic_names),
+                    write_strings(value.subscribed_topic_names),
                     compact_nullable_string(value.subscribed_topic_regex),
                     struct.pack(">i", value.rebalance_timeout_ms),
                     compact_nullable_string(value.server_assignor),
                 )
             )
+            if value.classic is not None:
+                classic = _NOT_NULL + _classic(value.classic)
+                tags = b"\x01" + uvarint(_CLASSIC_TAG) + uvarint(len(classic)) + classic
         case TargetMetadataValue():
             body = struct.pack(">i", value.assignment_epoch)
         case TargetMemberValue():
-            body = _partitions(value.partitions)
+            body = write_partitions(value.partitions)
         case CurrentValue():
             body = (
                 struct.pack(">iib", value.member_epoch, value.previous_member_epoch, value.state.value)
-                + _partitions(value.assigned)
-                + _partitions(value.pending_revocation)
+                + write_partitions(value.assigned)
+                + write_partitions(value.pending_revocation)
             )
         case RegexValue():
-            body = _strings(value.topics) + struct.pack(">qq", value.version, value.timestamp)
+            body = write_strings(value.topics) + struct.pack(">qq", value.version, value.timestamp)
         case _:
             assert_never(value)
     return struct.pack(">h", VERSION) + body + tags
@@ -278,11 +307,13 @@ def read_key(data: Buffer) -> ConsumerKey | None:
     return None
 
 
-def _read_strings(reader: RecordReader) -> tuple[str, ...]:
+def read_strings(reader: RecordReader) -> tuple[str, ...]:
+    """What `write_strings` wrote."""
     return tuple(reader.string() for _ in range(reader.array_length()))
 
 
-def _read_partitions(reader: RecordReader) -> Assignment:
+def read_partitions(reader: RecordReader) -> Assignment:
+    """What `write_partitions` wrote."""
     found = []
     for _ in range(reader.array_length()):
         topic_id = TopicId(reader.raw(16))
@@ -297,11 +328,24 @@ def _read_member(reader: RecordReader) -> MemberValue:
         rack_id=reader.nullable_string(),
         client_id=reader.string(),
         client_host=reader.string(),
-        subscribed_topic_names=_read_strings(reader),
+        subscribed_topic_names=read_strings(reader),
         subscribed_topic_regex=reader.nullable_string(),
         rebalance_timeout_ms=reader.int32(),
         server_assignor=reader.nullable_string(),
     )
+
+
+def _read_classic(data: bytes | None) -> ClassicMember | None:
+    if data is None or not data.startswith(_NOT_NULL):
+        return None
+    reader = RecordReader(memoryview(data)[1:])
+    reader.flexible = True
+    session_timeout_ms = reader.int32()
+    protocols = []
+    for _ in range(reader.array_length()):
+        protocols.append((reader.string(), reader.blob()))
+        reader.tagged_fields()
+    return ClassicMember(session_timeout_ms=session_timeout_ms, protocols=tuple(protocols))
 
 
 def _read_current(reader: RecordReader) -> CurrentValue:
@@ -310,8 +354,8 @@ def _read_current(reader: RecordReader) -> CurrentValue:
         member_epoch=member_epoch,
         previous_member_epoch=previous_member_epoch,
         state=MemberState(state) if state in (0, 1, 2) else MemberState.UNKNOWN,
-        assigned=_read_partitions(reader),
-        pending_revocation=_read_partitions(reader),
+        assigned=read_partitions(reader),
+        pending_revocation=read_partitions(reader),
     )
 
 
@@ -326,24 +370,25 @@ def read_value(key: ConsumerKey, data: Buffer) -> ConsumerValue:
         epoch = reader.int32()
         hashed = reader.tagged_fields().get(_HASH_TAG, bytes(8))
         return GroupValue(epoch=epoch, metadata_hash=RecordReader(hashed).int64())
+    if isinstance(key, MemberKey):
+        member = _read_member(reader)
+        return replace(member, classic=_read_classic(reader.tagged_fields().get(_CLASSIC_TAG)))
     value = _read_fields(key, reader)
     reader.tagged_fields()
     return value
 
 
 def _read_fields(
-    key: MemberKey | TargetMetadataKey | TargetMemberKey | CurrentKey | RegexKey, reader: RecordReader
+    key: TargetMetadataKey | TargetMemberKey | CurrentKey | RegexKey, reader: RecordReader
 ) -> ConsumerValue:
     match key:
-        case MemberKey():
-            return _read_member(reader)
         case TargetMetadataKey():
             return TargetMetadataValue(assignment_epoch=reader.int32())
         case TargetMemberKey():
-            return TargetMemberValue(partitions=_read_partitions(reader))
+            return TargetMemberValue(partitions=read_partitions(reader))
         case CurrentKey():
             return _read_current(reader)
         case RegexKey():
-            return RegexValue(topics=_read_strings(reader), version=reader.int64(), timestamp=reader.int64())
+            return RegexValue(topics=read_strings(reader), version=reader.int64(), timestamp=reader.int64())
         case _:
             assert_never(key)

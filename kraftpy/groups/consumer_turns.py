@@ -4,8 +4,9 @@ A decision is made on what the log says. So while records of a group are on the 
 that group waits in its line (`Group.waiting`); when they are durable, all that waits is decided on one draft, stored as
 one batch and answered together. Heartbeats that change nothing are answered at once.
 
-A group passes from one protocol to the other while it has no members: its offsets stay, what the other protocol stored
-of it is deleted in the same batch.
+A group passes from one protocol to the other, with members (`migration.py`) or while it has none: its offsets stay,
+what the other protocol stored of it is deleted in the same batch. Of members that speak the classic protocol nobody
+waits for others, and who was told to join again has its rebalance timeout for it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from kraftpy.groups import migration
 from kraftpy.groups.appends import StoreConsumerGroup, group_error
-from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.classic_members import ClassicMembers
+from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer_group import NEVER, ConsumerGroup, Draft, Topics
-from kraftpy.groups.consumer_protocol import ConsumerProtocol, heartbeat_error
-from kraftpy.groups.consumer_records import MemberState
+from kraftpy.groups.consumer_protocol import JOINING, ConsumerProtocol, heartbeat_error
+from kraftpy.groups.consumer_records import MemberState, MemberValue
 from kraftpy.groups.deadlines import Deadlines, Key
-from kraftpy.groups.events import Request
+from kraftpy.groups.events import GroupResponse, Request
 from kraftpy.groups.group import Group, State
+from kraftpy.groups.rebalance import Rebalance
 from kraftpy.groups.records import group_record
 from kraftpy.groups.routing import refuse
 from kraftpy.groups.turn import Turn
@@ -29,15 +33,20 @@ from kraftpy.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from kraftpy.protocol.messages.heartbeat import HeartbeatRequest
+from kraftpy.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from kraftpy.protocol.messages.leave_group import LeaveGroupRequest
+from kraftpy.protocol.messages.sync_group import SyncGroupRequest
 from kraftpy.types import Millis
 
 CONSUMER_SESSION = "consumer-session"
 REVOCATION = "revocation"
+CLASSIC_REBALANCE = "classic-rebalance"
 MOST_RECORDS = 1_000
 """When a draft has so many, what waits goes into the next one."""
 _AGAIN_MS = 1_000
 
-Answers = list[tuple[int, ConsumerGroupHeartbeatResponse]]
+Answers = list[tuple[Request, GroupResponse]]
 
 
 class ConsumerTurns:
@@ -46,16 +55,20 @@ class ConsumerTurns:
     def __init__(
         self,
         config: GroupConfig,
-        deadlines: Deadlines,
+        settings: Settings,
+        rebalance: Rebalance,
         topics: Topics,
         new_id: Callable[[], str],
         reconsider: Callable[[Request, Turn], None],
     ) -> None:
         """`reconsider` handles a request of the classic protocol, or of an administrator, whose turn has come."""
+        self._settings = settings
         self._config = config
-        self._deadlines = deadlines
+        self._rebalance = rebalance
+        self._deadlines: Deadlines = rebalance.deadlines
         self._reconsider = reconsider
-        self.protocol = ConsumerProtocol(config, topics, new_id)
+        self.protocol = ConsumerProtocol(config, settings, topics, new_id)
+        self._classic = ClassicMembers(self.protocol)
 
     # ---- what comes in
 
@@ -94,29 +107,95 @@ class ConsumerTurns:
                 if isinstance(item, Key):
                     group.waiting.popleft()
                     self._is_due(group, draft, item, turn)
-                elif isinstance(item.message, ConsumerGroupHeartbeatRequest):
+                elif (answer := self._answer(group, draft, item, turn)) is not None:
                     group.waiting.popleft()
-                    answers.append((item.request_id, self._heartbeat(group, draft, item, item.message, turn)))
+                    answers.append((item, answer))
                 else:
+                    break
+                if draft.records and migration.may_downgrade(draft.group, self._config):
+                    migration.downgrade(draft, self.protocol.topics, turn.timestamp)
                     break
             if draft.records:
                 self._store(group, draft, answers, turn)
                 return
-            for request_id, response in answers:
-                turn.reply(request_id, response)
+            for request, response in answers:
+                turn.reply(request.request_id, response)
             if group.waiting and isinstance(group.waiting[0], Request) and not answers:
                 event = group.waiting.popleft()
                 assert isinstance(event, Request)
                 self._reconsider(event, turn)
+
+    def _answer(self, group: Group, draft: Draft, event: Request, turn: Turn) -> GroupResponse | None:
+        """What a member's request comes to; None where it is for the classic half, or an administrator's."""
+        message = event.message
+        if isinstance(message, ConsumerGroupHeartbeatRequest):
+            return self._heartbeat(group, draft, event, message, turn)
+        if not draft.group.members:
+            return None
+        match message:
+            case JoinGroupRequest():
+                joined = self._classic.join(draft, event, message, turn.timestamp)
+                if not joined.error_code:
+                    self._must_sync(group, joined.member_id, turn)
+                    self._touch_classic(group, draft, joined.member_id, turn)
+                return joined
+            case SyncGroupRequest():
+                synced = self._classic.sync(draft, message)
+                self._heard(group, draft, message, synced.error_code, turn)
+                if not synced.error_code:
+                    self._deadlines.cancel(Key(group.group_id, CLASSIC_REBALANCE, message.member_id))
+                return synced
+            case HeartbeatRequest():
+                beat = self._classic.heartbeat(draft, message, turn.timestamp)
+                self._heard(group, draft, message, beat.error_code, turn)
+                return beat
+            case LeaveGroupRequest():
+                return self._classic.leave(draft, event, message)
+        return None
+
+    def _heard(
+        self, group: Group, draft: Draft, message: SyncGroupRequest | HeartbeatRequest, error_code: int, turn: Turn
+    ) -> None:
+        """A classic member's session begins anew; one that is told to join again has so long for it."""
+        if error_code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
+            return
+        self._touch_classic(group, draft, message.member_id, turn)
+        key = Key(group.group_id, CLASSIC_REBALANCE, message.member_id)
+        if error_code == ErrorCode.REBALANCE_IN_PROGRESS and key not in self._deadlines:
+            self._must_sync(group, message.member_id, turn)
+
+    def _must_sync(self, group: Group, member_id: str, turn: Turn) -> None:
+        """A classic member has its rebalance timeout to ask for its assignment, from when it is one."""
+        member = None if group.consumer is None else group.consumer.members.get(member_id)
+        if member is not None:
+            deadline = Millis(turn.now + max(member.rebalance_timeout_ms, 1))
+            self._deadlines.set(Key(group.group_id, CLASSIC_REBALANCE, member_id), deadline)
 
     def _heartbeat(
         self, group: Group, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, turn: Turn
     ) -> ConsumerGroupHeartbeatResponse:
         if group.state is State.DEAD:
             return heartbeat_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if group.state is not State.EMPTY:
-            return heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, f"{group.group_id} is a group of the classic protocol")
+        if group.state is not State.EMPTY and not draft.group.members:
+            return self._upgrade(group, draft, event, message, turn)
         return self.protocol.heartbeat(draft, event, message, turn.timestamp)
+
+    def _upgrade(
+        self, group: Group, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, turn: Turn
+    ) -> ConsumerGroupHeartbeatResponse:
+        """A classic group with members becomes a consumer group, if there is nothing against whoever joins it so."""
+        problem = migration.why_not_upgraded(group, self._config)
+        if problem is None and message.member_epoch != JOINING:
+            problem = f"{group.group_id} is a group of the classic protocol"
+        if problem is not None:
+            return heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, problem)
+        upgraded = Draft(ConsumerGroup(group_id=group.group_id))
+        migration.upgrade(upgraded, group, self.protocol.topics)
+        answer = self.protocol.heartbeat(upgraded, event, message, turn.timestamp)
+        if not answer.error_code:
+            turn.note(group, f"passes to the consumer protocol with {len(group.members)} members")
+            draft.become(upgraded)
+        return answer
 
     def _is_due(self, group: Group, draft: Draft, key: Key, turn: Turn) -> None:
         member_id = key.member_id
@@ -126,6 +205,10 @@ class ConsumerTurns:
             if draft.group.current(member_id).state is not MemberState.UNREVOKED_PARTITIONS:
                 return
             why = "did not give up its partitions in time"
+        elif key.kind == CLASSIC_REBALANCE:
+            if draft.group.members[member_id].classic is None:
+                return
+            why = "did not join again in time"
         else:
             why = "was silent for too long"
         turn.note(group, f"member {member_id} {why}")
@@ -145,15 +228,27 @@ class ConsumerTurns:
         """The records are in the log and have been replayed, or it is known that they are not there."""
         group.is_changing = False
         if error_code is ErrorCode.NONE:
+            self._pass_over(group, turn)
             for member_id in purpose.changed:
                 self._reset_clocks(group, member_id, turn)
             self._arm_revocations(group, purpose.changed, turn)
+            for _, response in purpose.answers:
+                if isinstance(response, JoinGroupResponse) and not response.error_code:
+                    self._must_sync(group, response.member_id, turn)
         else:
             self._give_up(group, group_error(error_code), turn)
-        for request_id, response in purpose.answers:
-            failed = error_code is not ErrorCode.NONE and not response.error_code
-            turn.reply(request_id, heartbeat_error(group_error(error_code)) if failed else response)
+        for request, response in purpose.answers:
+            failed = error_code is not ErrorCode.NONE and not getattr(response, "error_code", 0)
+            refusal = refuse(request.message, request.api_version, group_error(error_code)) if failed else None
+            turn.reply(request.request_id, refusal or response)
         self._work(group, turn)
+
+    def _pass_over(self, group: Group, turn: Turn) -> None:
+        """What the log now says of the group may have made it one of the other protocol."""
+        if group.consumer is not None:
+            self._rebalance.dissolve(group, turn)
+        elif group.persisted is not None and group.state is State.EMPTY and not group.members:
+            self._rebalance.resume(group, turn, "its last member of the consumer protocol has gone")
 
     def _give_up(self, group: Group, error_code: ErrorCode, turn: Turn) -> None:
         """Nothing has changed: who waits is told, and members that were to be removed are so a little later."""
@@ -177,13 +272,25 @@ class ConsumerTurns:
     def _touch(self, group: Group, member_id: str, turn: Turn) -> None:
         """It was heard of."""
         if group.consumer is not None and member_id in group.consumer.members:
-            deadline = Millis(turn.now + self._config.group_consumer_session_timeout_ms)
-            self._deadlines.set(Key(group.group_id, CONSUMER_SESSION, member_id), deadline)
+            self._begin_session(group, group.consumer.members[member_id], member_id, turn)
+
+    def _touch_classic(self, group: Group, draft: Draft, member_id: str, turn: Turn) -> None:
+        """The same, of one that may be about to become a member."""
+        if group.consumer is not None and member_id in group.consumer.members:
+            self._begin_session(group, draft.group.members[member_id], member_id, turn)
+
+    def _begin_session(self, group: Group, member: MemberValue, member_id: str, turn: Turn) -> None:
+        if member.classic is not None:
+            timeout_ms = max(member.classic.session_timeout_ms, 1)
+        else:
+            timeout_ms = self._settings(group.group_id).consumer_session_timeout_ms
+        self._deadlines.set(Key(group.group_id, CONSUMER_SESSION, member_id), Millis(turn.now + timeout_ms))
 
     def _reset_clocks(self, group: Group, member_id: str, turn: Turn) -> None:
         session = Key(group.group_id, CONSUMER_SESSION, member_id)
         if group.consumer is None or member_id not in group.consumer.members:
             self._deadlines.cancel(session)
+            self._deadlines.cancel(Key(group.group_id, CLASSIC_REBALANCE, member_id))
         elif session not in self._deadlines and session not in group.waiting:
             self._touch(group, member_id, turn)
 
@@ -207,6 +314,10 @@ class ConsumerTurns:
         for member_id, current in group.consumer.currents.items():
             if current.state is MemberState.UNREVOKED_PARTITIONS:
                 expected.add(Key(group.group_id, REVOCATION, member_id))
+        for member_id, member in group.consumer.members.items():
+            key = Key(group.group_id, CLASSIC_REBALANCE, member_id)
+            if member.classic is not None and key in self._deadlines:  # while it was told to join again
+                expected.add(key)
         if group.is_changing:  # what is due waits, or is being stored
             return {key for key in expected if key in self._deadlines}
         return expected

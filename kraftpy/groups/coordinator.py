@@ -18,21 +18,25 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND after the write), the shell should unload and l
 A group of the consumer protocol is a `Group` whose classic half stays empty and whose `consumer` is set; what it is
 asked goes through `consumer_turns.py`, and so does whatever else may not overtake its records.
 
-Left out: transactional offset commits; share and streams groups, whose records are passed over and whose groups are not
-seen; passing from one protocol to the other with members in the group; authorization; quotas.
+A share group is one whose `share` is set, and which has nothing else; `share_turns.py` is to it what
+`consumer_turns.py` is to those. What it needs of the share coordinators the shell asks them (`ChangeState`).
+
+A streams group is one whose `streams` is set; `streams_turns.py` has its line. Internal topics that it misses the shell
+makes (`MakeTopics`).
+
+Left out: authorization; quotas.
 
 Read: the classic protocol: KIP-62, KIP-134, KIP-211, KIP-345, KIP-394, KIP-429, KIP-496, KIP-814; the consumer
-protocol: KIP-848, KIP-1101.
+protocol: KIP-848, KIP-1101; share groups: KIP-932; streams groups: KIP-1071.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import assert_never
 
-from kraftpy.groups import consumer_queries, offsets, queries, transactional
+from kraftpy.groups import consumer_queries, offsets, queries, share_queries, streams_queries, transactional
 from kraftpy.groups.appends import (
     Appends,
     DeleteGroupRecords,
@@ -43,21 +47,30 @@ from kraftpy.groups.appends import (
     StoreConsumerGroup,
     StoreEmpty,
     StoreOffsets,
+    StoreShareGroup,
     StoreStaticMember,
+    StoreStreamsGroup,
     StoreTransactionalOffsets,
     group_error,
     group_ids,
     offset_error,
 )
-from kraftpy.groups.config import GroupConfig
-from kraftpy.groups.consumer_group import NEVER, ConsumerGroup, Draft, NoTopics, Topics
+from kraftpy.groups.config import GroupConfig, Settings
+from kraftpy.groups.consumer_group import ConsumerGroup, NoTopics, Topics
 from kraftpy.groups.consumer_protocol import heartbeat_error
-from kraftpy.groups.consumer_records import ConsumerKey, ConsumerValue
-from kraftpy.groups.consumer_records import read_key as read_consumer_key
-from kraftpy.groups.consumer_records import read_value as read_consumer_value
-from kraftpy.groups.consumer_turns import CONSUMER_SESSION, REVOCATION, ConsumerTurns
+from kraftpy.groups.consumer_turns import CLASSIC_REBALANCE, CONSUMER_SESSION, REVOCATION, ConsumerTurns
 from kraftpy.groups.deadlines import Deadlines, Key
-from kraftpy.groups.events import Appended, Effect, Event, Reply, Request, Tick, TopicsDeleted, TransactionEnded
+from kraftpy.groups.deletion import Deletions
+from kraftpy.groups.events import (
+    Appended,
+    Effect,
+    Event,
+    Request,
+    StateChanged,
+    Tick,
+    TopicsDeleted,
+    TransactionEnded,
+)
 from kraftpy.groups.group import Group, State
 from kraftpy.groups.membership import Membership
 from kraftpy.groups.rebalance import JOIN, SESSION, SYNC, Rebalance, join_error
@@ -66,19 +79,26 @@ from kraftpy.groups.records import (
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
-    group_record,
     read_group,
     read_key,
     read_offset,
 )
+from kraftpy.groups.replay import replay_record
 from kraftpy.groups.routing import refuse, while_loading
+from kraftpy.groups.share_group import ShareGroup
+from kraftpy.groups.share_turns import SHARE_SESSION, ShareTurns
+from kraftpy.groups.streams_group import StreamsGroup
+from kraftpy.groups.streams_turns import STREAMS_KINDS, StreamsTurns
 from kraftpy.groups.transactional import PendingOffsets, settle
 from kraftpy.groups.turn import Turn
+from kraftpy.groups.unloading import refusals
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, ProtocolError
+from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from kraftpy.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest
+from kraftpy.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
 from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest
 from kraftpy.protocol.messages.heartbeat import HeartbeatRequest
 from kraftpy.protocol.messages.join_group import JoinGroupRequest
@@ -87,32 +107,64 @@ from kraftpy.protocol.messages.list_groups import ListGroupsRequest
 from kraftpy.protocol.messages.offset_commit import OffsetCommitRequest
 from kraftpy.protocol.messages.offset_delete import OffsetDeleteRequest
 from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest
-from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kraftpy.protocol.messages.share_group_describe import ShareGroupDescribeRequest
+from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from kraftpy.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
+from kraftpy.protocol.messages.sync_group import SyncGroupRequest
 from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from kraftpy.types import Millis, TopicPartition
+from kraftpy.types import Millis, TopicId, TopicPartition
+
+_AGAIN_MS = 1_000
 
 EXPIRY = "expiry"
 EXPIRY_KEY = Key("", EXPIRY)
 
-Durable = dict[str, tuple[GroupMetadataValue | None, ConsumerGroup | None, dict[TopicPartition, OffsetCommitValue]]]
-"""What the log says: by group its stored generation or its consumer group, if any, and its offsets."""
+Durable = dict[
+    str,
+    tuple[
+        GroupMetadataValue | None,
+        ConsumerGroup | ShareGroup | StreamsGroup | None,
+        dict[TopicPartition, OffsetCommitValue],
+    ],
+]
+"""What the log says: by group its stored generation, its members of the other kinds, if any, and its offsets."""
 
 
 class GroupCoordinator:
     """All groups of one partition of `__consumer_offsets`, and their committed offsets."""
 
-    def __init__(self, config: GroupConfig, new_id: Callable[[], str], topics: Topics | None = None) -> None:
-        """`new_id` gives text that never repeats and cannot be guessed, for member ids; `topics` are the cluster's."""
+    def __init__(
+        self,
+        config: GroupConfig,
+        new_id: Callable[[], str],
+        topics: Topics | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        """`new_id` gives text that never repeats and cannot be guessed, for member ids; `topics` are the cluster's.
+
+        `settings` gives those of single groups; without it all have those of `config`.
+        """
         self.config = config
         self.groups: dict[str, Group] = {}
         self._deadlines = Deadlines()
         self._appends = Appends()
         self._rebalance = Rebalance(config, self._deadlines)
         self._membership = Membership(self._rebalance, new_id)
-        self._consumers = ConsumerTurns(config, self._deadlines, topics or NoTopics(), new_id, self._request)
+        self._consumers = ConsumerTurns(
+            config, settings or config.settings, self._rebalance, topics or NoTopics(), new_id, self._request
+        )
+        self._shares = ShareTurns(
+            config, settings or config.settings, self._deadlines, topics or NoTopics(), self._request
+        )
+        self._streams = StreamsTurns(
+            config, settings or config.settings, self._rebalance, topics or NoTopics(), self._request
+        )
+        self._deletions = Deletions(self.groups, self._rebalance, self._shares)
         self._loaded = False
         self._pending_offsets = PendingOffsets()
         self._topics_deleted_early: set[str] = set()  # while loading: their offsets may still be about to be replayed
+        self._topic_ids_deleted_early: set[TopicId] = set()
 
     # ---- loading and unloading
 
@@ -127,10 +179,9 @@ class GroupCoordinator:
                 case GroupMetadataKey() as named:
                     self._replay_group(named.group_id, None if value is None else read_group(value))
                 case None:
-                    consumer_key = read_consumer_key(key)
-                    if consumer_key is not None:
-                        read = None if value is None else read_consumer_value(consumer_key, value)
-                        self._replay_consumer(consumer_key, read)
+                    emptied = replay_record(key, value, self.groups, self._group)
+                    if emptied is not None:
+                        self._forget_if_vacant(emptied)
         except ProtocolError as error:
             raise ProtocolError(f"the record at offset {offset}: {error}") from error
 
@@ -168,18 +219,6 @@ class GroupCoordinator:
             self.groups[group_id].persisted = None
             self._forget_if_vacant(group_id)
 
-    def _replay_consumer(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
-        group = self.groups.get(key.group_id)
-        if value is not None:
-            group = self._group(key.group_id)
-            group.consumer = group.consumer or ConsumerGroup(group_id=key.group_id)
-        if group is None or group.consumer is None:
-            return
-        group.consumer.apply(key, value)
-        if group.consumer.is_gone:
-            group.consumer = None
-            self._forget_if_vacant(key.group_id)
-
     def loaded(self, now: Millis, timestamp: Millis | None = None) -> list[Effect]:
         """The whole partition has been replayed: sessions of the members found begin now."""
         turn = self._turn(now, timestamp)
@@ -188,11 +227,18 @@ class GroupCoordinator:
         for _, group in sorted(self.groups.items()):
             self._restore(group, turn)
         self._delete_topics(frozenset(self._topics_deleted_early), turn)
+        self._shares.topics_deleted(self.groups, frozenset(self._topic_ids_deleted_early), turn)
         return turn.effects
 
     def _restore(self, group: Group, turn: Turn) -> None:
         if group.consumer is not None:
             self._consumers.restore(group, turn)
+            return
+        if group.share is not None:
+            self._shares.restore(group, turn)
+            return
+        if group.streams is not None:
+            self._streams.restore(group, turn)
             return
         group.restore()
         for member in group.members.values():
@@ -202,37 +248,7 @@ class GroupCoordinator:
 
     def unload(self) -> list[Effect]:
         """The partition is another broker's now: whoever waits shall look for it there. Drop the object afterwards."""
-        moved = ErrorCode.NOT_COORDINATOR
-        effects: list[Effect] = []
-        for _, group in sorted(self.groups.items()):
-            for member in group.members.values():
-                if member.join is not None:
-                    refused = join_error(member.join.api_version, member.member_id, moved)
-                    effects.append(Reply(request_id=member.join.request_id, response=refused))
-                if member.sync is not None:
-                    effects.append(
-                        Reply(request_id=member.sync.request_id, response=SyncGroupResponse(error_code=moved))
-                    )
-            for item in group.waiting:
-                if isinstance(item, Request):
-                    refusal = refuse(item.message, item.api_version, moved)
-                    effects.append(Reply(request_id=item.request_id, response=refusal))
-        for purpose in self._appends.purposes():
-            match purpose:
-                case StoreConsumerGroup():
-                    told = heartbeat_error(moved)
-                    effects += [Reply(request_id=each, response=told) for each, _ in purpose.answers]
-                case StoreOffsets():
-                    response = offsets.failed_commit(purpose.response, moved)
-                    effects.append(Reply(request_id=purpose.request_id, response=response))
-                case StoreTransactionalOffsets():
-                    failed = transactional.failed(purpose.response, moved)
-                    effects.append(Reply(request_id=purpose.request_id, response=failed))
-                case DeleteOffsets():
-                    effects.append(Reply(request_id=purpose.request_id, response=offsets.failed_delete(moved)))
-                case DeleteGroupRecords(request_id=int(request_id), response=DeleteGroupsResponse() as prepared):
-                    effects.append(Reply(request_id=request_id, response=_failed_deletion(prepared, moved)))
-        return effects
+        return [*refusals(self.groups, self._appends.purposes(), self._shares.waiting())]
 
     # ---- the machine
 
@@ -264,10 +280,14 @@ class GroupCoordinator:
             case TopicsDeleted():
                 if self._loaded:
                     self._delete_topics(frozenset(event.topics), turn)
+                    self._shares.topics_deleted(self.groups, frozenset(event.topic_ids), turn)
                 else:
                     self._topics_deleted_early.update(event.topics)
+                    self._topic_ids_deleted_early.update(event.topic_ids)
             case TransactionEnded():
                 self.replay_end(event.producer_id, is_commit=event.is_commit)
+            case StateChanged():
+                self._shares.state_changed(event, self.groups, turn)
             case Tick():
                 pass
             case _:
@@ -303,6 +323,18 @@ class GroupCoordinator:
             case ConsumerGroupDescribeRequest():
                 described = consumer_queries.describe(message, self.groups, self._consumers.protocol)
                 turn.reply(event.request_id, described)
+            case ShareGroupHeartbeatRequest() | AlterShareGroupOffsetsRequest() | DeleteShareGroupOffsetsRequest():
+                self._of_share_group(event, message.group_id, turn)
+            case ShareGroupDescribeRequest():
+                turn.reply(event.request_id, share_queries.describe(message, self.groups, self._shares.protocol))
+            case StreamsGroupHeartbeatRequest():
+                self._of_streams_group(event, message.group_id, turn)
+            case StreamsGroupDescribeRequest():
+                turn.reply(event.request_id, streams_queries.describe(message, self.groups, self._streams.protocol))
+            case JoinGroupRequest() | SyncGroupRequest() | HeartbeatRequest() | LeaveGroupRequest() if (
+                self._is_with_consumers(message.group_id)
+            ):
+                self._consumers.submit(self.groups[message.group_id], event, turn)
             case JoinGroupRequest():
                 self._join(event, message, turn)
             case SyncGroupRequest():
@@ -322,13 +354,14 @@ class GroupCoordinator:
                     transactional.only_stable(message, fetched, self.groups)
                 turn.reply(event.request_id, fetched)
             case OffsetDeleteRequest():
-                offsets.delete(event, message, self.groups.get(message.group_id), turn)
+                group = self.groups.get(message.group_id)
+                offsets.delete(event, message, None if group is None or group.share is not None else group, turn)
             case DescribeGroupsRequest():
                 turn.reply(event.request_id, queries.describe(message, event.api_version, self.groups))
             case ListGroupsRequest():
                 turn.reply(event.request_id, queries.list_groups(message, self.groups))
             case DeleteGroupsRequest():
-                self._delete_groups(event, message, turn)
+                self._deletions.request(event, message, turn)
             case _:
                 assert_never(message)
 
@@ -336,25 +369,64 @@ class GroupCoordinator:
         if not message.group_id:
             turn.reply(event.request_id, refuse(message, event.api_version, ErrorCode.INVALID_REQUEST))
             return
-        self._consumers.submit(self._group(message.group_id), event, turn)
+        if self._appends.stores(
+            message.group_id, StoreAssignment, StoreStaticMember
+        ):  # who they are is known in a moment
+            turn.reply(event.request_id, refuse(message, event.api_version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            return
+        group = self._group(message.group_id)
+        if group.share is not None or self._is_streams(group):
+            refusal = heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, f"{message.group_id} is not a consumer group")
+            turn.reply(event.request_id, refusal)
+            return
+        self._consumers.submit(group, event, turn)
         self._forget_if_vacant(message.group_id)
+
+    def _is_with_consumers(self, group_id: str) -> bool:
+        """Whether a classic member's request is for a consumer group with members, or one that may be about to be."""
+        group = self.groups.get(group_id)
+        if group is None or group.state is State.DEAD:
+            return False
+        if self._is_streams(group):
+            return False
+        return group.is_changing or (group.consumer is not None and bool(group.consumer.members))
+
+    def _is_streams(self, group: Group) -> bool:
+        """Whether it is a streams group, or is becoming one."""
+        return group.streams is not None or self._appends.stores(group.group_id, StoreStreamsGroup)
+
+    def _of_share_group(self, event: Request, group_id: str, turn: Turn) -> None:
+        if not group_id:
+            is_heartbeat = isinstance(event.message, ShareGroupHeartbeatRequest)
+            error = ErrorCode.INVALID_REQUEST if is_heartbeat else ErrorCode.INVALID_GROUP_ID
+            turn.reply(event.request_id, refuse(event.message, event.api_version, error))
+            return
+        self._shares.submit(self._group(group_id), event, turn)
+        self._forget_if_vacant(group_id)
+
+    def _of_streams_group(self, event: Request, group_id: str, turn: Turn) -> None:
+        if self._appends.stores(group_id, StoreShareGroup):  # of which kind it is is known in a moment
+            told = refuse(event.message, event.api_version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            turn.reply(event.request_id, told)
+            return
+        self._streams.submit(self._group(group_id), event, turn)
+        self._forget_if_vacant(group_id)
 
     def _join(self, event: Request, message: JoinGroupRequest, turn: Turn) -> None:
         group = self.groups.get(message.group_id)
-        if group is not None and group.is_changing:
-            group.waiting.append(event)
+        if group is not None and (group.share is not None or self._is_streams(group)):
+            refused = join_error(event.api_version, message.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            turn.reply(event.request_id, refused)
         elif group is not None and group.consumer is not None and group.state is State.EMPTY:
-            if group.consumer.members:
-                refusal = join_error(event.api_version, message.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-                turn.reply(event.request_id, refusal)
-            else:
-                self._consumers.empty_out(group, event, turn)
+            self._consumers.empty_out(group, event, turn)
         else:
             self._membership.join(event, message, self.groups, turn)
             self._forget_if_vacant(message.group_id)
 
     def _commit(self, event: Request, message: OffsetCommitRequest, turn: Turn) -> None:
         error = offsets.check_commit(message, self.groups.get(message.group_id), event.api_version)
+        if self._is_share_group(message.group_id):
+            error = ErrorCode.GROUP_ID_NOT_FOUND
         if error is not ErrorCode.NONE:
             turn.reply(event.request_id, offsets.refuse_commit(message, error))
             return
@@ -367,6 +439,8 @@ class GroupCoordinator:
 
     def _commit_in_transaction(self, event: Request, message: TxnOffsetCommitRequest, turn: Turn) -> None:
         error = transactional.check(message, self.groups.get(message.group_id))
+        if self._is_share_group(message.group_id):
+            error = ErrorCode.GROUP_ID_NOT_FOUND
         if error is not ErrorCode.NONE:
             turn.reply(event.request_id, transactional.refuse(message, error))
             return
@@ -377,51 +451,9 @@ class GroupCoordinator:
         transactional.commit(event, message, group, self.config, turn)
         self._forget_if_vacant(message.group_id)
 
-    def _delete_groups(self, event: Request, message: DeleteGroupsRequest, turn: Turn) -> None:
-        results = []
-        doomed: list[Group] = []
-        for group_id in message.groups_names:
-            group = self.groups.get(group_id)
-            if group is not None and group.is_changing:  # whether it is empty will be known then
-                group.waiting.append(event)
-                return
-        for group_id in dict.fromkeys(message.groups_names):
-            group = self.groups.get(group_id)
-            if group is None or group.state is State.DEAD:
-                error = ErrorCode.GROUP_ID_NOT_FOUND
-            elif not group.is_empty:
-                error = ErrorCode.NON_EMPTY_GROUP
-            else:
-                error = ErrorCode.NONE
-                doomed.append(group)
-            results.append(DeletableGroupResult(group_id=group_id, error_code=error))
-        response = DeleteGroupsResponse(results=results)
-        if doomed:
-            self._bury(doomed, turn, event.request_id, response)
-        else:
-            turn.reply(event.request_id, response)
-
-    def _bury(
-        self,
-        doomed: list[Group],
-        turn: Turn,
-        request_id: int | None = None,
-        response: DeleteGroupsResponse | None = None,
-    ) -> None:
-        """Empty groups become Dead until their tombstones are durable."""
-        records = []
-        for group in doomed:
-            for member_id in sorted(group.pending_members):
-                self._rebalance.drop(group, member_id, turn)
-            group.become(State.DEAD, turn.timestamp)
-            turn.note(group, "deleted")
-            records += [*offsets.tombstones(group), group_record(group.group_id, None)]
-            if group.consumer is not None:
-                draft = Draft(group.consumer)
-                draft.delete_all()
-                records += draft.records
-        ids = tuple(group.group_id for group in doomed)
-        turn.append(records, DeleteGroupRecords(group_ids=ids, request_id=request_id, response=response))
+    def _is_share_group(self, group_id: str) -> bool:
+        group = self.groups.get(group_id)
+        return group is not None and group.share is not None
 
     def _delete_topics(self, topics: frozenset[str], turn: Turn) -> None:
         for group_id, group in sorted(self.groups.items()):
@@ -460,29 +492,20 @@ class GroupCoordinator:
                 deletion = offsets.failed_delete(group_error(error_code)) if failed else purpose.response
                 turn.reply(purpose.request_id, deletion)
             case DeleteGroupRecords():
-                self._deleted(purpose, error_code, turn)
+                self._deletions.stored(purpose, error_code, turn)
             case StoreConsumerGroup():
                 # Where the log deleted the group, and nothing else is left of it, those who wait begin a new one.
                 self._consumers.stored(self._group(purpose.group_id), purpose, error_code, turn)
+            case StoreShareGroup():
+                self._shares.stored(self._group(purpose.group_id), purpose, error_code, turn)
+            case StoreStreamsGroup():
+                self._streams.stored(self._group(purpose.group_id), purpose, error_code, turn)
             case StoreEmpty() | ExpireOffsets():
                 pass
             case _:
                 assert_never(purpose)
         for group_id in group_ids(purpose):
             self._forget_if_vacant(group_id)
-
-    def _deleted(self, purpose: DeleteGroupRecords, error_code: ErrorCode, turn: Turn) -> None:
-        response = purpose.response
-        if error_code is not ErrorCode.NONE:
-            for group_id in purpose.group_ids:
-                self._revive(group_id)
-            response = None if response is None else _failed_deletion(response, group_error(error_code))
-        if purpose.request_id is not None and response is not None:
-            turn.reply(purpose.request_id, response)
-
-    def _revive(self, group_id: str) -> None:
-        """Its tombstones did not reach the log: it is Empty again, as it was. Nothing leads back from Dead itself."""
-        self.groups[group_id] = replace(self.groups[group_id], state=State.EMPTY)
 
     # ---- what falls due
 
@@ -491,8 +514,14 @@ class GroupCoordinator:
             self._expire_offsets(turn)
             return
         group = self.groups[key.group_id]
-        if key.kind in (CONSUMER_SESSION, REVOCATION):
+        if key.kind in (CONSUMER_SESSION, REVOCATION, CLASSIC_REBALANCE):
             self._consumers.submit(group, key, turn)
+        elif key.kind == SHARE_SESSION:
+            self._shares.submit(group, key, turn)
+        elif key.kind in STREAMS_KINDS:
+            self._streams.submit(group, key, turn)
+        elif group.is_changing:  # it may have passed to the other protocol when its records are stored
+            self._deadlines.set(key, Millis(turn.now + _AGAIN_MS))
         elif key.kind == SESSION:
             self._rebalance.session_is_over(group, key.member_id, turn)
         elif key.kind == JOIN:
@@ -508,12 +537,12 @@ class GroupCoordinator:
         """Delete offsets nobody needs, and groups with nothing left. Groups with records in flight have time."""
         self._arm_expiry(turn)
         for _, group in sorted(self.groups.items()):
-            if group.records_in_flight:
+            if group.records_in_flight or group.share is not None:  # a share group is kept until it is deleted
                 continue
             partitions = offsets.expired(group, self.config, turn.timestamp)
             ends = group.is_empty and not group.pending_members
             if ends and len(partitions) == len(group.offsets) and not group.unstable:
-                self._bury([group], turn)
+                self._deletions.bury([group], turn)
             elif partitions:
                 offsets.expire(group, partitions, turn)
 
@@ -524,11 +553,11 @@ class GroupCoordinator:
         return {
             group_id: (
                 group.persisted,
-                None if group.consumer is None else replace(group.consumer, topics_version=NEVER),
+                group.durable_half(),
                 dict(group.offsets),
             )
             for group_id, group in sorted(self.groups.items())
-            if group.persisted is not None or group.consumer is not None or group.offsets
+            if group.persisted is not None or group.durable_half() is not None or group.offsets
         }
 
     def _unstable(self, group_id: str) -> Counter[TopicPartition]:
@@ -551,6 +580,8 @@ class GroupCoordinator:
             assert group.unstable == self._unstable(group_id), group
             expected |= {Key(group_id, SESSION, m) for m in (*group.members, *group.pending_members)}
             expected |= self._consumers.expected_deadlines(group)
+            expected |= self._shares.expected_deadlines(group)
+            expected |= self._streams.expected_deadlines(group)
             if group.state is State.PREPARING_REBALANCE:
                 expected.add(Key(group_id, JOIN))
             if group.pending_sync:
@@ -564,13 +595,3 @@ class GroupCoordinator:
                 assert (live.leader, live.protocol) == (group.persisted.leader, group.persisted.protocol)
         assert set(in_flight) <= self.groups.keys()
         assert self._deadlines.all().keys() == expected, (self._deadlines.all(), expected)
-
-
-def _failed_deletion(prepared: DeleteGroupsResponse, error_code: ErrorCode) -> DeleteGroupsResponse:
-    """The answer prepared for success, with this error where it said NONE."""
-    return DeleteGroupsResponse(
-        results=[
-            DeletableGroupResult(group_id=each.group_id, error_code=each.error_code or error_code)
-            for each in prepared.results
-        ]
-    )

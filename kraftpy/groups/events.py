@@ -2,7 +2,7 @@
 
 A `Request` is answered by exactly one `Reply` with its `request_id`, at once or later. An `Append` is answered by the
 shell with exactly one `Appended` of the same token, in the order of the log; until then nothing that depends on the
-records is told to anyone.
+records is told to anyone. A `ChangeState` is answered by exactly one `StateChanged` of its token, at any time.
 
 A request over several groups (DescribeGroups, DeleteGroups, OffsetFetch from v8) reaches several coordinators:
 `routing.py` splits it and joins the answers.
@@ -10,10 +10,17 @@ A request over several groups (DescribeGroups, DeleteGroups, OffsetFetch from v8
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from kraftpy.groups.consumer_records import Assignment, TopicIdPartition
 from kraftpy.groups.records import Record
+from kraftpy.groups.streams_topology import InternalTopic
 from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+)
 from kraftpy.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -23,6 +30,10 @@ from kraftpy.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from kraftpy.protocol.messages.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+)
 from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kraftpy.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kraftpy.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -31,8 +42,16 @@ from kraftpy.protocol.messages.list_groups import ListGroupsRequest, ListGroupsR
 from kraftpy.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from kraftpy.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from kraftpy.protocol.messages.share_group_describe import ShareGroupDescribeRequest, ShareGroupDescribeResponse
+from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+from kraftpy.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest, StreamsGroupDescribeResponse
+from kraftpy.protocol.messages.streams_group_heartbeat import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from kraftpy.types import TopicId
 
 GroupRequest = (
     JoinGroupRequest
@@ -48,6 +67,12 @@ GroupRequest = (
     | DeleteGroupsRequest
     | ConsumerGroupHeartbeatRequest
     | ConsumerGroupDescribeRequest
+    | ShareGroupHeartbeatRequest
+    | ShareGroupDescribeRequest
+    | AlterShareGroupOffsetsRequest
+    | DeleteShareGroupOffsetsRequest
+    | StreamsGroupHeartbeatRequest
+    | StreamsGroupDescribeRequest
 )
 GroupResponse = (
     JoinGroupResponse
@@ -63,6 +88,12 @@ GroupResponse = (
     | DeleteGroupsResponse
     | ConsumerGroupHeartbeatResponse
     | ConsumerGroupDescribeResponse
+    | ShareGroupHeartbeatResponse
+    | ShareGroupDescribeResponse
+    | AlterShareGroupOffsetsResponse
+    | DeleteShareGroupOffsetsResponse
+    | StreamsGroupHeartbeatResponse
+    | StreamsGroupDescribeResponse
 )
 
 
@@ -87,9 +118,10 @@ class Appended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsDeleted:
-    """These topics are gone from the cluster; so must be what groups committed for them."""
+    """These topics are gone from the cluster; so must be what groups committed for them, and know of their state."""
 
     topics: tuple[str, ...]
+    topic_ids: tuple[TopicId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +133,19 @@ class TransactionEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateChanged:
+    """The share coordinators have been asked what `ChangeState` of that token said; what has failed is not done."""
+
+    token: int
+    failed: Mapping[TopicIdPartition, ErrorCode] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed, at least to `next_deadline`."""
 
 
-Event = Request | Appended | TopicsDeleted | TransactionEnded | Tick
+Event = Request | Appended | TopicsDeleted | TransactionEnded | StateChanged | Tick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,4 +177,36 @@ class Note:
     text: str
 
 
-Effect = Reply | Append | Note
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Initialization:
+    """Share coordinators shall keep state of these partitions; a start offset of -1 is found out when one is read."""
+
+    state_epoch: int
+    start_offsets: Mapping[TopicIdPartition, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """Share coordinators shall forget these partitions."""
+
+    partitions: Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeState:
+    """Ask the share coordinators of a share group's partitions, and report `StateChanged(token)` in the end."""
+
+    group_id: str
+    token: int
+    change: Initialization | Deletion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeTopics:
+    """Make these internal topics of a streams group; said again until they are there."""
+
+    group_id: str
+    topics: tuple[InternalTopic, ...]
+
+
+Effect = Reply | Append | Note | ChangeState | MakeTopics

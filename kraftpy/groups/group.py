@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from kraftpy.groups.consumer_group import ConsumerGroup
+from kraftpy.groups.consumer_group import NEVER, ConsumerGroup
 from kraftpy.groups.deadlines import Key
 from kraftpy.groups.events import Request
 from kraftpy.groups.records import NO_TIMESTAMP, GroupMetadataValue, MemberMetadata, OffsetCommitValue
+from kraftpy.groups.share_group import ShareGroup
+from kraftpy.groups.streams_group import StreamsGroup
 from kraftpy.groups.subscription import subscribed_topics
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import Millis, TopicPartition
@@ -109,7 +111,9 @@ class Group:
     unstable: Counter[TopicPartition] = field(default_factory=Counter)  # committed in transactions that are open
 
     consumer: ConsumerGroup | None = None  # a group of the consumer protocol (KIP-848), whose classic half is empty
-    is_changing: bool = False  # records of the consumer protocol are on the way to the log
+    streams: StreamsGroup | None = None  # a streams group (KIP-1071), whose classic half is empty
+    share: ShareGroup | None = None  # a share group (KIP-932), which is nothing else and stores no offsets
+    is_changing: bool = False  # records of one of these are on the way to the log, or its state is being changed
     waiting: deque[Request | Key] = field(default_factory=deque)  # what comes after those
 
     # ---- state
@@ -127,6 +131,8 @@ class Group:
             self.state in (State.EMPTY, State.DEAD)
             and self.persisted is None
             and self.consumer is None
+            and self.share is None
+            and self.streams is None
             and not self.waiting
             and not (self.offsets or self.unstable or self.pending_members or self.records_in_flight)
         )
@@ -134,12 +140,14 @@ class Group:
     @property
     def state_name(self) -> str:
         """Its state under the name clients see, whichever protocol it is of."""
-        return self.state.value if self.consumer is None or self.state is State.DEAD else self.consumer.state
+        of_members = self.consumer or self.share or self.streams
+        return self.state.value if of_members is None or self.state is State.DEAD else of_members.state
 
     @property
     def is_empty(self) -> bool:
         """Whether it is there and has no members, whichever protocol it is of."""
-        return self.state is State.EMPTY and (self.consumer is None or not self.consumer.members)
+        of_members = self.consumer or self.share or self.streams
+        return self.state is State.EMPTY and (of_members is None or not of_members.members)
 
     # ---- members
 
@@ -230,8 +238,9 @@ class Group:
 
     def subscribed_topics(self) -> frozenset[str] | None:
         """What the consumers read; None where that is unknown or they do not speak the consumer protocol."""
-        if self.consumer is not None:
-            return self.consumer.subscribed_topics()
+        of_members = self.consumer or self.streams
+        if of_members is not None:
+            return of_members.subscribed_topics() if of_members.members else frozenset()
         if not self.members and self.state is not State.PREPARING_REBALANCE:
             return frozenset()
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol_name is None:
@@ -250,6 +259,14 @@ class Group:
         return topic in topics if topics is not None else self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     # ---- the durable half
+
+    def durable_half(self) -> ConsumerGroup | ShareGroup | StreamsGroup | None:
+        """What the log says of members that the coordinator assigns to."""
+        if self.streams is not None:
+            return self.streams
+        if self.share is not None:
+            return self.share.durable()
+        return None if self.consumer is None else replace(self.consumer, topics_version=NEVER)
 
     def to_value(self, assignments: dict[str, bytes]) -> GroupMetadataValue:
         """The generation as it is to be stored, with these assignments by member id."""
@@ -291,6 +308,15 @@ class Group:
         if value.leader in self.members:
             self.leader_id = value.leader
 
+    def forget_classic(self) -> None:
+        """The consumer protocol has the members now. Nothing is left of the classic half but its offsets."""
+        self.state = self.previous_state = State.EMPTY
+        self.current_state_timestamp = NO_TIMESTAMP
+        self.protocol_type = self.protocol_name = self.leader_id = None
+        self.members, self.static_members = {}, {}
+        self.pending_members, self.pending_sync = set(), set()
+        self.assignment_in_flight = False
+
     def revert_static(self, group_instance_id: str) -> None:
         """Make a static member of a Stable group what the durable half says of it, in place."""
         value = self.persisted
@@ -306,6 +332,21 @@ class Group:
 
     def validate(self) -> None:
         """Assert the invariants. For tests and simulations."""
+        if self.share is not None:
+            assert not self.members, "a group is of one protocol"
+            assert self.consumer is None, "a group is of one protocol"
+            assert self.state in (State.EMPTY, State.DEAD), self.state
+            assert self.persisted is None, "a share group is no classic one"
+            assert not self.offsets, "a share group stores no offsets"
+            assert not self.unstable, "a share group stores no offsets"
+            self.share.validate()
+        if self.streams is not None:
+            assert not self.members, "a group is of one protocol"
+            assert self.consumer is None, "a group is of one protocol"
+            assert self.share is None, "a group is of one protocol"
+            assert self.state in (State.EMPTY, State.DEAD), self.state
+            assert not self.streams.is_gone
+            self.streams.validate()
         if self.consumer is not None:
             assert not self.members, "a group is of one protocol"
             assert self.state in (State.EMPTY, State.DEAD), self.state

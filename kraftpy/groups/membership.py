@@ -71,6 +71,11 @@ class Joining:
         )
 
 
+def member_id_for(joining: Joining, unique: str) -> str:
+    """An id for a member that has none. A name that fills its field would leave no room for what is unique."""
+    return f"{(joining.group_instance_id or joining.client_id)[:_MAX_NAME_IN_ID]}-{unique}"
+
+
 class Membership:
     """Handles members' requests. `new_id` gives the unguessable, never repeated part of a member id."""
 
@@ -137,8 +142,7 @@ class Membership:
                 return member is not None or len(group.members) < self.config.group_max_size
 
     def _join_unknown(self, joining: Joining, group: Group, turn: Turn) -> None:
-        # A name of the client's that fills its field would leave no room for what makes the id unique.
-        new_id = f"{(joining.group_instance_id or joining.client_id)[:_MAX_NAME_IN_ID]}-{self.new_id()}"
+        new_id = member_id_for(joining, self.new_id())
         instance_id = joining.group_instance_id
         if instance_id is not None and instance_id in group.static_members:
             self._rejoin_static(joining, group, group.static_members[instance_id], new_id, turn)

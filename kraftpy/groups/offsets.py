@@ -18,6 +18,7 @@ from kraftpy.groups.consumer_group import ConsumerGroup
 from kraftpy.groups.events import Request
 from kraftpy.groups.group import CONSUMER_PROTOCOL_TYPE, Group, State
 from kraftpy.groups.records import NO_TIMESTAMP, OffsetCommitKey, OffsetCommitValue, Record, offset_record
+from kraftpy.groups.streams_group import StreamsGroup
 from kraftpy.groups.turn import Turn
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.offset_commit import (
@@ -67,8 +68,13 @@ def check_commit(message: OffsetCommitRequest, group: Group | None, api_version:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if generation_id < 0 and group.is_empty:
         return ErrorCode.NONE
+    if group.streams is not None:
+        if api_version < FIRST_COMMIT_WITH_MEMBER_EPOCH and message.member_id in group.streams.members:
+            return ErrorCode.UNSUPPORTED_VERSION
+        return _check_streams_epoch(group.streams, message.member_id, generation_id)
     if group.consumer is not None:
-        if api_version < FIRST_COMMIT_WITH_MEMBER_EPOCH and message.member_id in group.consumer.members:
+        member = group.consumer.members.get(message.member_id)
+        if member is not None and member.classic is None and api_version < FIRST_COMMIT_WITH_MEMBER_EPOCH:
             return ErrorCode.UNSUPPORTED_VERSION  # it takes the epoch for a generation
         return _check_member_epoch(group.consumer, message.member_id, generation_id)
     error = group.check_member(message.member_id, message.group_instance_id)
@@ -83,11 +89,20 @@ def check_commit(message: OffsetCommitRequest, group: Group | None, api_version:
 
 def _check_member_epoch(group: ConsumerGroup, member_id: str, member_epoch: int) -> ErrorCode:
     """Whether this is a member as it was told last (KIP-848). One that is late learns more in its next heartbeat."""
-    if member_id not in group.members:
+    member = group.members.get(member_id)
+    if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     if member_epoch != group.current(member_id).member_epoch:
-        return ErrorCode.STALE_MEMBER_EPOCH
+        return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
     return ErrorCode.NONE
+
+
+def _check_streams_epoch(group: StreamsGroup, member_id: str, member_epoch: int) -> ErrorCode:
+    """The same, of a streams group (KIP-1071)."""
+    if member_id not in group.members:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    is_current = member_epoch == group.current(member_id).member_epoch
+    return ErrorCode.NONE if is_current else ErrorCode.STALE_MEMBER_EPOCH
 
 
 def refuse_commit(message: OffsetCommitRequest, error_code: ErrorCode) -> OffsetCommitResponse:
@@ -172,7 +187,7 @@ def failed_commit(response: OffsetCommitResponse, error_code: ErrorCode) -> Offs
 def fetch(message: OffsetFetchRequest, api_version: int, groups: dict[str, Group]) -> OffsetFetchResponse:
     """Durable offsets, of one group up to v7, of several from v8; null topics mean all.
 
-    Refused is only who says to be a member of a group of the consumer protocol and is none, or not at that epoch.
+    Refused is only who says to be a member of a consumer or streams group and is none, or not at that epoch.
     """
     if api_version >= FIRST_FETCH_WITH_GROUPS:
         return OffsetFetchResponse(groups=[_fetch_group(each, groups.get(each.group_id)) for each in message.groups])
@@ -191,8 +206,12 @@ def fetch(message: OffsetFetchRequest, api_version: int, groups: dict[str, Group
 
 
 def _fetch_group(asked: OffsetFetchRequestGroup, group: Group | None) -> OffsetFetchResponseGroup:
-    if group is not None and group.consumer is not None and (asked.member_id is not None or asked.member_epoch >= 0):
-        error = _check_member_epoch(group.consumer, asked.member_id or "", asked.member_epoch)
+    if group is not None and (asked.member_id is not None or asked.member_epoch >= 0):
+        error = ErrorCode.NONE
+        if group.consumer is not None:
+            error = _check_member_epoch(group.consumer, asked.member_id or "", asked.member_epoch)
+        elif group.streams is not None:
+            error = _check_streams_epoch(group.streams, asked.member_id or "", asked.member_epoch)
         if error is not ErrorCode.NONE:
             return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
     if asked.topics is None:
@@ -330,7 +349,7 @@ def expired(group: Group, config: GroupConfig, timestamp: Millis) -> list[TopicP
         since = since_empty if since_empty != NO_TIMESTAMP else value.commit_timestamp
         return timestamp - since >= config.offsets_retention_ms
 
-    reads = group.state is State.STABLE or group.consumer is not None
+    reads = group.state is State.STABLE or group.consumer is not None or group.streams is not None
     return sorted(
         partition
         for partition, value in group.offsets.items()

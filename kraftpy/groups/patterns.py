@@ -1,8 +1,9 @@
-"""Regular expressions for names of topics, in RE2's syntax, matched in time linear in the name (KIP-848).
+"""Regular expressions for names of topics and other ids, in RE2's syntax, matched in linear time (KIP-848).
 
 A client's expression runs in the broker, so one that backtracks (Python's own) would let any client stop it. Names of
 topics have 65 different characters, so a class is a set of some of them, and an automaton is small: `Pattern` is
-the usual one, all its states at once, its steps remembered. Decision 0022 says why it is ours.
+the usual one, all its states at once, its steps remembered. Other names have other characters, and a pattern is told
+which (`alphabet`). Decision 0023 says why it is ours.
 
 What may be written: literals, `.`, classes with ranges, POSIX names and `\\d \\w \\s \\pL \\p{Lu}` and their opposites,
 groups of every kind, `|`, `* + ? {n} {n,} {n,m}` with or without a lazy `?`, flags `i m s U`, `^ $ \\A \\z \\b \\B`,
@@ -30,21 +31,21 @@ ALPHABET = frozenset(string.ascii_letters + string.digits + "._-")
 _WORD = frozenset(string.ascii_letters + string.digits + "_")
 _DIGITS = frozenset(string.digits)
 _LETTERS = frozenset(string.ascii_letters)
-_EMPTY: frozenset[str] = frozenset()
-_ESCAPED_CLASSES = {"d": _DIGITS, "w": _WORD, "s": _EMPTY}
+_ASCII = frozenset(map(chr, range(128)))
+_ESCAPED_CLASSES = {"d": _DIGITS, "w": _WORD, "s": frozenset("\t\n\f\r ")}
 _CONTROLS = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "\v"}
 _POSIX = {
     "alnum": _LETTERS | _DIGITS,
     "alpha": _LETTERS,
-    "ascii": ALPHABET,
-    "blank": _EMPTY,
-    "cntrl": _EMPTY,
+    "ascii": _ASCII,
+    "blank": frozenset(" \t"),
+    "cntrl": frozenset(char for char in _ASCII if not char.isprintable()),
     "digit": _DIGITS,
-    "graph": ALPHABET,
+    "graph": frozenset(char for char in _ASCII if char.isprintable() and char != " "),
     "lower": frozenset(string.ascii_lowercase),
-    "print": ALPHABET,
-    "punct": frozenset("._-"),
-    "space": _EMPTY,
+    "print": frozenset(char for char in _ASCII if char.isprintable()),
+    "punct": frozenset(string.punctuation),
+    "space": frozenset(string.whitespace),
     "upper": frozenset(string.ascii_uppercase),
     "word": _WORD,
     "xdigit": frozenset(string.hexdigits),
@@ -108,8 +109,9 @@ _PLACES = {"A": _START, "z": _END, "b": _BOUNDARY, "B": _NO_BOUNDARY}
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, alphabet: frozenset[str]) -> None:
         self._text = text
+        self._alphabet = alphabet
         self._at = 0
         self._depth = 0
         self._ignore_case = False
@@ -195,13 +197,13 @@ class _Parser:
 
     def _literal(self, char: str) -> _Chars:
         chars = {char, char.lower(), char.upper()} if self._ignore_case else {char}
-        return _Chars(ALPHABET & chars)
+        return _Chars(self._alphabet & chars)
 
     def _atom(self) -> _Node | None:
         char = self._take()
         match char:
             case ".":
-                return _Chars(ALPHABET)
+                return _Chars(self._alphabet)
             case "^":
                 return _START
             case "$":
@@ -256,7 +258,7 @@ class _Parser:
         char = self._take()
         if char.lower() in _ESCAPED_CLASSES:
             chars = _ESCAPED_CLASSES[char.lower()]
-            return ALPHABET - chars if char.isupper() else chars
+            return self._alphabet - chars if char.isupper() else chars
         if char in "pP":
             return self._category(negated=char == "P")
         if char in _CONTROLS:
@@ -292,16 +294,16 @@ class _Parser:
         if name.startswith("^"):
             name, negated = name[1:], not negated
         if name == "Any":
-            chars = ALPHABET
+            chars = self._alphabet
         elif name == "Latin":
             chars = _LETTERS
         elif name in _CATEGORIES:
-            chars = frozenset(char for char in ALPHABET if unicodedata.category(char).startswith(name))
+            chars = frozenset(char for char in self._alphabet if unicodedata.category(char).startswith(name))
         else:
             raise self._error(f"\\p{{{name}}} is not known")
         if self._ignore_case:
             chars |= frozenset(char.swapcase() for char in chars)
-        return ALPHABET - chars if negated else chars
+        return self._alphabet - chars if negated else chars
 
     def _class(self) -> _Node:
         negated = self._skip("^")
@@ -314,7 +316,7 @@ class _Parser:
                 if name.removeprefix("^") not in _POSIX:
                     raise self._error(f"[:{name}:] is not known")
                 posix = _POSIX[name.removeprefix("^")]
-                chars |= ALPHABET - posix if name.startswith("^") else posix
+                chars |= self._alphabet - posix if name.startswith("^") else posix
                 continue
             low = self._class_item()
             if isinstance(low, frozenset):
@@ -326,13 +328,13 @@ class _Parser:
                 high = self._class_item()
             if isinstance(high, frozenset) or high < low:
                 raise self._error("a range that cannot be")
-            between = {char for char in ALPHABET if low <= char <= high}
+            between = {char for char in self._alphabet if low <= char <= high}
             if self._ignore_case:
                 # Letters of the other case that fall into the range are in it as well.
                 between |= {c for c in _LETTERS if low <= c.lower() <= high or low <= c.upper() <= high}
             chars |= between
         self._at += 1
-        return _Chars(ALPHABET - chars if negated else frozenset(chars))
+        return _Chars(self._alphabet - chars if negated else frozenset(chars))
 
     def _class_item(self) -> frozenset[str] | str:
         char = self._take()
@@ -352,12 +354,13 @@ class _State:
 
 
 class Pattern:
-    """An expression, ready to be matched. Raises PatternError where it cannot be read."""
+    """An expression, ready to be matched against names of these characters. Raises PatternError where it cannot be
+    read."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, alphabet: frozenset[str] = ALPHABET) -> None:
         self._states: list[_State] = []
         self._accept = self._new()
-        self._start = self._build(_Parser(text).parse(), self._accept)
+        self._start = self._build(_Parser(text, alphabet).parse(), self._accept)
         self._steps: dict[tuple[frozenset[int], str, str], frozenset[int]] = {}
 
     def matches(self, name: str) -> bool:

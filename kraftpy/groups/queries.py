@@ -1,6 +1,7 @@
 """What can be asked about groups without changing them: DescribeGroups, ListGroups.
 
-A group of the consumer protocol is listed as such. DescribeGroups does not find it; `consumer_queries.py` describes it.
+A group of the consumer protocol, a share group or a streams group is listed as such. DescribeGroups does not find it;
+those are described by `consumer_queries.py`, `share_queries.py` and `streams_queries.py`.
 
 Members' metadata and assignments are shown of a Stable group only; between generations they mean nothing.
 
@@ -22,6 +23,8 @@ from kraftpy.protocol.messages.list_groups import ListedGroup, ListGroupsRequest
 FIRST_DESCRIBE_WITH_NOT_FOUND = 6
 CLASSIC = "classic"
 CONSUMER = "consumer"
+SHARE = "share"
+STREAMS = "streams"
 
 OPERATIONS_NOT_ASKED = -(2**31)
 ALL_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
@@ -34,11 +37,19 @@ def describe(message: DescribeGroupsRequest, api_version: int, groups: dict[str,
     return DescribeGroupsResponse(
         groups=[
             _describe(group, operations)
-            if (group := groups.get(group_id)) is not None and group.consumer is None
+            if (group := groups.get(group_id)) is not None and _type(group) == CLASSIC
             else _not_found(group_id, api_version, operations)
             for group_id in message.groups
         ]
     )
+
+
+def _type(group: Group) -> str:
+    if group.share is not None:
+        return SHARE
+    if group.streams is not None:
+        return STREAMS
+    return CLASSIC if group.consumer is None else CONSUMER
 
 
 def _not_found(group_id: str, api_version: int, operations: int) -> DescribedGroup:
@@ -81,12 +92,12 @@ def list_groups(message: ListGroupsRequest, groups: dict[str, Group]) -> ListGro
     listed = [
         ListedGroup(
             group_id=group_id,
-            protocol_type=CONSUMER if group.consumer is not None else group.protocol_type or "",
+            protocol_type=(group.protocol_type or "") if _type(group) == CLASSIC else _type(group),
             group_state=group.state_name,
-            group_type=CLASSIC if group.consumer is None else CONSUMER,
+            group_type=_type(group),
         )
         for group_id, group in sorted(groups.items())
-        if group.consumer is not None or not group.is_changing  # one that is not stored yet is not there yet
+        if _type(group) != CLASSIC or not group.is_changing  # one that is not stored yet is not there yet
     ]
     return ListGroupsResponse(
         groups=[

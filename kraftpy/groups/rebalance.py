@@ -314,6 +314,29 @@ class Rebalance:
             response = join_answer(group, member, leads=False, leader_id=purpose.leader_id)
         self.answer_join(member, response, turn)
 
+    # ---- passing from one protocol to the other
+
+    def dissolve(self, group: Group, turn: Turn) -> None:
+        """The coordinator assigns to the group now. Who waits joins again, and is a member of that."""
+        if group.protocol_type is None and not group.pending_members:
+            return  # nobody has ever joined by the classic protocol, or not since
+        for member_id in sorted({*group.members, *group.pending_members}):
+            member = group.members.get(member_id)
+            if member is not None:
+                self.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, turn, member_id)
+                self.refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS, turn)
+            self.forget_session(group, member_id)
+        for kind in (JOIN, SYNC):
+            self.deadlines.cancel(Key(group.group_id, kind))
+        group.forget_classic()
+
+    def resume(self, group: Group, turn: Turn, reason: str) -> None:
+        """The group is of the classic protocol now, as the log says; its members agree on a generation of their own."""
+        group.restore()
+        for member in group.members.values():
+            self.touch(group, member, turn)
+        self.prepare(group, turn, reason)
+
     # ---- clocks
 
     def session_is_over(self, group: Group, member_id: str, turn: Turn) -> None:

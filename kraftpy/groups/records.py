@@ -8,10 +8,10 @@ flexible: compact lengths and a section of tagged fields.
 Written are the versions Kafka writes: an offset as v3 (v1 where the client asked for its own retention, since only v1
 has an expiry), a group as v3. Every version is read. A null value deletes what the key names.
 
-The records of the consumer protocol (KIP-848) are in `consumer_records.py`; to `read_key` they, and those of share and
-streams groups, are None.
+The records of the consumer protocol (KIP-848) are in `consumer_records.py`, those of share groups (KIP-932) in
+`share_records.py`, those of streams groups (KIP-1071) in `streams_records.py`; to `read_key` they are None.
 
-Left out: share and streams groups, whose records replay passes over. Tagged fields are skipped.
+Left out: streams groups, whose records replay passes over. Tagged fields are skipped.
 """
 
 from __future__ import annotations

@@ -14,6 +14,10 @@ from kraftpy.groups.offsets import FIRST_FETCH_WITH_GROUPS, refuse_commit
 from kraftpy.groups.rebalance import join_error
 from kraftpy.groups.transactional import refuse as refuse_in_transaction
 from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+)
 from kraftpy.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -27,6 +31,10 @@ from kraftpy.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+)
+from kraftpy.protocol.messages.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
 )
 from kraftpy.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -45,6 +53,21 @@ from kraftpy.protocol.messages.offset_fetch import (
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
+)
+from kraftpy.protocol.messages.share_group_describe import (
+    DescribedShareGroup,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+)
+from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+from kraftpy.protocol.messages.streams_group_describe import (
+    DescribedStreamsGroup,
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
+)
+from kraftpy.protocol.messages.streams_group_heartbeat import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
 )
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
@@ -69,7 +92,7 @@ def group_ids(message: GroupRequest, api_version: int) -> list[str] | None:
             return list(message.groups)
         case DeleteGroupsRequest():
             return list(message.groups_names)
-        case ConsumerGroupDescribeRequest():
+        case ConsumerGroupDescribeRequest() | ShareGroupDescribeRequest() | StreamsGroupDescribeRequest():
             return list(message.group_ids)
         case ListGroupsRequest():
             return None
@@ -104,6 +127,16 @@ def _only(message: GroupRequest, ids: frozenset[str]) -> GroupRequest:
                 group_ids=[each for each in message.group_ids if each in ids],
                 include_authorized_operations=message.include_authorized_operations,
             )
+        case ShareGroupDescribeRequest():
+            return ShareGroupDescribeRequest(
+                group_ids=[each for each in message.group_ids if each in ids],
+                include_authorized_operations=message.include_authorized_operations,
+            )
+        case StreamsGroupDescribeRequest():
+            return StreamsGroupDescribeRequest(
+                group_ids=[each for each in message.group_ids if each in ids],
+                include_authorized_operations=message.include_authorized_operations,
+            )
         case DeleteGroupsRequest():
             return DeleteGroupsRequest(groups_names=[each for each in message.groups_names if each in ids])
         case OffsetFetchRequest():
@@ -128,6 +161,12 @@ def merge(responses: Sequence[GroupResponse]) -> GroupResponse:
         case ConsumerGroupDescribeResponse():
             told = [each for r in responses if isinstance(r, ConsumerGroupDescribeResponse) for each in r.groups]
             return ConsumerGroupDescribeResponse(groups=told)
+        case ShareGroupDescribeResponse():
+            shares = [each for r in responses if isinstance(r, ShareGroupDescribeResponse) for each in r.groups]
+            return ShareGroupDescribeResponse(groups=shares)
+        case StreamsGroupDescribeResponse():
+            streams = [each for r in responses if isinstance(r, StreamsGroupDescribeResponse) for each in r.groups]
+            return StreamsGroupDescribeResponse(groups=streams)
         case DeleteGroupsResponse():
             results = [each for r in responses if isinstance(r, DeleteGroupsResponse) for each in r.results]
             return DeleteGroupsResponse(results=results)
@@ -196,6 +235,28 @@ def refuse(message: GroupRequest, api_version: int, error_code: ErrorCode) -> Gr
                     for group_id in message.group_ids
                 ]
             )
+        case ShareGroupHeartbeatRequest():
+            return ShareGroupHeartbeatResponse(error_code=error_code, error_message=error_code.meaning)
+        case ShareGroupDescribeRequest():
+            return ShareGroupDescribeResponse(
+                groups=[
+                    DescribedShareGroup(error_code=error_code, error_message=error_code.meaning, group_id=group_id)
+                    for group_id in message.group_ids
+                ]
+            )
+        case StreamsGroupHeartbeatRequest():
+            return StreamsGroupHeartbeatResponse(error_code=error_code, error_message=error_code.meaning)
+        case StreamsGroupDescribeRequest():
+            return StreamsGroupDescribeResponse(
+                groups=[
+                    DescribedStreamsGroup(error_code=error_code, error_message=error_code.meaning, group_id=group_id)
+                    for group_id in message.group_ids
+                ]
+            )
+        case AlterShareGroupOffsetsRequest():
+            return AlterShareGroupOffsetsResponse(error_code=error_code, error_message=error_code.meaning)
+        case DeleteShareGroupOffsetsRequest():
+            return DeleteShareGroupOffsetsResponse(error_code=error_code, error_message=error_code.meaning)
         case _:
             assert_never(message)
 

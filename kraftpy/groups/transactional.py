@@ -95,10 +95,11 @@ def check(message: TxnOffsetCommitRequest, group: Group | None) -> ErrorCode:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if not is_member:
         return ErrorCode.NONE
-    if group.consumer is not None:
-        if message.member_id not in group.consumer.members:
+    assigned = group.consumer or group.streams
+    if assigned is not None:
+        if message.member_id not in assigned.members:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        is_current = message.generation_id == group.consumer.current(message.member_id).member_epoch
+        is_current = message.generation_id == assigned.current(message.member_id).member_epoch
         return ErrorCode.NONE if is_current else ErrorCode.ILLEGAL_GENERATION
     error = group.check_member(message.member_id, message.group_instance_id)
     if error is not ErrorCode.NONE:

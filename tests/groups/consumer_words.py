@@ -35,12 +35,12 @@ from kraftpy.protocol.messages.consumer_group_heartbeat import (
 from kraftpy.types import TopicId
 
 
-def _joined(topics: list[tuple[str, list[int]]]) -> str:
+def joined(topics: list[tuple[str, list[int]]]) -> str:
     return ";".join(f"{name}:{','.join(map(str, partitions))}" for name, partitions in topics) or "-"
 
 
 def partitions(assignment: Assignment) -> str:
-    return _joined([(once_called(topic_id), numbers) for topic_id, numbers in by_topic(assignment)])
+    return joined([(once_called(topic_id), numbers) for topic_id, numbers in by_topic(assignment)])
 
 
 def read_partitions(text: str, topics: TopicsNow) -> list[ConsumerGroupTopicPartitions]:
@@ -72,11 +72,12 @@ def show_beat(r: ConsumerGroupHeartbeatResponse) -> str:
         return f"beat {ErrorCode.of(r.error_code).name}"
     has = assigned(r)
     told = f" has={partitions(has)}" if has is not None else ""
-    return f"beat {r.member_id} epoch={r.member_epoch}{told}"
+    every = f" every={r.heartbeat_interval_ms}" if r.heartbeat_interval_ms not in (0, 5_000) else ""
+    return f"beat {r.member_id} epoch={r.member_epoch}{told}{every}"
 
 
 def _described(assignment: DescribedAssignment) -> str:
-    return _joined([(each.topic_name, each.partitions) for each in assignment.topic_partitions])
+    return joined([(each.topic_name, each.partitions) for each in assignment.topic_partitions])
 
 
 def show_described(r: ConsumerGroupDescribeResponse) -> str:
@@ -96,6 +97,7 @@ def show_described(r: ConsumerGroupDescribeResponse) -> str:
             lines.append(
                 f"    {m.member_id}{instance} epoch={m.member_epoch} reads={reads} "
                 f"has={_described(m.assignment)} target={_described(m.target_assignment)}"
+                f"{' classic' if m.member_type == 0 else ''}"
             )
     return "\n".join(lines)
 
@@ -123,7 +125,8 @@ def show_consumer_record(key: ConsumerKey, value: ConsumerValue | None) -> str:
             reads = "+".join([*value.subscribed_topic_names, *([r] if (r := value.subscribed_topic_regex) else [])])
             instance = f" instance={value.instance_id}" if value.instance_id is not None else ""
             assignor = f" assignor={value.server_assignor}" if value.server_assignor is not None else ""
-            return f"{name}{instance} reads={reads}{assignor} timeout={value.rebalance_timeout_ms}"
+            classic = f" classic={value.classic.protocol_name}" if value.classic is not None else ""
+            return f"{name}{instance} reads={reads}{assignor}{classic} timeout={value.rebalance_timeout_ms}"
         case TargetMetadataValue():
             return f"{name} epoch={value.assignment_epoch}"
         case TargetMemberValue():

@@ -7,7 +7,9 @@ Commands (group `g` unless `group=`; `v=` picks the API version; `now=` moves th
 
     config NAME=VALUE ...                       before anything else
     join [client=] [member=] [instance=] [session=] [rebalance=] [type=] [protocols=NAME:METADATA,...] [topics=A+B]
+         [owns=A:0,1;B:2]
     sync member= generation= [protocol=] [type=] [instance=] [MEMBER=ASSIGNMENT ...]
+                                                an assignment is any word, or partitions: A:0,1;B:2
     heartbeat member= generation= [instance=]
     leave member= | leave MEMBER MEMBER@INSTANCE @INSTANCE ...
     commit [member=] [generation=] [instance=] [retention=] [TOPIC:PARTITION=OFFSET[/METADATA] ...]
@@ -20,7 +22,18 @@ Commands (group `g` unless `group=`; `v=` picks the API version; `now=` moves th
     beat MEMBER epoch= [topics=A+B] [regex=] [owns=A:0,1;B:2] [instance=] [assignor=] [timeout=] [rack=]
                                                 a heartbeat of KIP-848; epoch 0 says that it owns nothing
     describe-consumer [GROUP ...]
+    share MEMBER epoch= [topics=A+B] [rack=]    a heartbeat of KIP-932
+    describe-share [GROUP ...]
+    stream MEMBER epoch= [topology=] [at=] [owns=] [process=] [endpoint=] [timeout=] [offsets=] [known=] [shutdown]
+                                                a heartbeat of KIP-1071, as `streams_words` has it; `at` is the epoch
+                                                of the topology, `known` that of the endpoints
+    describe-streams [GROUP ...]
+    alter-offsets TOPIC:PARTITION=OFFSET ...    delete-share-offsets TOPIC ...     of a share group
+    silent | answering                          share coordinators wait for `told`; or answer at once (at first)
+    told [N] [TOPIC:PARTITION=ERROR ...]        the oldest question to them, or the Nth, is answered
+    states [GROUP]                              what they keep: the epochs of states and start offsets
     delete-group [GROUP ...]     describe [GROUP ...]     list [states=A,B] [types=A,B]
+    set GROUP NAME=VALUE ...                    settings of a single group
     tick NOW                                    the clock moves, and what is due happens
     hold | release                              appends wait for `appended`; or are done at once, which is how it begins
     appended [N] [ERROR]                        the oldest append that is held, or the Nth, is done
@@ -36,64 +49,65 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from consumer_words import read_partitions, show_beat, show_consumer_record, show_described
+from consumer_words import read_partitions
+from group_words import assigned_word, partitions_of, show_record, show_response
 from group_world import World, subscription
+from share_words import (
+    read_alteration,
+    read_failures,
+    show_change,
+    show_partitions,
+)
+from streams_words import read_roles, read_topology, show_made
+from topics_now import once_called
 
 from kraftpy.groups.config import GroupConfig
-from kraftpy.groups.consumer_records import read_key as read_consumer_key
-from kraftpy.groups.consumer_records import read_value as read_consumer_value
-from kraftpy.groups.events import Append, Effect, GroupResponse, Note, Reply, TopicsDeleted
-from kraftpy.groups.records import (
-    GroupMetadataKey,
-    GroupMetadataValue,
-    OffsetCommitKey,
-    Record,
-    read_group,
-    read_key,
-    read_offset,
-)
-from kraftpy.groups.subscription import subscribed_topics
+from kraftpy.groups.events import Append, ChangeState, Effect, MakeTopics, Note, Reply
+from kraftpy.protocol.consumer_protocol import Subscription, encode_assignment, encode_subscription
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
 )
 from kraftpy.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
 )
-from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from kraftpy.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from kraftpy.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from kraftpy.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from kraftpy.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest
+from kraftpy.protocol.messages.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+)
+from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest
+from kraftpy.protocol.messages.heartbeat import HeartbeatRequest
+from kraftpy.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from kraftpy.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from kraftpy.protocol.messages.list_groups import ListGroupsRequest
 from kraftpy.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-    OffsetCommitResponse,
 )
 from kraftpy.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
-    OffsetDeleteResponse,
 )
 from kraftpy.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
-    OffsetFetchResponse,
 )
-from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from kraftpy.protocol.messages.share_group_describe import ShareGroupDescribeRequest
+from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from kraftpy.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from kraftpy.protocol.messages.streams_group_heartbeat import Endpoint, StreamsGroupHeartbeatRequest, TaskOffset
+from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kraftpy.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
 )
 from kraftpy.types import Millis
 
@@ -122,150 +136,6 @@ class Args:
         return int(self.named.get(name, default))
 
 
-def word(data: bytes) -> str:
-    """Metadata in one word: the topics of a subscription, or the bytes as text."""
-    topics = subscribed_topics(data)
-    return f"<{'+'.join(sorted(topics))}>" if topics is not None else data.decode() or "-"
-
-
-def error(code: int) -> str:
-    return ErrorCode.of(code).name
-
-
-# ---- what happened, in words
-
-
-def show_record(record: Record) -> str:
-    key, value = read_key(record[0]), record[1]
-    consumer_key = read_consumer_key(record[0])
-    if consumer_key is not None:
-        said = None if value is None else read_consumer_value(consumer_key, value)
-        return show_consumer_record(consumer_key, said)
-    match key:
-        case OffsetCommitKey():
-            name = f"offset {key.group_id} {key.topic}:{key.partition}"
-            if value is None:
-                return f"delete {name}"
-            offset = read_offset(value)
-            epoch = f" epoch={offset.leader_epoch}" if offset.leader_epoch != -1 else ""
-            metadata = f" metadata={offset.metadata}" if offset.metadata else ""
-            expires = f" expires={offset.expire_timestamp}" if offset.expire_timestamp != -1 else ""
-            return f"{name} = {offset.offset}{epoch}{metadata}{expires} at {offset.commit_timestamp}"
-        case GroupMetadataKey():
-            if value is None:
-                return f"delete group {key.group_id}"
-            return f"group {key.group_id} {show_group(read_group(value))}"
-    raise AssertionError(record)
-
-
-def show_group(value: GroupMetadataValue) -> str:
-    members = " ".join(
-        f"{m.member_id}{'@' + m.group_instance_id if m.group_instance_id else ''}"
-        f"({word(m.subscription)})={word(m.assignment)}"
-        for m in value.members
-    )
-    return (
-        f"generation={value.generation_id} type={value.protocol_type or '-'} protocol={value.protocol or '-'} "
-        f"leader={value.leader or '-'} {members or 'empty'}"
-    )
-
-
-def show_join(r: JoinGroupResponse) -> str:
-    if r.error_code:
-        return f"join {error(r.error_code)}{' member=' + r.member_id if r.member_id else ''}"
-    skip = " skip-assignment" if r.skip_assignment else ""
-    members = " ".join(
-        f"{m.member_id}{'@' + m.group_instance_id if m.group_instance_id else ''}({word(m.metadata)})"
-        for m in r.members
-    )
-    return (
-        f"join generation={r.generation_id} member={r.member_id} leader={r.leader} protocol={r.protocol_name}{skip}"
-        f"{': ' + members if members else ''}"
-    )
-
-
-def show_fetch(r: OffsetFetchResponse) -> str:
-    if r.error_code:
-        return f"fetch {error(r.error_code)}"
-    parts = []
-    for topics, code in [(r.topics, 0), *((group.topics, group.error_code) for group in r.groups)]:
-        parts += [error(code)] if code else []
-        for topic in topics:
-            for p in topic.partitions:
-                epoch = f"/epoch={p.committed_leader_epoch}" if p.committed_leader_epoch != -1 else ""
-                metadata = f"/{p.metadata}" if p.metadata else ""
-                failed = f"/{error(p.error_code)}" if p.error_code else ""
-                parts.append(f"{topic.name}:{p.partition_index}={p.committed_offset}{metadata}{epoch}{failed}")
-    return f"fetch {' '.join(parts) or 'nothing'}"
-
-
-def show_leave(r: LeaveGroupResponse) -> str:
-    members = " ".join(
-        f"{m.member_id}{'@' + m.group_instance_id if m.group_instance_id else ''}:{error(m.error_code)}"
-        for m in r.members
-    )
-    return f"leave {error(r.error_code)} {members}".rstrip()
-
-
-def show_describe(r: DescribeGroupsResponse) -> str:
-    lines = []
-    for group in r.groups:
-        head = f"describe {group.group_id} {error(group.error_code)} {group.group_state}"
-        message = f' "{group.error_message}"' if group.error_message else ""
-        lines.append(f"{head}{message} type={group.protocol_type or '-'} protocol={group.protocol_data or '-'}")
-        for m in group.members:
-            instance = f"@{m.group_instance_id}" if m.group_instance_id else ""
-            lines.append(
-                f"    {m.member_id}{instance} client={m.client_id} host={m.client_host} "
-                f"metadata={word(m.member_metadata)} assignment={word(m.member_assignment)}"
-            )
-    return "\n".join(lines)
-
-
-def show_by_partition(name: str, r: OffsetCommitResponse | OffsetDeleteResponse | TxnOffsetCommitResponse) -> str:
-    parts = [f"{t.name}:{p.partition_index}={error(p.error_code)}" for t in r.topics for p in t.partitions]
-    top = [error(r.error_code)] if isinstance(r, OffsetDeleteResponse) else []
-    return " ".join([name, *top, *parts])
-
-
-def show_response(response: GroupResponse) -> str:
-    match response:
-        case JoinGroupResponse():
-            return show_join(response)
-        case SyncGroupResponse(error_code=0):
-            protocol = f" protocol={response.protocol_name}" if response.protocol_name else ""
-            return f"sync assignment={word(response.assignment)}{protocol}"
-        case SyncGroupResponse():
-            return f"sync {error(response.error_code)}"
-        case HeartbeatResponse():
-            return f"heartbeat {error(response.error_code)}"
-        case LeaveGroupResponse():
-            return show_leave(response)
-        case OffsetCommitResponse():
-            return show_by_partition("commit", response)
-        case TxnOffsetCommitResponse():
-            return show_by_partition("txn-commit", response)
-        case OffsetDeleteResponse():
-            return show_by_partition("delete-offsets", response)
-        case OffsetFetchResponse():
-            return show_fetch(response)
-        case DescribeGroupsResponse():
-            return show_describe(response)
-        case ListGroupsResponse():
-            groups = [
-                f"{g.group_id}[{' '.join(filter(None, (g.protocol_type, g.group_state, g.group_type)))}]"
-                for g in response.groups
-            ]
-            return " ".join(["list", error(response.error_code), *groups])
-        case ConsumerGroupHeartbeatResponse():
-            return show_beat(response)
-        case ConsumerGroupDescribeResponse():
-            return show_described(response)
-        case DeleteGroupsResponse():
-            results = [f"{r.group_id}={error(r.error_code)}" for r in response.results]
-            return " ".join(["delete-group", *results])
-
-
 class Script(World):
     """A world that understands the commands and writes down what happens."""
 
@@ -282,6 +152,10 @@ class Script(World):
                     head = f"append {effect.token}:" if position == 0 else " " * len(f"append {effect.token}:")
                     owner = f"producer {effect.producer_id} " if effect.producer_id >= 0 else ""
                     self.lines.append(f"{head} {owner}{show_record(record)}")
+            case ChangeState():
+                self.lines.append(show_change(effect))
+            case MakeTopics():
+                self.lines.append(show_made(effect))
             case Note():
                 self.lines.append(f"note {effect.group_id}: {effect.text}")
 
@@ -300,15 +174,28 @@ class Script(World):
             "ended": lambda words: self.ended(int(words[0]), is_commit=words[1] == "commit"),
             "fetch": self.do_fetch,
             "delete-offsets": self.do_delete_offsets,
-            "topics-deleted": lambda words: void(self.step(TopicsDeleted(topics=tuple(words)))),
+            "topics-deleted": lambda words: self.delete_topics(*words),
             "topics": self.do_topics,
             "beat": self.do_beat,
             "describe-consumer": lambda words: void(
                 self.request(ConsumerGroupDescribeRequest(group_ids=words or ["g"]), 1)
             ),
+            "share": self.do_share,
+            "stream": self.do_stream,
+            "describe-streams": lambda words: void(
+                self.request(StreamsGroupDescribeRequest(group_ids=words or ["g"]), 0)
+            ),
+            "describe-share": lambda words: void(self.request(ShareGroupDescribeRequest(group_ids=words or ["g"]), 1)),
+            "alter-offsets": self.do_alter_offsets,
+            "delete-share-offsets": self.do_delete_share_offsets,
+            "silent": lambda _: setattr(self, "silent", True),
+            "answering": self.do_answering,
+            "told": self.do_told,
+            "states": self.do_states,
             "delete-group": lambda words: void(self.request(DeleteGroupsRequest(groups_names=words or ["g"]), 2)),
             "describe": self.do_describe,
             "list": self.do_list,
+            "set": lambda words: void(self.overrides.update({words[0]: dict(w.split("=", 1) for w in words[1:])})),
             "tick": lambda words: self.tick(int(words[0])),
             "hold": lambda _: setattr(self, "hold", True),
             "release": self.do_release,
@@ -320,13 +207,16 @@ class Script(World):
         commands[name](words)
 
     def do_join(self, words: list[str]) -> None:
-        args = Args(words, "client member instance session rebalance type protocols topics reason")
+        args = Args(words, "client member instance session rebalance type protocols topics owns reason")
         assert not args.rest, args.rest
         protocols = []
         for each in args.text("protocols", "range").split(",") if args.text("protocols", "range") else []:
             name, _, metadata = each.partition(":")
             topics = args.text("topics")
             data = subscription(topics.split("+")) if topics else metadata.encode()
+            if args.text("owns"):
+                owned = tuple(partitions_of(args.text("owns")))
+                data = encode_subscription(Subscription(topics=tuple(topics.split("+")), owned=owned))
             protocols.append(JoinGroupRequestProtocol(name=name, metadata=data))
         client = args.text("client") or args.text("member").partition("-")[0] or "c"
         message = JoinGroupRequest(
@@ -351,7 +241,12 @@ class Script(World):
             group_instance_id=args.optional("instance"),
             protocol_type=args.optional("type"),
             protocol_name=args.optional("protocol"),
-            assignments=[SyncGroupRequestAssignment(member_id=m, assignment=a.encode()) for m, a in pairs],
+            assignments=[
+                SyncGroupRequestAssignment(
+                    member_id=m, assignment=encode_assignment(partitions_of(a)) if ":" in a else a.encode()
+                )
+                for m, a in pairs
+            ],
         )
         self.request(message, args.number("v", 5))
 
@@ -464,6 +359,75 @@ class Script(World):
         )
         self.request(message, args.number("v", 1), args.text("client", "c"))
 
+    def do_share(self, words: list[str]) -> None:
+        args = Args(words, "epoch topics rack client")
+        (member_id,) = args.rest or [""]
+        message = ShareGroupHeartbeatRequest(
+            group_id=args.group,
+            member_id=member_id,
+            member_epoch=args.number("epoch", 0),
+            rack_id=args.optional("rack"),
+            subscribed_topic_names=args.text("topics").split("+") if args.text("topics") else None,
+        )
+        self.request(message, 1, args.text("client", "c"))
+
+    def do_stream(self, words: list[str]) -> None:
+        shuts_down = "shutdown" in words
+        rest = [word for word in words if word != "shutdown"]
+        args = Args(rest, "epoch topology at owns process endpoint timeout offsets known instance client")
+        (member_id,) = args.rest or [""]
+        epoch = args.number("epoch", 0)
+        topology = args.optional("topology")
+        owns = args.optional("owns") if epoch else args.text("owns", "-")
+        active, standby, warmup = read_roles(owns) if owns is not None else (None, None, None)
+        host, _, port = args.text("endpoint").partition(":")
+        offsets = [each.partition("=") for each in args.text("offsets").split(",") if each]
+        message = StreamsGroupHeartbeatRequest(
+            group_id=args.group,
+            member_id=member_id,
+            member_epoch=epoch,
+            endpoint_information_epoch=args.number("known", 0),
+            instance_id=args.optional("instance"),
+            rebalance_timeout_ms=args.number("timeout", -1 if epoch else 60_000),
+            topology=None if topology is None else read_topology(topology, args.number("at", 0)),
+            active_tasks=active,
+            standby_tasks=standby,
+            warmup_tasks=warmup,
+            process_id=args.text("process", member_id) if epoch == 0 else None,
+            user_endpoint=Endpoint(host=host, port=int(port)) if port else None,
+            client_tags=[] if epoch == 0 else None,
+            task_offsets=[
+                TaskOffset(subtopology_id=task.split(":")[0], partition=int(task.split(":")[1]), offset=int(offset))
+                for task, _, offset in offsets
+            ]
+            or None,
+            shutdown_application=shuts_down,
+        )
+        self.request(message, 0, args.text("client", "c"))
+
+    def do_alter_offsets(self, words: list[str]) -> None:
+        args = Args(words, "")
+        self.request(read_alteration(args.group, args.rest), 0)
+
+    def do_delete_share_offsets(self, words: list[str]) -> None:
+        args = Args(words, "")
+        topics = [DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in args.rest]
+        self.request(DeleteShareGroupOffsetsRequest(group_id=args.group, topics=topics), 0)
+
+    def do_answering(self, words: list[str]) -> None:
+        self.silent = False
+        self.go_on()
+
+    def do_told(self, words: list[str]) -> None:
+        place = int(words.pop(0)) if words and words[0].isdigit() else 1
+        self.told(self.asked[place - 1].token, read_failures(words, self.topics))
+
+    def do_states(self, words: list[str]) -> None:
+        (group_id,) = words or ["g"]
+        kept = sorted(self.share_coordinators.of(group_id).items())
+        shown = [f"{once_called(each.topic_id)}:{each.partition}@{start}/{epoch}" for each, (epoch, start) in kept]
+        self.lines.append(" ".join(["states", group_id, *shown]))
+
     def do_delete_offsets(self, words: list[str]) -> None:
         args = Args(words, "")
         topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
@@ -491,8 +455,7 @@ class Script(World):
 
     def do_release(self, words: list[str]) -> None:
         self.hold = False
-        while self.held:
-            self.appended(self.held[0].token)
+        self.go_on()
 
     def do_lower_max_size(self, words: list[str]) -> None:
         self.config = replace(self.config, group_max_size=int(words[0]))
@@ -504,10 +467,19 @@ class Script(World):
                 epochs = f"epoch={group.consumer.epoch} assignment-epoch={group.consumer.assignment_epoch}"
                 self.lines.append(f"state {group_id} {group.consumer.state} {epochs}")
                 continue
+            if group.streams is not None:
+                epochs = f"epoch={group.streams.epoch} assignment-epoch={group.streams.assignment_epoch}"
+                self.lines.append(f"state {group_id} {group.state_name} {epochs}")
+                continue
+            if group.share is not None:
+                epochs = f"epoch={group.share.epoch} assignment-epoch={group.share.assignment_epoch}"
+                known = show_partitions(group.share.partitions)
+                self.lines.append(f"state {group_id} {group.state_name} {epochs} {known}")
+                continue
             members = []
             for member in group.members.values():
                 waits = "".join(mark for mark, what in (("?", member.join), ("!", member.sync)) if what is not None)
-                members.append(f"{member.member_id}{waits}={word(member.assignment or b'')}")
+                members.append(f"{member.member_id}{waits}={assigned_word(member.assignment or b'')}")
             pending = [f"pending={','.join(sorted(group.pending_members))}"] if group.pending_members else []
             unsynced = [f"unsynced={','.join(sorted(group.pending_sync))}"] if group.pending_sync else []
             self.lines.append(
@@ -543,7 +515,8 @@ def play(path: Path) -> None:
             assert script is None, "config comes first"
             pairs = dict(each.split("=") for each in commands.pop(0).split()[1:])
             assert pairs.keys() <= CONFIG_NUMBERS, pairs
-            script = Script(GroupConfig(**{name: int(value) for name, value in pairs.items()}))
+            numbers: dict[str, Any] = {n: int(v) if v.isdecimal() else v for n, v in pairs.items()}
+            script = Script(GroupConfig(**numbers))
         script = script or Script()
         script.lines.clear()
         for command in commands:

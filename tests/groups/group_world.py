@@ -8,15 +8,21 @@ log that, replayed afresh, gives the same durable state.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from share_words import ShareCoordinators, partitions_asked
 from topics_now import TopicsNow
 
+from kraftpy.config import BrokerConfig
+from kraftpy.config.group import GroupSettings, group_settings
+from kraftpy.groups.appends import StoreShareGroup
 from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.consumer_records import TopicIdPartition
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import (
     Append,
     Appended,
+    ChangeState,
     Effect,
     Event,
     GroupRequest,
@@ -24,7 +30,9 @@ from kraftpy.groups.events import (
     Note,
     Reply,
     Request,
+    StateChanged,
     Tick,
+    TopicsDeleted,
     TransactionEnded,
 )
 from kraftpy.groups.group import State
@@ -64,17 +72,21 @@ class World:
         self.added: dict[int, tuple[Record, ...]] = {}  # what this coordinator's appends added to it, by token
         self.hold = False
         self.held: list[Append] = []
+        self.silent = False  # share coordinators answer when they are told to, not at once
+        self.asked: list[ChangeState] = []
+        self.share_coordinators = ShareCoordinators()
         self.requests: dict[int, Request] = {}
         self.answers: dict[int, GroupResponse] = {}
         self.generations: dict[str, int] = {}
         self.epochs: dict[str, int] = {}
         self.last_id = 0
         self.topics = TopicsNow()
+        self.overrides: dict[str, dict[str, str]] = {}
         self.coordinator = self._fresh()
         self.take(self.coordinator.loaded(self.now))
 
     def _fresh(self) -> GroupCoordinator:
-        coordinator = GroupCoordinator(self.config, self._new_id, self.topics)
+        coordinator = GroupCoordinator(self.config, self._new_id, self.topics, self._settings)
         for offset, record in enumerate(self.log):
             key, value = record
             if not isinstance(record, Written):
@@ -84,6 +96,11 @@ class World:
             else:
                 coordinator.replay_end(record.producer_id, is_commit=record.is_commit)
         return coordinator
+
+    def _settings(self, group_id: str) -> GroupSettings:
+        if group_id not in self.overrides:
+            return self.config.settings(group_id)
+        return group_settings(self.overrides[group_id], BrokerConfig())
 
     @property
     def log(self) -> list[Record]:
@@ -109,9 +126,18 @@ class World:
     def step(self, event: Event) -> list[Effect]:
         effects = self.coordinator.step(event, self.now)
         self.take(effects)
-        while self.held and not self.hold:
-            self.appended(self.held[0].token)
+        self.go_on()
         return effects
+
+    def go_on(self) -> None:
+        """Whatever waits for the log or for share coordinators is done, unless it shall wait."""
+        while True:
+            if self.held and not self.hold:
+                self.appended(self.held[0].token)
+            elif self.asked and not self.silent:
+                self.told(self.asked[0].token)
+            else:
+                return
 
     def tick(self, now: int) -> None:
         self.now = Millis(now)
@@ -128,6 +154,22 @@ class World:
             )
         self.step(Appended(token=token, error_code=error_code))
 
+    def told(self, token: int, failing: Mapping[TopicIdPartition, ErrorCode] | None = None) -> None:
+        """Share coordinators answer."""
+        asked = next(each for each in self.asked if each.token == token)
+        self.asked.remove(asked)
+        gone = [each for each in partitions_asked(asked) if self.topics.name(each.topic_id) is None]
+        refused = {**dict.fromkeys(gone, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), **(failing or {})}
+        failed = self.share_coordinators.change(asked, refused)
+        self.step(StateChanged(token=token, failed=failed))
+
+    def delete_topics(self, *names: str) -> None:
+        """These topics are no more."""
+        ids = tuple(self.topics.last_id(name) for name in names if self.topics.has_been(name))
+        self.topics.become({name: count for name, count in self.topics.counts().items() if name not in names})
+        self.share_coordinators.forget(frozenset(ids))
+        self.step(TopicsDeleted(topics=names, topic_ids=ids))
+
     def ended(self, producer_id: int, *, is_commit: bool) -> None:
         """A transaction's marker is in the log, behind all that was appended."""
         assert not self.held
@@ -139,14 +181,14 @@ class World:
         """The partition moves away and is loaded again from its log. What is held is lost."""
         self.take(self.coordinator.unload(), alive=False)
         self.held.clear()
+        self.asked.clear()
         self.flushed = self.log
         self.added = {}
         assert self.waiting_outside() == set(), "unload left somebody waiting"
         self.generations.clear()
         self.coordinator = self._fresh()
         self.take(self.coordinator.loaded(self.now))
-        while self.held and not self.hold:
-            self.appended(self.held[0].token)
+        self.go_on()
 
     # ---- what comes of it
 
@@ -157,6 +199,8 @@ class World:
                     self._answered(effect)
                 case Append():
                     self.held.append(effect)
+                case ChangeState():
+                    self.asked.append(effect)
                 case Note():
                     pass
             self.happened(effect)
@@ -193,7 +237,10 @@ class World:
             if isinstance(each, Request)
         ]
         for purpose in coordinator._appends.purposes():
-            waiting += [request_id for request_id, _ in getattr(purpose, "answers", ())]
+            waiting += [request.request_id for request, _ in getattr(purpose, "answers", ())]
+            if isinstance(purpose, StoreShareGroup) and purpose.operation is not None:
+                waiting.append(purpose.operation.event.request_id)
+        waiting += [each.request_id for each in coordinator._shares.waiting()]
         asked = (getattr(purpose, "request_id", None) for purpose in coordinator._appends.purposes())
         waiting += [request_id for request_id in asked if request_id is not None]
         assert len(set(waiting)) == len(waiting), waiting
@@ -208,15 +255,21 @@ class World:
         assert deadline > self.now, f"{deadline} was due, it is {self.now}"
         for group_id, group in coordinator.groups.items():
             known = self.generations.get(group_id, 0)
-            assert group.generation_id >= known, f"{group_id} went from generation {known} to {group.generation_id}"
-        self.generations = {group_id: group.generation_id for group_id, group in coordinator.groups.items()}
+            now = group.generation_id
+            assert group.consumer is not None or now >= known, f"{group_id} went from generation {known} to {now}"
+        self.generations = {  # a consumer group with members that becomes a classic one goes on from its epoch
+            group_id: group.generation_id if group.consumer is None else group.consumer.epoch
+            for group_id, group in coordinator.groups.items()
+            if group.consumer is None or group.consumer.members
+        }
         for group_id, group in coordinator.groups.items():
-            epoch = group.consumer.epoch if group.consumer is not None else 0
+            of_members = group.consumer or group.share or group.streams
+            epoch = of_members.epoch if of_members is not None else 0
             assert not epoch or epoch >= self.epochs.get(group_id, 0), f"{group_id} went back to epoch {epoch}"
         self.epochs = {
-            group_id: group.consumer.epoch
+            group_id: of_members.epoch
             for group_id, group in coordinator.groups.items()
-            if group.consumer is not None
+            if (of_members := group.consumer or group.share or group.streams) is not None
         }
 
     def check_replay(self) -> None:

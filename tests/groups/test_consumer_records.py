@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kraftpy.groups.consumer_records import (
+    ClassicMember,
     ConsumerKey,
     ConsumerValue,
     CurrentKey,
@@ -54,6 +55,18 @@ LITERAL: list[tuple[ConsumerKey, ConsumerValue, bytes, bytes]] = [
         ),
         b"\x00\x05\x00\x01g\x00\x01m",
         b"\x00\x00\x02i\x00\x02c\x03/h\x03\x02t\x02u\x00\x00\x00\x00\x07\x06range\x00",
+    ),
+    (  # as Kafka 4.3's own class writes it
+        MemberKey("g", "m"),
+        MemberValue(
+            client_id="c",
+            client_host="/h",
+            subscribed_topic_names=("t",),
+            rebalance_timeout_ms=7,
+            classic=ClassicMember(session_timeout_ms=300, protocols=(("range", b"\x01\x02\x03"),)),
+        ),
+        b"\x00\x05\x00\x01g\x00\x01m",
+        bytes.fromhex("000000000263032f68020274000000000700010012010000012c020672616e6765040102030000"),
     ),
     (
         TargetMetadataKey("g"),

@@ -330,7 +330,7 @@ def test_topics_deleted_while_loading_lose_their_offsets_afterwards() -> None:
 def test_records_of_other_protocols_and_without_key_are_passed_over() -> None:
     coordinator = GroupCoordinator(GroupConfig(), lambda: "1")
     coordinator.replay(None, b"value", 0)
-    coordinator.replay(struct.pack(">hh", 11, 1) + b"g", b"\x00\x00", 1)  # a share group
+    coordinator.replay(struct.pack(">hh", 99, 1) + b"g", b"\x00\x00", 1)
     coordinator.replay(write_key(GroupMetadataKey(group_id="g")), None, 2)
     coordinator.loaded(Millis(0))
     assert coordinator.durable() == {}

@@ -13,11 +13,21 @@ class TopicsNow:
         self.version = 0
         self._topics: dict[str, TopicInfo] = {}
         self._made = 0
+        self._last_ids: dict[str, TopicId] = {}
 
     def become(self, counts: dict[str, int]) -> None:
         """These are the topics from now on, with so many partitions."""
         self.version += 1
         self._topics = {name: TopicInfo(self._id(name), count) for name, count in counts.items()}
+        self._last_ids.update({name: info.topic_id for name, info in self._topics.items()})
+
+    def has_been(self, name: str) -> bool:
+        """Whether there was ever one of that name."""
+        return name in self._last_ids
+
+    def last_id(self, name: str) -> TopicId:
+        """The id of the topic of that name, or of the last that had it."""
+        return self._last_ids[name]
 
     def _id(self, name: str) -> TopicId:
         known = self._topics.get(name)

@@ -1,0 +1,220 @@
+"""Random histories of a streams group (KIP-1071), with members that behave as the KIP has them behave.
+
+Answers get lost, members crash, are slow to give tasks up, leave and come back; topics come and go, internal topics are
+made late; appends fail; the coordinator moves. Whatever happens, no two members work on a task, and no two members of a
+process have one, neither by what the coordinator says (`World` checks that after every step) nor by what members do.
+When nothing happens any more the group comes to rest with every task in one member's hands.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from group_world import World
+from streams_words import read_topology, told
+
+from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.events import Effect, MakeTopics
+from kraftpy.groups.streams_protocol import task_ids
+from kraftpy.groups.streams_records import NO_TASKS, Tasks
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.streams_group_heartbeat import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
+
+SESSION_MS = 45_000
+REVOCATION_MS = 30_000
+TOPOLOGY = "0:t>r;1:~r*s;2:t*v"
+TASKS = 15
+
+
+@dataclass
+class Member:
+    """A member as it sees itself: `owns` is what it works on or keeps ready, `told` what it was told last."""
+
+    member_id: str
+    process_id: str
+    epoch: int = 0
+    owns: Tasks = NO_TASKS
+    told: Tasks = NO_TASKS
+    reports: bool = True
+    waiting: list[int] = field(default_factory=list)
+    is_gone: bool = False
+    heard_at: int = 0
+
+
+class Workers(World):
+    """The members of one group, and what happens to them."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.members: list[Member] = []
+        self.made = 0
+        self.wanted: dict[str, int] = {}
+        delay = chance.choice((0, 3_000))
+        standby = chance.choice((0, 1))
+        super().__init__(
+            GroupConfig(group_streams_initial_rebalance_delay_ms=delay, group_streams_num_standby_replicas=standby)
+        )
+
+    def happened(self, effect: Effect) -> None:
+        if isinstance(effect, MakeTopics):
+            self.wanted = {topic.name: topic.partitions for topic in effect.topics}
+
+    def make_topics(self) -> None:
+        """What the group asked for is there, a while later."""
+        if self.wanted:
+            self.topics.become({**self.wanted, **self.topics.counts()})
+            self.wanted = {}
+
+    def alive(self) -> list[Member]:
+        return [member for member in self.members if not member.is_gone]
+
+    def beat(self, member: Member) -> None:
+        if member.waiting:
+            return
+        joins = member.epoch == 0
+        member.owns = NO_TASKS if joins else member.owns & member.told
+        full = member.reports or joins or member.owns != member.told or self.chance.random() < 0.5
+        message = StreamsGroupHeartbeatRequest(
+            group_id="g",
+            member_id=member.member_id,
+            member_epoch=member.epoch,
+            rebalance_timeout_ms=REVOCATION_MS if joins or member.reports else -1,
+            topology=read_topology(TOPOLOGY) if joins else None,
+            active_tasks=task_ids(member.owns.active) if full else None,
+            standby_tasks=task_ids(member.owns.standby) if full else None,
+            warmup_tasks=task_ids(member.owns.warmup) if full else None,
+            process_id=member.process_id if joins else None,
+        )
+        member.heard_at = self.now
+        member.waiting.append(len(self.requests) + 1)
+        self.request(message, 0, member.member_id)
+
+    def leave(self, member: Member) -> None:
+        member.is_gone = True
+        member.owns = NO_TASKS
+        self.request(StreamsGroupHeartbeatRequest(group_id="g", member_id=member.member_id, member_epoch=-1), 0)
+
+    def hear(self, *, losing: float = 0.0) -> None:
+        for member in self.members:
+            for request_id in [each for each in member.waiting if each in self.answers]:
+                member.waiting.remove(request_id)
+                if self.chance.random() < losing:
+                    member.reports = True
+                    continue
+                answer = self.answers[request_id]
+                assert isinstance(answer, StreamsGroupHeartbeatResponse)
+                self._heard(member, answer)
+        self.check_owners()
+
+    def _heard(self, member: Member, answer: StreamsGroupHeartbeatResponse) -> None:
+        member.reports = False
+        match ErrorCode.of(answer.error_code):
+            case ErrorCode.NONE:
+                assert answer.member_epoch >= member.epoch
+                member.epoch = answer.member_epoch
+                has = told(answer)
+                if has is not None:
+                    member.owns |= has
+                    member.told = has
+            case ErrorCode.FENCED_MEMBER_EPOCH | ErrorCode.UNKNOWN_MEMBER_ID:
+                member.owns = member.told = NO_TASKS
+                member.epoch = 0
+            case ErrorCode.COORDINATOR_NOT_AVAILABLE | ErrorCode.NOT_COORDINATOR:
+                member.reports = True
+            case other:
+                raise AssertionError(other)
+
+    def check_owners(self) -> None:
+        group = self.coordinator.groups.get("g")
+        known = group.streams.members if group is not None and group.streams is not None else {}
+        workers: dict[object, str] = {}
+        by_process: dict[object, str] = {}
+        for member in self.members:
+            if member.is_gone or member.member_id not in known or member.epoch == 0:
+                continue
+            for task in member.owns.active:
+                assert task not in workers, f"{task} is worked on by {workers[task]} and {member.member_id}"
+                workers[task] = member.member_id
+            for task in member.owns.all():
+                place = (task, member.process_id)
+                assert place not in by_process, f"{place} is with {by_process[place]} and {member.member_id}"
+                by_process[place] = member.member_id
+
+    def happen(self) -> None:
+        what = self.chance.random()
+        alive = self.alive()
+        if what < 0.07 or not alive:
+            self.made += 1
+            self.members.append(Member(member_id=f"m{self.made}", process_id=self.chance.choice("pqr")))
+        elif what < 0.62:
+            self.beat(self.chance.choice(alive))
+        elif what < 0.66:
+            member = self.chance.choice(alive)
+            if not member.waiting and member.epoch > 0:
+                self.leave(member)
+        elif what < 0.69:
+            self.chance.choice(alive).is_gone = True
+        elif what < 0.74:
+            self.make_topics()
+        elif what < 0.79:
+            kept = {name: count for name, count in self.topics.counts().items() if self.chance.random() < 0.8}
+            self.topics.become({**kept, "t": 5} if self.chance.random() < 0.9 else kept)
+        elif what < 0.86:
+            self.tick(self.now + self.chance.choice((500, 5_000, 20_000)))
+            for member in self.alive():
+                if self.now - member.heard_at >= SESSION_MS:
+                    member.owns = member.told = NO_TASKS
+                    member.epoch = 0
+        elif what < 0.90:
+            self.hold = True
+        elif what < 0.92:
+            self.reload()
+        elif self.held:
+            codes = (ErrorCode.NONE, ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS)
+            self.appended(self.held[0].token, self.chance.choice(codes))
+        if self.hold and self.chance.random() < 0.3:
+            self.hold = False
+            while self.held:
+                self.appended(self.held[0].token)
+        self.hear(losing=0.1)
+
+    def settle(self) -> None:
+        self.hold = False
+        while self.held:
+            self.appended(self.held[0].token)
+        self.hear()
+        self.topics.become({"t": 5})
+        for _ in range(60):
+            self.tick(self.now + 5_000)
+            self.make_topics()
+            for member in self.alive():
+                self.beat(member)
+            self.hear()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_task_has_two_workers_and_the_group_converges(seed: int) -> None:
+    world = Workers(random.Random(seed))
+    world.topics.become({"t": 5})
+    for _ in range(200):
+        world.happen()
+    world.settle()
+    world.check_replay()
+    alive = world.alive()
+    group = world.coordinator.groups.get("g")
+    if not alive:
+        assert group is None or group.is_empty
+        return
+    assert group is not None
+    assert group.streams is not None
+    assert group.state_name == "Stable"
+    assert set(group.streams.members) == {member.member_id for member in alive}
+    active = [task for member in alive for task in member.owns.active]
+    assert len(active) == len(set(active)) == TASKS
+    for member in alive:
+        assert member.owns == group.streams.current(member.member_id).assigned
