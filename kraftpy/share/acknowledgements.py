@@ -1,0 +1,69 @@
+"""What a member says of records, in the form of ShareFetch and ShareAcknowledge, and whether it makes sense."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from itertools import pairwise
+from typing import NamedTuple
+
+from kraftpy.protocol.errors import ErrorCode
+
+
+class AcknowledgeType(IntEnum):
+    """What became of a record; the numbers of the protocol."""
+
+    GAP = 0  # there is no record at that offset
+    ACCEPT = 1  # it was processed
+    RELEASE = 2  # somebody else is to have it
+    REJECT = 3  # nobody is to have it
+    RENEW = 4  # it takes longer: the lock begins anew (KIP-1222)
+
+
+class Acknowledgement(NamedTuple):
+    """The same is said of all offsets from the first to the last."""
+
+    first_offset: int
+    last_offset: int
+    type: AcknowledgeType
+
+
+class BadAcknowledgement(Exception):
+    """What is said cannot be; the message says why."""
+
+    def __init__(self, error_code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+
+
+def read_batch(first_offset: int, last_offset: int, types: Sequence[int], *, may_renew: bool) -> list[Acknowledgement]:
+    """A batch of acknowledgements as the request has it: one type for all offsets, or one for each.
+
+    Raises BadAcknowledgement (INVALID_REQUEST).
+    """
+    if not 0 <= first_offset <= last_offset:
+        raise BadAcknowledgement(ErrorCode.INVALID_REQUEST, f"there are no offsets {first_offset} to {last_offset}")
+    if len(types) not in (1, last_offset - first_offset + 1):
+        message = f"{len(types)} types for {last_offset - first_offset + 1} offsets"
+        raise BadAcknowledgement(ErrorCode.INVALID_REQUEST, message)
+    for each in types:
+        if each not in AcknowledgeType._value2member_map_ or (each == AcknowledgeType.RENEW and not may_renew):
+            raise BadAcknowledgement(ErrorCode.INVALID_REQUEST, f"an acknowledgement of type {each}")
+    if len(types) == 1:
+        return [Acknowledgement(first_offset, last_offset, AcknowledgeType(types[0]))]
+    found: list[Acknowledgement] = []
+    for offset, number in enumerate(types, first_offset):
+        if found and found[-1].type == number:
+            found[-1] = found[-1]._replace(last_offset=offset)
+        else:
+            found.append(Acknowledgement(offset, offset, AcknowledgeType(number)))
+    return found
+
+
+def check(acknowledgements: Sequence[Acknowledgement]) -> Sequence[Acknowledgement]:
+    """The same, if they come in order and no offset twice. Raises BadAcknowledgement (INVALID_REQUEST)."""
+    for before, after in pairwise(acknowledgements):
+        if after.first_offset <= before.last_offset:
+            message = f"offset {after.first_offset} is acknowledged twice, or out of order"
+            raise BadAcknowledgement(ErrorCode.INVALID_REQUEST, message)
+    return acknowledgements

@@ -1,0 +1,23 @@
+"""The settings that matter to share partitions and to the coordinators of their state, with Kafka's defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareCoordinatorConfig:
+    """Kafka's `share.coordinator.*`, without the prefix."""
+
+    snapshot_update_records_per_snapshot: int = 500
+    cold_partition_snapshot_interval_ms: int = 300_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharePartitionConfig:
+    """What applies to one group: its own settings where it has them, else the broker's `group.share.*`."""
+
+    delivery_count_limit: int = 5
+    partition_max_record_locks: int = 2000
+    record_lock_duration_ms: int = 30_000
+    renew_acknowledge_enable: bool = True

@@ -1,0 +1,428 @@
+"""The coordinator of the share partitions that fall to one partition of `__share_group_state`.
+
+    coordinator = ShareCoordinator(config)
+    for each record of the partition, in order: coordinator.replay(key, value, offset)
+    effects = coordinator.loaded(now, timestamp)
+    effects = coordinator.step(event, now, timestamp)     # for what `events` names; at next_deadline() a Tick
+    effects = coordinator.unload()                        # the partition is no longer ours; then drop the object
+
+The leader of a partition keeps in memory what is whose, and tells the coordinator what became of it: a snapshot at
+first and after every `snapshot.update.records.per.snapshot` updates, updates in between. Two epochs keep out who is out
+of date. The state epoch is the group coordinator's: it rises when a share partition is begun anew
+(FENCED_STATE_EPOCH). The leader epoch is that of the last leader that read the state (FENCED_LEADER_EPOCH): what an
+earlier leader says afterwards is not taken.
+
+Invariants: what is durable changes in `replay` alone; of one share partition at most one record is on its way to the
+log, and who comes meanwhile waits in line; a request is answered once, after its record is durable; within a state
+epoch a start offset never falls, and what is done stays done (`batches`).
+
+What is before `prune_offset` is of no use any more: of each share partition there is a later snapshot. One that nothing
+happens to is given a new snapshot every `cold.partition.snapshot.interval.ms`, so that it does not hold the rest back.
+
+An append that failed must not be in the log. Where that is not known the shell unloads and loads again.
+
+Read: KIP-932 (durable share-partition state), KIP-1226 (`delivery_complete_count`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from kraftpy.ports import Buffer
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.share.batches import StateBatch, advance, combine, count_done
+from kraftpy.share.config import ShareCoordinatorConfig
+from kraftpy.share.events import (
+    NO_EPOCH,
+    NO_OFFSET,
+    Append,
+    Appended,
+    Command,
+    Delete,
+    Effect,
+    Event,
+    Initialize,
+    Read,
+    ReadSummary,
+    Reply,
+    Request,
+    Result,
+    Tick,
+    TopicsDeleted,
+    Write,
+)
+from kraftpy.share.records import (
+    SNAPSHOT,
+    UPDATE,
+    Record,
+    ShareKey,
+    ShareSnapshotValue,
+    ShareUpdateValue,
+    from_batches,
+    read_key,
+    read_snapshot,
+    read_update,
+    to_batches,
+    write_key,
+    write_value,
+)
+from kraftpy.types import Millis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareState:
+    """What is durable of one share partition, and where its last snapshot stands in the log."""
+
+    snapshot_epoch: int
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    batches: tuple[StateBatch, ...]
+    create_timestamp: int
+    write_timestamp: int
+    snapshot_offset: int = NO_OFFSET
+    updates: int = 0
+    """Since the snapshot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _InFlight:
+    """A record on its way to the log, and who is told when it is there."""
+
+    key: ShareKey
+    record: Record
+    request: Request | None
+
+
+class ShareCoordinator:
+    """All share partitions of one partition of `__share_group_state`."""
+
+    def __init__(self, config: ShareCoordinatorConfig) -> None:
+        self.config = config
+        self.states: dict[ShareKey, ShareState] = {}
+        self.records_since_pruned = 0
+        """How many records were replayed since `pruned` was called."""
+        self._in_flight: dict[int, _InFlight] = {}
+        self._lines: dict[ShareKey, deque[Request | None]] = {}
+        """Who waits until the record of a share partition is there; None stands for its deletion with its topic."""
+        self._next_token = 1
+        self._is_loaded = False
+        self._look_for_cold_at = Millis(0)
+
+    # ---- loading and unloading
+
+    def replay(self, key: Buffer | None, value: Buffer | None, offset: int) -> None:
+        """What one record of the partition says becomes so. Raises ProtocolError where it is not in Kafka's format."""
+        self.records_since_pruned += 1
+        found = None if key is None else read_key(key)
+        if found is None:
+            return
+        kind, share_key = found
+        if kind == SNAPSHOT:
+            if value is None:
+                self.states.pop(share_key, None)
+            else:
+                self.states[share_key] = _from_snapshot(read_snapshot(value), offset)
+        elif value is not None and share_key in self.states:  # else its snapshot was pruned, and a later one follows
+            self.states[share_key] = _updated(self.states[share_key], read_update(value))
+
+    def loaded(self, now: Millis, timestamp: Millis) -> list[Effect]:
+        """The whole partition has been replayed."""
+        self._is_loaded = True
+        self._look_for_cold_at = Millis(now + self.config.cold_partition_snapshot_interval_ms)
+        return []
+
+    def unload(self) -> list[Effect]:
+        """The partition is another broker's now: whoever waits shall look for it there. Drop the object afterwards."""
+        moved = Result(error_code=ErrorCode.NOT_COORDINATOR)
+        waiting = [each.request for each in self._in_flight.values()]
+        waiting += [request for line in self._lines.values() for request in line]
+        return [Reply(request_id=request.request_id, result=moved) for request in waiting if request is not None]
+
+    # ---- the machine
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether all of the partition was replayed."""
+        return self._is_loaded
+
+    @property
+    def prune_offset(self) -> int | None:
+        """Nothing before it is needed; None where nothing is known to be needed, or not yet."""
+        if not self._is_loaded or not self.states:
+            return None
+        return min(state.snapshot_offset for state in self.states.values())
+
+    def pruned(self) -> None:
+        """What is before `prune_offset` was deleted."""
+        self.records_since_pruned = 0
+
+    def next_deadline(self) -> Millis | None:
+        """When a Tick is due at the latest, on the clock of `now`; None before `loaded`."""
+        return self._look_for_cold_at if self._is_loaded else None
+
+    def step(self, event: Event, now: Millis, timestamp: Millis) -> list[Effect]:
+        """What follows from an event at that time, in this order."""
+        effects: list[Effect] = []
+        match event:
+            case Request():
+                self._request(event, effects, timestamp)
+            case Appended():
+                self._appended(event, effects, timestamp)
+            case TopicsDeleted():
+                for key in sorted(key for key in self.states if key.topic_id in event.topic_ids):
+                    self._line_up(key, None, effects, timestamp)
+            case Tick():
+                pass
+            case _:
+                assert_never(event)
+        if self._is_loaded and now >= self._look_for_cold_at:
+            self._look_for_cold_at = Millis(now + self.config.cold_partition_snapshot_interval_ms)
+            self._snapshot_cold(effects, timestamp)
+        return effects
+
+    def _request(self, event: Request, effects: list[Effect], timestamp: Millis) -> None:
+        if not self._is_loaded:
+            refusal = Result(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            effects.append(Reply(request_id=event.request_id, result=refusal))
+            return
+        self._line_up(event.command.key, event, effects, timestamp)
+
+    def _line_up(self, key: ShareKey, request: Request | None, effects: list[Effect], timestamp: Millis) -> None:
+        line = self._lines.get(key)
+        if line is not None:
+            line.append(request)
+        elif self._is_busy(key):
+            self._lines[key] = deque((request,))
+        else:
+            self._decide(key, request, effects, timestamp)
+
+    def _is_busy(self, key: ShareKey) -> bool:
+        return any(each.key == key for each in self._in_flight.values())
+
+    def _decide(self, key: ShareKey, request: Request | None, effects: list[Effect], timestamp: Millis) -> None:
+        state = self.states.get(key)
+        if request is None:
+            if state is not None:
+                self._append(key, _tombstone(key), None, effects)
+            return
+        refusal = _refusal(request.command, state)
+        if refusal is not None:
+            effects.append(Reply(request_id=request.request_id, result=refusal))
+            return
+        record = self._record(request.command, state, timestamp)
+        if record is None:
+            effects.append(Reply(request_id=request.request_id, result=_result(request.command, state)))
+        else:
+            self._append(key, record, request, effects)
+
+    def _append(self, key: ShareKey, record: Record, request: Request | None, effects: list[Effect]) -> None:
+        token, self._next_token = self._next_token, self._next_token + 1
+        self._in_flight[token] = _InFlight(key=key, record=record, request=request)
+        effects.append(Append(record=record, token=token))
+
+    def _appended(self, event: Appended, effects: list[Effect], timestamp: Millis) -> None:
+        done = self._in_flight.pop(event.token)
+        if event.error_code is ErrorCode.NONE:
+            self.replay(*done.record, event.offset)
+            result = None if done.request is None else _result(done.request.command, self.states.get(done.key))
+        else:
+            result = Result(error_code=_told(event.error_code))
+        if done.request is not None:
+            assert result is not None
+            effects.append(Reply(request_id=done.request.request_id, result=result))
+        line = self._lines.get(done.key)
+        while line and not self._is_busy(done.key):
+            self._decide(done.key, line.popleft(), effects, timestamp)
+        if line is not None and not line:
+            del self._lines[done.key]
+
+    # ---- what is decided
+
+    def _record(self, command: Command, state: ShareState | None, timestamp: Millis) -> Record | None:
+        """What is to be written for a command that is not refused; None where nothing changes."""
+        match command:
+            case Initialize():
+                if state is not None and state.state_epoch == command.state_epoch:
+                    return None  # asked again
+                begun = ShareState(
+                    snapshot_epoch=0 if state is None else state.snapshot_epoch + 1,
+                    state_epoch=command.state_epoch,
+                    leader_epoch=NO_EPOCH if state is None else state.leader_epoch,
+                    start_offset=command.start_offset,
+                    delivery_complete_count=-1 if command.start_offset == NO_OFFSET else 0,
+                    batches=(),
+                    create_timestamp=timestamp,
+                    write_timestamp=timestamp,
+                )
+                return _snapshot(command.key, begun)
+            case Read():
+                assert state is not None
+                if command.leader_epoch <= state.leader_epoch:
+                    return None
+                return self._changed(
+                    command.key,
+                    state,
+                    ShareUpdateValue(
+                        snapshot_epoch=state.snapshot_epoch,
+                        leader_epoch=command.leader_epoch,
+                        start_offset=NO_OFFSET,
+                        state_batches=[],
+                    ),
+                    timestamp,
+                )
+            case Write():
+                assert state is not None
+                update = ShareUpdateValue(
+                    snapshot_epoch=state.snapshot_epoch,
+                    leader_epoch=state.leader_epoch,
+                    start_offset=command.start_offset,
+                    delivery_complete_count=command.delivery_complete_count,
+                    state_batches=to_batches(combine((), command.batches)),
+                )
+                return self._changed(command.key, state, update, timestamp)
+            case Delete():
+                return None if state is None else _tombstone(command.key)
+            case ReadSummary():
+                return None
+            case _:
+                assert_never(command)
+
+    def _changed(self, key: ShareKey, state: ShareState, update: ShareUpdateValue, timestamp: Millis) -> Record:
+        """The update, or where there were enough of them a snapshot with it."""
+        if state.updates < self.config.snapshot_update_records_per_snapshot:
+            return write_key(UPDATE, key), write_value(update)
+        changed = _updated(state, update)
+        snapshot_epoch = state.snapshot_epoch + 1
+        return _snapshot(
+            key,
+            replace(changed, snapshot_epoch=snapshot_epoch, create_timestamp=timestamp, write_timestamp=timestamp),
+        )
+
+    def _snapshot_cold(self, effects: list[Effect], timestamp: Millis) -> None:
+        """New snapshots of what has an old one, where most of the log could go if it were not for those."""
+        if self.records_since_pruned <= 2 * len(self.states):
+            return
+        interval_ms = self.config.cold_partition_snapshot_interval_ms
+        for key, state in sorted(self.states.items()):
+            if timestamp - state.write_timestamp >= interval_ms and not self._is_busy(key):
+                again = replace(state, snapshot_epoch=state.snapshot_epoch + 1, write_timestamp=timestamp)
+                self._append(key, _snapshot(key, again), None, effects)
+
+    # ---- for tests and simulations
+
+    def durable(self) -> dict[ShareKey, ShareState]:
+        """What the log says. Equal to that of a fresh coordinator that replayed the log."""
+        return dict(sorted(self.states.items()))
+
+    def validate(self) -> None:
+        """Assert the invariants. For tests and simulations, between steps."""
+        on_the_way = [each.key for each in self._in_flight.values()]
+        assert len(set(on_the_way)) == len(on_the_way), on_the_way
+        assert set(self._lines) <= set(on_the_way), self._lines
+        assert all(self._lines.values()), self._lines
+        for state in self.states.values():
+            assert combine((), state.batches, max(0, state.start_offset)) == list(state.batches), state
+            assert advance(state.start_offset, state.batches)[0] == state.start_offset, state
+
+
+def _refusal(command: Command, state: ShareState | None) -> Result | None:
+    """Why a command is not carried out."""
+    match command:
+        case Initialize() if state is not None and command.state_epoch < state.state_epoch:
+            return _fenced(ErrorCode.FENCED_STATE_EPOCH, "state", state.state_epoch, command.state_epoch)
+        case Read() | Write() if state is None:
+            message = "the group coordinator has not initialized this share partition"
+            return Result(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
+        case Read() | Write() if state is not None and command.leader_epoch < state.leader_epoch:
+            return _fenced(ErrorCode.FENCED_LEADER_EPOCH, "leader", state.leader_epoch, command.leader_epoch)
+        case Write() if state is not None and command.state_epoch != state.state_epoch:
+            return _fenced(ErrorCode.FENCED_STATE_EPOCH, "state", state.state_epoch, command.state_epoch)
+    return None
+
+
+def _fenced(error_code: ErrorCode, which: str, known: int, said: int) -> Result:
+    return Result(error_code=error_code, error_message=f"the {which} epoch is {known}, not {said}")
+
+
+def _result(command: Command, state: ShareState | None) -> Result:
+    match command:
+        case Read():
+            assert state is not None
+            return Result(state_epoch=state.state_epoch, start_offset=state.start_offset, batches=state.batches)
+        case ReadSummary() if state is not None:
+            return Result(
+                state_epoch=state.state_epoch,
+                leader_epoch=state.leader_epoch,
+                start_offset=state.start_offset,
+                delivery_complete_count=state.delivery_complete_count,
+            )
+    return Result()
+
+
+def _from_snapshot(value: ShareSnapshotValue, offset: int) -> ShareState:
+    combined = combine((), from_batches(value.state_batches), max(0, value.start_offset))
+    start_offset, batches = advance(value.start_offset, combined)
+    return ShareState(
+        snapshot_epoch=value.snapshot_epoch,
+        state_epoch=value.state_epoch,
+        leader_epoch=value.leader_epoch,
+        start_offset=start_offset,
+        delivery_complete_count=value.delivery_complete_count,
+        batches=tuple(batches),
+        create_timestamp=value.create_timestamp,
+        write_timestamp=value.write_timestamp,
+        snapshot_offset=offset,
+    )
+
+
+def _updated(state: ShareState, value: ShareUpdateValue) -> ShareState:
+    said_start = max(state.start_offset, value.start_offset)
+    combined = combine(state.batches, from_batches(value.state_batches), max(0, said_start))
+    start_offset, batches = advance(said_start, combined)
+    done = count_done(batches)
+    is_counted = value.delivery_complete_count >= 0 or state.delivery_complete_count >= 0
+    return replace(
+        state,
+        leader_epoch=max(state.leader_epoch, value.leader_epoch),
+        start_offset=start_offset,
+        delivery_complete_count=done if is_counted else -1,
+        batches=tuple(batches),
+        updates=state.updates + 1,
+    )
+
+
+def _snapshot(key: ShareKey, state: ShareState) -> Record:
+    value = ShareSnapshotValue(
+        snapshot_epoch=state.snapshot_epoch,
+        state_epoch=state.state_epoch,
+        leader_epoch=state.leader_epoch,
+        start_offset=state.start_offset,
+        delivery_complete_count=state.delivery_complete_count,
+        create_timestamp=state.create_timestamp,
+        write_timestamp=state.write_timestamp,
+        state_batches=to_batches(list(state.batches)),
+    )
+    return write_key(SNAPSHOT, key), write_value(value)
+
+
+def _tombstone(key: ShareKey) -> Record:
+    return write_key(SNAPSHOT, key), None
+
+
+def _told(error_code: ErrorCode) -> ErrorCode:
+    """What is said when the coordinator's own append failed: what makes the asker look for the coordinator again."""
+    match error_code:
+        case (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            | ErrorCode.NOT_ENOUGH_REPLICAS
+            | ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            | ErrorCode.REQUEST_TIMED_OUT
+        ):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR:
+            return ErrorCode.NOT_COORDINATOR
+    return ErrorCode.UNKNOWN_SERVER_ERROR

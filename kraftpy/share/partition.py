@@ -1,0 +1,517 @@
+"""A share partition: one partition of a topic as one share group reads it, at the partition's leader (KIP-932).
+
+    partition = SharePartition(config)
+    effects = partition.loaded(state, log_start_offset=..., log_end_offset=...)
+    offset = partition.next_fetch_offset()         # read the log from there
+    acquired = partition.acquire(...)              # and hand out, of what was read, what is nobody's
+    effects = partition.acknowledge(...)           # accept, release, reject, renew, or say that there is no record
+    effects = partition.release(member_id)         # its session is over
+    effects = partition.tick(now)                  # at next_deadline(): locks run out
+    effects = partition.written(error_code)        # what a Write came to
+    effects = partition.unload(error_code)         # somebody else leads; then drop the object
+
+A record is available, acquired by one member for the duration of a lock, and in the end acknowledged or archived.
+Every delivery is counted; whoever has a record for the last time that is allowed (`share.delivery.count.limit`), and
+gives it back or loses it, has it archived. What a session had when it ended counts as not delivered.
+
+Invariants: no record is two members' at a time; what is done is never handed out again; an acknowledgement is answered
+after it is written, and takes effect then: where it could not be written, the record is the member's as before; one
+Write is under way at a time, and what is to be said meanwhile goes with the next; at most
+`share.partition.max.record.locks` records are between the start offset and the end.
+
+A record that makes its consumers fail takes along what was fetched with it, since nobody says which it was. So from
+half the limit on fewer are delivered at a time: half of those that were delivered so often, then a quarter; and each
+alone when it is the last time. Nothing else is handed out with them.
+
+Nothing is kept of deliveries under way: after a failover they are available again, and counted as far as was written.
+Locks that run out are written without anybody waiting for it.
+
+Left out: dead letter queues (KIP-1191).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.share.acknowledgements import Acknowledgement, AcknowledgeType, BadAcknowledgement, check
+from kraftpy.share.batches import DeliveryState, StateBatch, advance, combine
+from kraftpy.share.config import SharePartitionConfig
+from kraftpy.share.in_flight import NOBODY, InFlight, Run
+from kraftpy.types import Millis
+
+FENCED = (
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.FENCED_STATE_EPOCH,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.INVALID_REQUEST,
+)
+"""After these the coordinator takes nothing more from here: the state has to be read again, if there is any."""
+
+
+class Stretch(NamedTuple):
+    """Offsets of the log that were read: a batch, or what holds nothing for a consumer (markers, aborted records)."""
+
+    first_offset: int
+    last_offset: int
+    has_records: bool = True
+
+
+class Acquired(NamedTuple):
+    """Records that are a member's now."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets these are."""
+        return self.last_offset - self.first_offset + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """Tell the coordinator; then report how that went by `written`."""
+
+    start_offset: int
+    delivery_complete_count: int
+    batches: tuple[StateBatch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """Answer that acknowledgement."""
+
+    request_id: int
+    error_code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Available:
+    """There may be something to hand out now: whoever waits is to look."""
+
+
+Effect = Write | Reply | Available
+
+
+@dataclass(slots=True)
+class _Said:
+    """What a write says, and who waits for it."""
+
+    number: int
+    batches: list[StateBatch] = field(default_factory=list)
+    """What is so already, whatever becomes of the write."""
+    requests: list[int] = field(default_factory=list)
+
+
+class SharePartition:
+    """The records of a partition, for one group."""
+
+    def __init__(self, config: SharePartitionConfig, *, state_epoch: int = 0) -> None:
+        self.config = config
+        """May be replaced by another at any time."""
+        self.state_epoch = state_epoch
+        self.is_fenced = False
+        """The coordinator takes nothing more from here."""
+        self.records = InFlight(0)
+        self._next = _Said(1)
+        self._writing: _Said | None = None
+
+    def loaded(
+        self, start_offset: int, batches: Sequence[StateBatch], *, log_start_offset: int, log_end_offset: int
+    ) -> None:
+        """What the coordinator knows becomes so, as far as the log has it."""
+        start_offset = min(max(start_offset, log_start_offset), log_end_offset)
+        known = [
+            each._replace(last_offset=min(each.last_offset, log_end_offset - 1))
+            for each in combine((), batches, start_offset)
+            if each.first_offset < log_end_offset
+        ]
+        start_offset, known = advance(start_offset, known)
+        self.records = InFlight(start_offset)
+        self.records.fill(known)
+        self.records.settle()
+
+    # ---- how far it is
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that is not done (Kafka's SPSO)."""
+        return self.records.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last offset that was handed out or skipped (one more than Kafka's SPEO)."""
+        return self.records.end_offset
+
+    @property
+    def has_room(self) -> bool:
+        """Whether records behind the end may be handed out."""
+        return len(self.records) < self.config.partition_max_record_locks
+
+    @property
+    def delivery_complete_count(self) -> int:
+        """How many offsets from the start on are done, or will be once what is under way is written (KIP-1226)."""
+        done = (DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED)
+        return sum(len(run) for run in self.records if (run.target or run.state) in done)
+
+    def next_fetch_offset(self) -> int | None:
+        """The first offset that may be handed out; None where there is none before something else happens."""
+        if self.is_fenced:
+            return None
+        for run in self.records:
+            if run.is_available:
+                return run.first
+        return self.end_offset if self.has_room else None
+
+    def next_deadline(self) -> Millis | None:
+        """When the next lock runs out; None without locks."""
+        return min((run.deadline for run in self.records if run.is_locked), default=None)
+
+    # ---- handing out
+
+    def acquire(
+        self,
+        member_id: str,
+        stretches: Iterable[Stretch],
+        *,
+        fetch_offset: int,
+        max_records: int,
+        batch_size: int,
+        is_record_limit: bool,
+        now: Millis,
+    ) -> list[Acquired]:
+        """Hand out what is available of what was read from `fetch_offset` on, in the order of the log.
+
+        `max_records` is reached at the end of a batch of the log, unless `is_record_limit` (KIP-1206): then it is
+        never exceeded. The answer is in pieces of about `batch_size`, which end with a batch.
+        """
+        taking = _Taking(self, member_id, now, max_records, batch_size, is_record_limit=is_record_limit)
+        position = max(fetch_offset, self.start_offset)
+        if self.is_fenced or max_records <= 0:
+            return []
+        for stretch in stretches:
+            first = max(stretch.first_offset, position)
+            if first > stretch.last_offset:
+                continue
+            if first > position:
+                self._skip(position, first - 1)
+            position = stretch.last_offset + 1
+            if not stretch.has_records:
+                self._skip(first, stretch.last_offset)
+            elif not taking.take(first, stretch.last_offset):
+                break
+        self.records.settle()
+        return taking.acquired
+
+    def _skip(self, first: int, last: int) -> None:
+        """There are no records at these offsets: whatever was to be delivered of them is archived."""
+        known = max(first, self.start_offset), min(last, self.end_offset - 1)
+        for run in self.records.cut_out(*known) if known[0] <= known[1] else ():
+            if run.is_available:
+                self._archive(run)
+                run.is_gap = True
+        if first <= self.end_offset <= last:
+            run = self.records.append(last, DeliveryState.ARCHIVED, 0)
+            run.is_gap = True
+            self._say(run)
+
+    def _archive(self, run: Run) -> None:
+        run.become(DeliveryState.ARCHIVED, run.count)
+        self._say(run)
+
+    def _say(self, run: Run) -> None:
+        """It is so: the coordinator hears of it with the next write."""
+        self._next.batches.append(StateBatch(run.first, run.last, run.state, run.count))
+
+    def _lock(self, run: Run, member_id: str, now: Millis) -> None:
+        run.become(DeliveryState.ACQUIRED, run.count + 1)
+        run.member_id = member_id
+        run.deadline = self._deadline(now)
+
+    def _deadline(self, now: Millis) -> Millis:
+        return Millis(now + self.config.record_lock_duration_ms)
+
+    # ---- what became of it
+
+    def acknowledge(
+        self, request_id: int, member_id: str, acknowledgements: Sequence[Acknowledgement], now: Millis
+    ) -> list[Effect]:
+        """All that a member says of this partition, or none of it where a part is not so.
+
+        Refused with INVALID_REQUEST (what is said makes no sense) and INVALID_RECORD_STATE (records are not the
+        member's, or not any more). What is said of records before the start offset is passed over.
+        """
+        try:
+            said = check(acknowledgements)
+            for each in said:
+                self._check_owned(each, member_id)
+        except BadAcknowledgement as bad:
+            return [Reply(request_id=request_id, error_code=bad.error_code, message=str(bad))]
+        is_to_be_written = False
+        for each in said:
+            first = max(each.first_offset, self.start_offset)
+            for run in self.records.cut_out(first, each.last_offset) if first <= each.last_offset else ():
+                if each.type is AcknowledgeType.RENEW:
+                    run.deadline = self._deadline(now)
+                else:
+                    run.target, run.write = self._target(each.type, run), self._next.number
+                    is_to_be_written = True
+        if not is_to_be_written:
+            self.records.settle()
+            return [Reply(request_id=request_id)]
+        self._next.requests.append(request_id)
+        return self._write_if_idle()
+
+    def _check_owned(self, said: Acknowledgement, member_id: str) -> None:
+        first = max(said.first_offset, self.start_offset)
+        if first > said.last_offset:
+            return
+        if said.type is AcknowledgeType.RENEW and not self.config.renew_acknowledge_enable:
+            raise BadAcknowledgement(ErrorCode.INVALID_REQUEST, "locks of this group are not renewed")
+        if said.last_offset >= self.end_offset:
+            raise BadAcknowledgement(ErrorCode.INVALID_REQUEST, f"nothing was delivered from {self.end_offset} on")
+        for run in self.records.between(first, said.last_offset):
+            if not run.is_locked or run.member_id != member_id:
+                raise BadAcknowledgement(
+                    ErrorCode.INVALID_RECORD_STATE, f"{max(run.first, first)} is not acquired by this member"
+                )
+
+    def _target(self, kind: AcknowledgeType, run: Run) -> DeliveryState:
+        match kind:
+            case AcknowledgeType.ACCEPT:
+                return DeliveryState.ACKNOWLEDGED
+            case AcknowledgeType.RELEASE:
+                return self._given_back(run)
+        return DeliveryState.ARCHIVED
+
+    def _given_back(self, run: Run) -> DeliveryState:
+        is_last = run.count >= self.config.delivery_count_limit
+        return DeliveryState.ARCHIVED if is_last else DeliveryState.AVAILABLE
+
+    def release(self, member_id: str) -> list[Effect]:
+        """The member's session is over: what it has counts as not delivered. What it has acknowledged goes on."""
+        is_news = False
+        for run in self.records:
+            if run.member_id != member_id:
+                continue
+            if run.is_locked:
+                run.become(DeliveryState.AVAILABLE, run.count - 1)
+                is_news = True
+            else:  # should the write fail, nobody has it
+                run.deadline = Millis(0)
+        self.records.settle()
+        return [Available()] if is_news else []
+
+    def tick(self, now: Millis) -> list[Effect]:
+        """Locks that have run out by now are no more."""
+        is_news = False
+        for run in self.records:
+            if run.is_locked and run.deadline <= now:
+                run.become(self._given_back(run), run.count)
+                self._say(run)
+                is_news = True
+        if not is_news:
+            return []
+        self.records.settle()
+        return [*self._write_if_idle(), Available()]
+
+    def log_start_advanced(self, log_start_offset: int) -> list[Effect]:
+        """The log has nothing before that offset any more."""
+        if log_start_offset <= self.start_offset:
+            return []
+        self.records.drop_before(log_start_offset)
+        self.records.settle()
+        return [Available()]
+
+    # ---- writing
+
+    def save(self) -> list[Effect]:
+        """Have the coordinator hear of whatever it has not heard of, the start offset included."""
+        return self._write_if_idle()
+
+    def _write_if_idle(self) -> list[Effect]:
+        if self._writing is not None or self.is_fenced:
+            return []
+        said = self._writing = self._next
+        self._next = _Said(said.number + 1)
+        batches = list(said.batches)
+        for run in self.records:
+            if run.write == said.number:
+                assert run.target is not None
+                batches.append(StateBatch(run.first, run.last, run.target, run.count))
+        said.batches = combine((), said.batches, self.start_offset)
+        return [
+            Write(
+                start_offset=self.start_offset,
+                delivery_complete_count=self.delivery_complete_count,
+                batches=tuple(combine((), batches, self.start_offset)),
+            )
+        ]
+
+    def written(self, error_code: ErrorCode, message: str | None = None, *, now: Millis) -> list[Effect]:
+        """What the write under way came to. One that failed may have been done all the same."""
+        said = self._writing
+        assert said is not None
+        self._writing = None
+        offered = self.next_fetch_offset()
+        is_written = error_code is ErrorCode.NONE
+        for run in self.records:
+            if run.write != said.number:
+                continue
+            if is_written:
+                assert run.target is not None
+                run.become(run.target, run.count)
+            else:
+                run.target, run.write = None, 0
+        if not is_written:
+            self._next.batches += said.batches
+            self.is_fenced = self.is_fenced or error_code in FENCED
+        self.records.settle()
+        effects: list[Effect] = [
+            Reply(request_id=request_id, error_code=_told(error_code), message=message) for request_id in said.requests
+        ]
+        if self.is_fenced:
+            effects += self._refuse_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif self._next.requests or (is_written and self._next.batches):
+            effects += self._write_if_idle()
+        if not is_written:
+            effects += self.tick(now)
+        if self.next_fetch_offset() != offered:
+            effects.append(Available())
+        return effects
+
+    def unload(self, error_code: ErrorCode) -> list[Effect]:
+        """Nothing is done here any more: whoever waits is told so."""
+        self.is_fenced = True
+        waiting = self._writing.requests if self._writing is not None else []
+        replies: list[Effect] = [Reply(request_id=request_id, error_code=error_code) for request_id in waiting]
+        self._writing = None
+        return replies + self._refuse_all(error_code)
+
+    def _refuse_all(self, error_code: ErrorCode) -> list[Effect]:
+        refused = self._next.requests
+        for run in self.records:
+            run.target, run.write = None, 0
+        self._next = _Said(self._next.number + 1)
+        return [Reply(request_id=request_id, error_code=error_code) for request_id in refused]
+
+    def validate(self) -> None:
+        """Assert the invariants. For tests and simulations, between steps."""
+        self.records.validate()
+        for run in self.records:
+            assert run.count >= 0, run
+            assert run.write in (0, self._next.number, 0 if self._writing is None else self._writing.number), run
+
+
+class _Taking:
+    """One fetch: what it may still take, and what it has."""
+
+    def __init__(
+        self,
+        partition: SharePartition,
+        member_id: str,
+        now: Millis,
+        max_records: int,
+        batch_size: int,
+        *,
+        is_record_limit: bool,
+    ) -> None:
+        assert member_id != NOBODY
+        self.acquired: list[Acquired] = []
+        self._partition = partition
+        self._member_id = member_id
+        self._now = now
+        self._remaining = max_records
+        self._batch_size = None if is_record_limit else batch_size
+        self._is_record_limit = is_record_limit
+        self._is_throttled = False
+        self._limit = partition.config.delivery_count_limit
+        self._throttled_from = max(2, (self._limit + 1) // 2)
+
+    def take(self, first: int, last: int) -> bool:
+        """Take what is available of a batch of the log; whether there may be more."""
+        records = self._partition.records
+        for run in records.between(first, min(last, records.end_offset - 1)):
+            if not run.is_available:
+                continue
+            if run.count >= self._limit:  # the limit was lowered
+                self._partition._archive(run)
+            elif not self._take_run(run, max(first, run.first), min(last, run.last), batch_begins_at=first):
+                return False
+        return self._take_new(max(first, records.end_offset), last) and self._remaining > 0
+
+    def _take_run(self, run: Run, first: int, last: int, *, batch_begins_at: int) -> bool:
+        is_suspect = run.count >= self._throttled_from
+        is_last_time = is_suspect and run.count == self._limit - 1
+        if self.acquired and (is_suspect != self._is_throttled or is_last_time):
+            return False
+        if is_suspect and not self._is_throttled:
+            self._is_throttled = True
+            self._remaining = min(self._remaining, 1 if is_last_time else self._most_suspects(run.count))
+        count = last - first + 1
+        if self._is_record_limit or self._is_throttled:
+            count = min(count, self._remaining)
+        for part in self._partition.records.cut_out(first, first + count - 1):
+            self._have(part, batch_begins_at)
+        return self._remaining > 0 or not (self._is_record_limit or self._is_throttled)
+
+    def _most_suspects(self, count: int) -> int:
+        """How many may go at once of those that were delivered so often that one of them may be to blame."""
+        suspects = sum(
+            len(run)
+            for run in self._partition.records
+            if not run.is_done and run.count - (not run.is_available) >= self._throttled_from
+        )
+        return max(1, suspects >> (count - self._throttled_from + 1))
+
+    def _take_new(self, first: int, last: int) -> bool:
+        """Take what was never delivered; whether all of it was taken."""
+        if first > last:
+            return True
+        if self._is_throttled:
+            return False
+        room = self._partition.config.partition_max_record_locks - len(self._partition.records)
+        count = min(last - first + 1, room)
+        if self._is_record_limit:
+            count = min(count, self._remaining)
+        if count <= 0:
+            return False
+        run = self._partition.records.append(first + count - 1, DeliveryState.AVAILABLE, 0)
+        self._have(run, batch_begins_at=first)
+        return count == last - first + 1
+
+    def _have(self, run: Run, batch_begins_at: int) -> None:
+        self._partition._lock(run, self._member_id, self._now)
+        self._remaining -= len(run)
+        before = self.acquired[-1] if self.acquired else None
+        if (
+            before is None
+            or before.last_offset + 1 != run.first
+            or before.delivery_count != run.count
+            or (self._batch_size is not None and run.first == batch_begins_at and before.size >= self._batch_size)
+        ):
+            self.acquired.append(Acquired(run.first, run.last, run.count))
+        else:
+            self.acquired[-1] = before._replace(last_offset=run.last)
+
+
+def _told(error_code: ErrorCode) -> ErrorCode:
+    """What a member hears of a write that failed."""
+    match error_code:
+        case ErrorCode.FENCED_LEADER_EPOCH | ErrorCode.FENCED_STATE_EPOCH:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        case ErrorCode.INVALID_REQUEST:  # the state is not there any more
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        case (
+            ErrorCode.NOT_COORDINATOR
+            | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            | ErrorCode.NETWORK_EXCEPTION
+            | ErrorCode.REQUEST_TIMED_OUT
+        ):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return error_code

@@ -1,0 +1,149 @@
+"""The records of `__share_group_state`, exactly in Kafka's format, so that Kafka's own tools read them.
+
+A key opens with the number of its kind (an int16): 0 is a snapshot of a share partition, 1 an update since the last
+one. It is not flexible. A value opens with its version (an int16), 0, and is. A snapshot without a value says that the
+share partition is forgotten.
+
+An update's start offset of -1 says that it is as it was. `delivery_complete_count` is a tag since Kafka 4.2 (KIP-1226).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, NamedTuple
+
+from kraftpy.ports import Buffer
+from kraftpy.protocol.errors import ProtocolError
+from kraftpy.protocol.schema import array, decode, encode, int8, int16, int32, int64, message, string, tag, uuid
+from kraftpy.protocol.schema import struct as struct_of
+from kraftpy.share.batches import TELLABLE, DeliveryState, StateBatch
+from kraftpy.types import TopicId
+
+SNAPSHOT, UPDATE = 0, 1
+_VERSION = 0
+_NUMBER = struct.Struct(">h")
+_NO_API = -1
+
+Record = tuple[bytes, bytes | None]
+"""A key and a value as they stand in the log."""
+
+
+class ShareKey(NamedTuple):
+    """A share partition: a partition of a topic as one share group reads it."""
+
+    group_id: str
+    topic_id: TopicId
+    partition: int
+
+
+@message(api_key=_NO_API, versions="0-0", flexible="none")
+class _Key:
+    """What follows the number of a key's kind."""
+
+    group_id: Annotated[str, string]
+    topic_id: Annotated[bytes, uuid]
+    partition: Annotated[int, int32]
+
+
+@struct_of
+class _Batch:
+    """Offsets that are in the same state."""
+
+    first_offset: Annotated[int, int64]
+    last_offset: Annotated[int, int64]
+    delivery_state: Annotated[int, int8]
+    delivery_count: Annotated[int, int16]
+
+
+@message(api_key=_NO_API, versions="0-0", flexible="0+")
+class ShareSnapshotValue:
+    """All that is known of a share partition."""
+
+    snapshot_epoch: Annotated[int, int32]
+    state_epoch: Annotated[int, int32]
+    leader_epoch: Annotated[int, int32]
+    start_offset: Annotated[int, int64]
+    delivery_complete_count: Annotated[int, int32, tag(0)] = -1  # KIP-1226
+    create_timestamp: Annotated[int, int64]
+    write_timestamp: Annotated[int, int64]
+    state_batches: Annotated[list[_Batch], array]
+
+
+@message(api_key=_NO_API, versions="0-0", flexible="0+")
+class ShareUpdateValue:
+    """What has changed since the snapshot of that epoch."""
+
+    snapshot_epoch: Annotated[int, int32]
+    leader_epoch: Annotated[int, int32]
+    start_offset: Annotated[int, int64]
+    delivery_complete_count: Annotated[int, int32, tag(0)] = -1  # KIP-1226
+    state_batches: Annotated[list[_Batch], array]
+
+
+def write_key(kind: int, key: ShareKey) -> bytes:
+    """A key's bytes as they stand in the log."""
+    return _NUMBER.pack(kind) + encode(
+        _Key(group_id=key.group_id, topic_id=key.topic_id, partition=key.partition), _VERSION
+    )
+
+
+def write_value(value: ShareSnapshotValue | ShareUpdateValue) -> bytes:
+    """A value's bytes as they stand in the log."""
+    return _NUMBER.pack(_VERSION) + encode(value, _VERSION)
+
+
+def read_key(data: Buffer) -> tuple[int, ShareKey] | None:
+    """The kind of a record and what it is of; None for a kind that is not known. Raises ProtocolError."""
+    kind = _number(data)
+    if kind not in (SNAPSHOT, UPDATE):
+        return None
+    found = decode(_Key, memoryview(data)[_NUMBER.size :], _VERSION)
+    return kind, ShareKey(found.group_id, TopicId(found.topic_id), found.partition)
+
+
+def read_snapshot(data: Buffer) -> ShareSnapshotValue:
+    """A snapshot's value. Raises ProtocolError."""
+    return decode(ShareSnapshotValue, _body(data), _VERSION)
+
+
+def read_update(data: Buffer) -> ShareUpdateValue:
+    """An update's value. Raises ProtocolError."""
+    return decode(ShareUpdateValue, _body(data), _VERSION)
+
+
+def to_batches(batches: list[StateBatch]) -> list[_Batch]:
+    """As they stand in a value."""
+    return [
+        _Batch(
+            first_offset=each.first_offset,
+            last_offset=each.last_offset,
+            delivery_state=each.state,
+            delivery_count=each.delivery_count,
+        )
+        for each in batches
+    ]
+
+
+def from_batches(batches: list[_Batch]) -> list[StateBatch]:
+    """As a value has them. Raises ProtocolError for a state that no coordinator is told."""
+    found = []
+    for each in batches:
+        if each.delivery_state not in TELLABLE:
+            raise ProtocolError(f"records in state {each.delivery_state}, which is not known")
+        state = DeliveryState(each.delivery_state)
+        found.append(StateBatch(each.first_offset, each.last_offset, state, each.delivery_count))
+    return found
+
+
+def _number(data: Buffer) -> int:
+    if len(data) < _NUMBER.size:
+        raise ProtocolError(f"a share record of {len(data)} bytes has no number")
+    number: int = _NUMBER.unpack_from(data)[0]
+    return number
+
+
+def _body(data: Buffer) -> memoryview:
+    version = _number(data)
+    if version != _VERSION:
+        raise ProtocolError(f"the state of a share partition in version {version}; 0 is known")
+    return memoryview(data)[_NUMBER.size :]
