@@ -25,15 +25,21 @@ if TYPE_CHECKING:
     from kraftpy.client.consumer import Consumer as Consumer
     from kraftpy.client.consumer import RebalanceListener as RebalanceListener
     from kraftpy.client.delivery import Delivery as Delivery
+    from kraftpy.client.interceptors import ConsumerInterceptor as ConsumerInterceptor
+    from kraftpy.client.interceptors import ProducerInterceptor as ProducerInterceptor
+    from kraftpy.client.model import AcknowledgeType as AcknowledgeType
     from kraftpy.client.model import AlterOperation as AlterOperation
+    from kraftpy.client.model import ConsumerGroupMetadata as ConsumerGroupMetadata
     from kraftpy.client.model import ConsumerRecord as ConsumerRecord
     from kraftpy.client.model import IsolationLevel as IsolationLevel
     from kraftpy.client.model import NewTopic as NewTopic
     from kraftpy.client.model import OffsetAndMetadata as OffsetAndMetadata
     from kraftpy.client.model import OffsetAndTimestamp as OffsetAndTimestamp
     from kraftpy.client.model import OffsetSpec as OffsetSpec
+    from kraftpy.client.model import ProducerRecord as ProducerRecord
     from kraftpy.client.model import RecordMetadata as RecordMetadata
     from kraftpy.client.model import ResourceType as ResourceType
+    from kraftpy.client.model import ShareRecord as ShareRecord
     from kraftpy.client.model import TimestampType as TimestampType
     from kraftpy.client.model import TopicInfo as TopicInfo
     from kraftpy.client.producer import BufferFull as BufferFull
@@ -41,23 +47,37 @@ if TYPE_CHECKING:
     from kraftpy.client.ranges import OffsetOutOfRange as OffsetOutOfRange
     from kraftpy.client.ranges import RangeReader as RangeReader
     from kraftpy.client.ranges import UnknownTopic as UnknownTopic
+    from kraftpy.client.share_consumer import ShareConsumer as ShareConsumer
     from kraftpy.client.sync import BlockingAdmin as BlockingAdmin
     from kraftpy.client.sync import BlockingConsumer as BlockingConsumer
     from kraftpy.client.sync import BlockingProducer as BlockingProducer
+    from kraftpy.client.sync_share import BlockingShareConsumer as BlockingShareConsumer
+    from kraftpy.client.transaction_events import ApplicationRecoverable as ApplicationRecoverable
+    from kraftpy.client.transaction_events import ProducerFenced as ProducerFenced
+    from kraftpy.client.transaction_events import TransactionAbortable as TransactionAbortable
+    from kraftpy.client.transaction_events import TransactionAborted as TransactionAborted
+    from kraftpy.client.transaction_events import TransactionError as TransactionError
+    from kraftpy.client.transaction_events import TransactionFatal as TransactionFatal
     from kraftpy.protocol.errors import ErrorCode as ErrorCode
     from kraftpy.protocol.errors import KafkaError as KafkaError
     from kraftpy.types import TopicPartition as TopicPartition
 
 _MODEL = "kraftpy.client.model"
+_TRANSACTIONS = "kraftpy.client.transaction_events"
 _HOMES = {
+    "AcknowledgeType": _MODEL,
     "Admin": "kraftpy.client.admin",
     "AlterOperation": _MODEL,
+    "ApplicationRecoverable": _TRANSACTIONS,
     "BlockingAdmin": "kraftpy.client.sync",
     "BlockingConsumer": "kraftpy.client.sync",
     "BlockingProducer": "kraftpy.client.sync",
+    "BlockingShareConsumer": "kraftpy.client.sync_share",
     "BrokerUnreachable": "kraftpy.client.connection",
     "BufferFull": "kraftpy.client.producer",
     "Consumer": "kraftpy.client.consumer",
+    "ConsumerGroupMetadata": _MODEL,
+    "ConsumerInterceptor": "kraftpy.client.interceptors",
     "ConsumerRecord": _MODEL,
     "Delivery": "kraftpy.client.delivery",
     "ErrorCode": "kraftpy.protocol.errors",
@@ -70,14 +90,23 @@ _HOMES = {
     "OffsetOutOfRange": "kraftpy.client.ranges",
     "OffsetSpec": _MODEL,
     "Producer": "kraftpy.client.producer",
+    "ProducerFenced": _TRANSACTIONS,
+    "ProducerInterceptor": "kraftpy.client.interceptors",
+    "ProducerRecord": _MODEL,
     "QuorumEndpoint": "kraftpy.client.admin_model",
     "RangeReader": "kraftpy.client.ranges",
     "RebalanceListener": "kraftpy.client.consumer",
     "RecordMetadata": _MODEL,
     "ResourceType": _MODEL,
+    "ShareConsumer": "kraftpy.client.share_consumer",
+    "ShareRecord": _MODEL,
     "TimestampType": _MODEL,
     "TopicInfo": _MODEL,
     "TopicPartition": "kraftpy.types",
+    "TransactionAbortable": _TRANSACTIONS,
+    "TransactionAborted": _TRANSACTIONS,
+    "TransactionError": _TRANSACTIONS,
+    "TransactionFatal": _TRANSACTIONS,
     "UnknownTopic": "kraftpy.client.ranges",
     "UnsupportedVersion": "kraftpy.client.connection",
 }

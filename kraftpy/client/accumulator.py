@@ -14,10 +14,12 @@ oldest batch in flight is out of order, or one was given up and nobody knows whe
 the partition moves to a new producer epoch as soon as nothing of it is on the wire, and what waits is numbered from 0
 again. Other partitions follow when they have nothing in flight.
 
+In transactions (`transactional`) the epoch is the transaction's business: such a batch is given up, nothing more of its
+partition is sent before `set_producer`, and what was given up is told in `failures` (transaction.py decides what
+follows). `discard_unsent` drops what the broker cannot have seen.
+
 Invariants: `free_bytes` is what the limit leaves; every batch is completed exactly once; sequence numbers of one
 partition, epoch and producer id are consecutive in the order of appending.
-
-Left out: transactions.
 """
 
 from __future__ import annotations
@@ -36,6 +38,13 @@ MAX_BATCHES_IN_FLIGHT = 5
 """How many batches of one producer a broker remembers per partition."""
 MAX_PRODUCER_EPOCH = 32_766
 _SEQUENCE_MASK = 0x7FFFFFFF
+_NUMBERS_LOST = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    }
+)
 _SPAN = 2**32  # a batch of up to 2^32 records can be halved down to single ones
 SMALL_RECORD_BYTES = 8_000
 SMALL_RECORD_OVERHEAD = 24
@@ -163,6 +172,7 @@ class AccumulatorOptions:
     retries: int
     idempotent: bool
     max_in_flight: int
+    transactional: bool = False
 
 
 class Accumulator:
@@ -177,6 +187,7 @@ class Accumulator:
         self.incomplete = 0
         self.starving = False  # a sender waits for memory: send what there is
         self.unseen: list[Batch] = []  # given up while nobody was waiting for the outcome
+        self.failures: list[KafkaError] = []  # of batches of a transaction, which fails with them
         self._active: dict[PartitionQueue, None] = {}  # with anything open or waiting, oldest first
         self._batch_size = options.batch_size
         self._queues: dict[TopicPartition, PartitionQueue] = {}
@@ -270,7 +281,7 @@ class Accumulator:
     def _next(self, queue: PartitionQueue, now_ms: float) -> Batch | None:
         """The batch this partition may send now, or None."""
         if queue.reset_wanted or (queue.unresolved and not queue.in_flight):
-            if queue.on_wire:
+            if queue.on_wire or self.options.transactional:
                 return None
             self._start_new_epoch(queue)
         if self.options.idempotent and self.producer_id < 0:
@@ -327,6 +338,9 @@ class Accumulator:
     def set_producer(self, producer_id: int, producer_epoch: int) -> None:
         """The broker gave us this identity."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        if self.options.transactional:  # between transactions: nothing is in flight, and numbers begin anew
+            for queue in self._queues.values():
+                queue.unresolved = False
 
     def _start_new_epoch(self, queue: PartitionQueue) -> None:
         """Number what is in flight (none of it on the wire) from 0 under the next epoch (KIP-360)."""
@@ -380,6 +394,9 @@ class Accumulator:
             return Failure.SPLIT
         if now_ms - batch.created_ms >= self.options.delivery_timeout_ms or batch.attempts > self.options.retries:
             return Failure.GIVE_UP
+        if self.options.transactional:
+            lost = code in _NUMBERS_LOST or self._queues[batch.partition].unresolved
+            return Failure.RETRY if code.retriable and not lost else Failure.GIVE_UP
         if batch.base_sequence >= 0:
             if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
                 if queue.in_flight[0] is batch:
@@ -447,6 +464,14 @@ class Accumulator:
             f"{self.options.delivery_timeout_ms:g} ms"
         )
 
+    def discard_unsent(self, error: KafkaError) -> None:
+        """Give up what no broker can have seen, and what waits behind a hole in its partition's numbers."""
+        for queue in self._queues.values():
+            self._close(queue)
+            for batch in list(queue.waiting):
+                if batch.base_sequence < 0 or queue.unresolved:
+                    self._give_up(queue, batch, error)
+
     def fail_all(self, error: KafkaError) -> None:
         """Give up everything, also what is on the wire: its answers will find nothing to complete."""
         for queue in self._queues.values():
@@ -483,5 +508,7 @@ class Accumulator:
         while finished is not None:
             observed = observed or finished.observed
             finished = finished.whole
-        if error is not None and not observed:
+        if error is not None and self.options.transactional:
+            self.failures.append(error)
+        elif error is not None and not observed:
             self.unseen.append(batch)

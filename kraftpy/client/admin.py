@@ -1,9 +1,10 @@
 """The admin client: topics, settings, records, groups, offsets, and what brokers tell of themselves.
 
 Each call retries what fails for a passing reason and raises the first `KafkaError` of any of its parts. What concerns
-the cluster as a whole is in `cluster_admin`.
+the cluster as a whole is in `cluster_admin`, what concerns transactions in `transaction_admin`, what concerns share
+groups alone in `share_admin`.
 
-Left out: ACLs, quotas, SCRAM, transactions, moves between log directories.
+Left out: ACLs, quotas, SCRAM.
 """
 
 from __future__ import annotations
@@ -23,10 +24,9 @@ from kraftpy.client.admin_messages import (
     read_consumer_group,
     read_log_dir,
     read_member,
-    read_producer,
+    read_streams_group,
 )
 from kraftpy.client.admin_model import (
-    ActiveProducer,
     ConfigEntry,
     ConfigSource,
     GroupDescription,
@@ -43,6 +43,8 @@ from kraftpy.client.model import (
     TopicInfo,
 )
 from kraftpy.client.offsets import Found, by_topic, commit_offsets, fetch_committed, list_offsets
+from kraftpy.client.share_admin import ShareAdmin
+from kraftpy.client.transaction_admin import TransactionAdmin
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages import (
@@ -57,15 +59,15 @@ from kraftpy.protocol.messages import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
-    describe_producers,
     incremental_alter_configs,
     list_groups,
     offset_delete,
+    streams_group_describe,
 )
 from kraftpy.types import TopicPartition
 
 
-class Admin(ClusterAdmin):
+class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
     """`async with Admin(bootstrap_servers=...) as admin:`; options are those of `ClientOptions`."""
 
     # --- topics ---------------------------------------------------------------------------------------------------
@@ -261,7 +263,11 @@ class Admin(ClusterAdmin):
             answer = await self._cluster.ask_coordinator(group_id, ApiKey.DESCRIBE_GROUPS, request)
             group = answer.groups[0]
             if group.group_state in ("", "Dead"):
-                found = await self._describe_consumer_group(group_id)
+                found = (
+                    await self._describe_consumer_group(group_id)
+                    or await self._describe_share_group(group_id)
+                    or await self._describe_streams_group(group_id)
+                )
                 if found is not None:
                     return found
             if ErrorCode.of(group.error_code) is not ErrorCode.GROUP_ID_NOT_FOUND:  # KIP-1043: then it is Dead
@@ -291,6 +297,22 @@ class Admin(ClusterAdmin):
             return None
         check(group.error_code, f"group {group_id!r}", group.error_message)
         return read_consumer_group(group, await self._cluster.coordinator(group_id))
+
+    async def _describe_streams_group(self, group_id: str) -> GroupDescription | None:
+        """The group, where the broker has streams groups (KIP-1071) and it is one."""
+        request = streams_group_describe.StreamsGroupDescribeRequest(group_ids=[group_id])
+        try:
+            answer = await self._cluster.ask_coordinator(group_id, ApiKey.STREAMS_GROUP_DESCRIBE, request)
+        except KafkaError as failed:
+            if failed.code is ErrorCode.UNSUPPORTED_VERSION:
+                return None
+            raise
+        group = answer.groups[0]
+        if ErrorCode.of(group.error_code) in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+            return None
+        check(group.error_code, f"group {group_id!r}", group.error_message)
+        counts = {info.name: len(info.partitions) for info in await self.describe_topics()}
+        return read_streams_group(group, await self._cluster.coordinator(group_id), counts)
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Delete groups, which must have no members, with their offsets."""
@@ -393,28 +415,3 @@ class Admin(ClusterAdmin):
             for topic in answer.results
             for part in topic.partitions
         }
-
-    async def describe_producers(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, list[ActiveProducer]]:
-        """The producers each partition remembers (KIP-664)."""
-        wanted = set(partitions)
-        found: dict[TopicPartition, list[ActiveProducer]] = {}
-
-        async def attempt() -> None:
-            for node_id, names in (await self._by_leader(wanted - set(found))).items():
-                request = describe_producers.DescribeProducersRequest(
-                    topics=[
-                        describe_producers.TopicRequest(name=topic, partition_indexes=indexes)
-                        for topic, indexes in by_topic(names).items()
-                    ]
-                )
-                answer = await self._cluster.request(node_id, ApiKey.DESCRIBE_PRODUCERS, request)
-                for topic in answer.topics:
-                    for part in topic.partitions:
-                        name = TopicPartition(topic.name, part.partition_index)
-                        check(part.error_code, f"producers of {name}", part.error_message)
-                        found[name] = [read_producer(state) for state in part.active_producers]
-
-        await self._cluster.retry(attempt)
-        return found

@@ -5,7 +5,7 @@ A broker's error raises `KafkaError` with what was asked for in its text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from kraftpy.client.admin_model import (
     ActiveProducer,
@@ -17,8 +17,8 @@ from kraftpy.client.admin_model import (
     QuorumEndpoint,
     QuorumReplica,
 )
-from kraftpy.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from kraftpy.client.model import AlterOperation, NewTopic, PartitionInfo, ResourceType, TopicInfo
+from kraftpy.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.protocol.messages import (
     alter_configs,
@@ -31,6 +31,8 @@ from kraftpy.protocol.messages import (
     describe_quorum,
     describe_topic_partitions,
     incremental_alter_configs,
+    share_group_describe,
+    streams_group_describe,
 )
 from kraftpy.types import TopicPartition
 
@@ -167,7 +169,80 @@ def read_consumer_group(group: consumer_group_describe.DescribedConsumerGroup, c
     )
 
 
-def _partitions(assignment: consumer_group_describe.DescribedAssignment) -> tuple[TopicPartition, ...]:
+def read_share_group(group: share_group_describe.DescribedShareGroup, coordinator: int) -> GroupDescription:
+    """A share group, as the answer has it."""
+    return GroupDescription(
+        group_id=group.group_id,
+        state=group.group_state,
+        protocol_type="share",
+        protocol=group.assignor_name,
+        coordinator=coordinator,
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                group_instance_id=None,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                partitions=_partitions(member.assignment),
+                member_epoch=member.member_epoch,
+            )
+            for member in group.members
+        ),
+        group_type="share",
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+    )
+
+
+def read_streams_group(
+    group: streams_group_describe.DescribedStreamsGroup, coordinator: int, counts: Mapping[str, int]
+) -> GroupDescription:
+    """A streams group (KIP-1071), as the answer has it; `counts` are the partitions of the cluster's topics.
+
+    What a member reads are the partitions of its active tasks in the topics of their subtopologies.
+    """
+    parts = (group.topology.subtopologies if group.topology is not None else None) or []
+    sources = {
+        part.subtopology_id: (*part.source_topics, *(topic.name for topic in part.repartition_source_topics))
+        for part in parts
+    }
+
+    def read(tasks: streams_group_describe.DescribedTasks) -> tuple[TopicPartition, ...]:
+        return tuple(
+            TopicPartition(name, number)
+            for of_part in tasks.active_tasks
+            for name in sources.get(of_part.subtopology_id, ())
+            for number in of_part.partitions
+            if number < counts.get(name, 0)
+        )
+
+    return GroupDescription(
+        group_id=group.group_id,
+        state=group.group_state,
+        protocol_type="streams",
+        protocol="",
+        coordinator=coordinator,
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                partitions=read(member.assignment),
+                member_epoch=member.member_epoch,
+                target=read(member.target_assignment),
+            )
+            for member in group.members
+        ),
+        group_type="streams",
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+    )
+
+
+def _partitions(
+    assignment: consumer_group_describe.DescribedAssignment | share_group_describe.DescribedShareAssignment,
+) -> tuple[TopicPartition, ...]:
     return tuple(
         TopicPartition(topic.topic_name, partition)
         for topic in assignment.topic_partitions

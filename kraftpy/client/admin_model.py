@@ -67,16 +67,17 @@ class GroupMember:
     metadata: bytes = b""
     assignment: bytes = b""
     member_epoch: int | None = None
-    """Of a member of the consumer protocol (KIP-848): how far it has come."""
+    """Of a member of the consumer protocol (KIP-848) or of a share group: how far it has come."""
     target: tuple[TopicPartition, ...] | None = None
-    """Of such a member: what it shall read, when others have given it up."""
+    """Of a member of the consumer protocol: what it shall read, when others have given it up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
     """A group and its members. `state` is "Dead" for one that does not exist.
 
-    `protocol` is the assignor. Epochs are those of a group of the consumer protocol (KIP-848).
+    `protocol` is the assignor. Epochs are those of a group of the consumer protocol (KIP-848) or of a share group
+    (KIP-932), whose members share partitions.
     """
 
     group_id: str
@@ -88,6 +89,18 @@ class GroupDescription:
     group_type: str = "classic"
     group_epoch: int | None = None
     assignment_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupOffset:
+    """Where a share group begins in a partition (KIP-932), and how many records it has before it (KIP-1226).
+
+    None is not known: of a start offset, since nobody has read there; of a lag, since the leader has not told yet.
+    """
+
+    start_offset: int | None
+    leader_epoch: int
+    lag: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,3 +213,37 @@ class ActiveProducer:
     last_timestamp_ms: int
     coordinator_epoch: int
     current_transaction_start_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionListing:
+    """A transactional id, and the broker that coordinates it."""
+
+    transactional_id: str
+    coordinator_id: int
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionDescription:
+    """A transactional id as its coordinator knows it."""
+
+    transactional_id: str
+    coordinator_id: int
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    started_at_ms: int
+    """-1 where no transaction is open."""
+    partitions: frozenset[TopicPartition]
+    """Those that are part of it; while it is being ended, those that have no marker yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangingTransaction:
+    """A transaction that a partition has open, and that no coordinator will end."""
+
+    partition: TopicPartition
+    producer: ActiveProducer

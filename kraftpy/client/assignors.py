@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from kraftpy.client.consumer_protocol import (
+from kraftpy.protocol.consumer_protocol import (
     Subscription,
     decode_generation,
     decode_sticky_user_data,

@@ -17,6 +17,7 @@ from typing import Any
 from kraftpy.client.connection import (
     MAX_RESPONSE_BYTES,
     BrokerUnreachable,
+    Hello,
     VersionRanges,
     choose_version,
     hello,
@@ -106,15 +107,15 @@ class BlockingConnection:
 
     def _agree(self) -> None:
         version = API_VERSIONS[ApiKey.API_VERSIONS][1]
-        error, versions = self._ask_versions(version)
-        if error is ErrorCode.UNSUPPORTED_VERSION:
-            theirs = versions.get(ApiKey.API_VERSIONS, (0, 0))
-            error, versions = self._ask_versions(min(theirs[1], version - 1))
-        if error is not ErrorCode.NONE:
-            raise KafkaError(error, f"{self.name} refused ApiVersions: {error.meaning}")
-        self.versions = versions
+        answer = self._ask_versions(version)
+        if answer.error is ErrorCode.UNSUPPORTED_VERSION:
+            theirs = answer.versions.get(ApiKey.API_VERSIONS, (0, 0))
+            answer = self._ask_versions(min(theirs[1], version - 1))
+        if answer.error is not ErrorCode.NONE:
+            raise KafkaError(answer.error, f"{self.name} refused ApiVersions: {answer.error.meaning}")
+        self.versions = answer.versions
 
-    def _ask_versions(self, version: int) -> tuple[ErrorCode, VersionRanges]:
+    def _ask_versions(self, version: int) -> Hello:
         self._next_id += 1
         self._send(encode_request(ApiKey.API_VERSIONS, version, self._next_id, self._client_id, hello()))
         try:

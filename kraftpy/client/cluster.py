@@ -161,6 +161,8 @@ class Cluster:
         self.runtime: Runtime = runtime or RealRuntime()
         self.tasks = TaskKeeper(options.client_id, on_failure=self._tasks_failed)
         self.metadata = ClusterMetadata()
+        self.features: Mapping[str, int] = {}  # the cluster's, by the broker that knew most when it was connected to
+        self._features_epoch = -1
         self.on_metadata: list[Callable[[], None]] = []
         self.on_failure: list[Callable[[BaseException], None]] = []
         self._wanted: set[str] = set()
@@ -256,6 +258,8 @@ class Cluster:
             endpoint.failures += 1
             raise
         endpoint.failures, endpoint.not_before_ms = 0, 0.0
+        if connection.features_epoch >= self._features_epoch:
+            self._features_epoch, self.features = connection.features_epoch, connection.features
         if self._closed:
             connection.close()
             raise BrokerUnreachable("the client is closed")
@@ -454,13 +458,13 @@ class Cluster:
                 self.forget_coordinator(group_id)
             raise
 
-    async def connect_coordinator(self, group_id: str) -> Connection:
-        """The connection to a group's coordinator, found first where it is not known."""
-        node_id = await self.coordinator(group_id)
+    async def connect_coordinator(self, key: str, kind: CoordinatorType = CoordinatorType.GROUP) -> Connection:
+        """The connection to the coordinator of a group or transactional id, found first where it is not known."""
+        node_id = await self.coordinator(key, kind)
         try:
             return await self.connect(node_id, Purpose.COORDINATOR)
         except KafkaError:
-            self.forget_coordinator(group_id)
+            self.forget_coordinator(key, kind)
             raise
 
     # --- retries --------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -75,18 +76,35 @@ def hello() -> ApiVersionsRequest:
     return ApiVersionsRequest(client_software_name="kraftpy", client_software_version=kraftpy.__version__)
 
 
-def read_hello(frame: memoryview | bytes, version: int) -> tuple[ErrorCode, VersionRanges]:
-    """The answer to `hello`: its error, and the broker's versions."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """What a broker says of itself and its cluster."""
+
+    error: ErrorCode
+    versions: VersionRanges
+    features_epoch: int = -1
+    """Rises with every change of `features`; -1 where the broker has none to tell."""
+    features: Mapping[str, int] = field(default_factory=dict)
+    """The features the cluster runs, at their finalized levels (KIP-584)."""
+
+
+def read_hello(frame: memoryview | bytes, version: int) -> Hello:
+    """The answer to `hello`."""
     _, body = decode_response_header(ApiKey.API_VERSIONS, version, frame)
     error = ErrorCode.of(int.from_bytes(body[:2], "big", signed=True))
     if error is ErrorCode.UNSUPPORTED_VERSION:
         try:
             answer = decode(ApiVersionsResponse, body, 0)  # KIP-511: such an answer has the form of version 0
         except ProtocolError:
-            return error, {}  # some brokers get that wrong; version 0 is understood by all
+            return Hello(error=error, versions={})  # some brokers get that wrong; version 0 is understood by all
     else:
         answer = decode(ApiVersionsResponse, body, version, exact=False)
-    return error, {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+    return Hello(
+        error=error,
+        versions={api.api_key: (api.min_version, api.max_version) for api in answer.api_keys},
+        features_epoch=answer.finalized_features_epoch,
+        features={feature.name: feature.max_version_level for feature in answer.finalized_features},
+    )
 
 
 class _Waiting(NamedTuple):
@@ -104,6 +122,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, *, name: str, client_id: str, runtime: Runtime, request_timeout_ms: float) -> None:
         self.name = name
         self.versions: VersionRanges = {}
+        self.features_epoch = -1
+        self.features: Mapping[str, int] = {}
         self.throttled_until_ms = 0.0  # the broker asked to be left alone until then (KIP-219)
         self._client_id = client_id
         self._runtime = runtime
@@ -155,15 +175,16 @@ class Connection(asyncio.Protocol):
 
     async def _agree(self) -> None:
         version = API_VERSIONS[ApiKey.API_VERSIONS][1]
-        error, versions = await self._ask_versions(version)
-        if error is ErrorCode.UNSUPPORTED_VERSION:
-            theirs = versions.get(ApiKey.API_VERSIONS, (0, 0))
-            error, versions = await self._ask_versions(min(theirs[1], version - 1))
-        if error is not ErrorCode.NONE:
-            raise KafkaError(error, f"{self.name} refused ApiVersions: {error.meaning}")
-        self.versions = versions
+        answer = await self._ask_versions(version)
+        if answer.error is ErrorCode.UNSUPPORTED_VERSION:
+            theirs = answer.versions.get(ApiKey.API_VERSIONS, (0, 0))
+            answer = await self._ask_versions(min(theirs[1], version - 1))
+        if answer.error is not ErrorCode.NONE:
+            raise KafkaError(answer.error, f"{self.name} refused ApiVersions: {answer.error.meaning}")
+        self.versions = answer.versions
+        self.features_epoch, self.features = answer.features_epoch, answer.features
 
-    async def _ask_versions(self, version: int) -> tuple[ErrorCode, VersionRanges]:
+    async def _ask_versions(self, version: int) -> Hello:
         """Send ApiVersions; its answer is read by hand because its form depends on its error."""
         waiter = self._raw_hello = self._loop.create_future()
         self._write(encode_request(ApiKey.API_VERSIONS, version, self._take_id(), self._client_id, hello()))

@@ -26,7 +26,8 @@ from typing import Any, Self
 
 from kraftpy.client.cluster import Cluster
 from kraftpy.client.group import GroupMember, RebalanceListener
-from kraftpy.client.model import ConsumerRecord, OffsetAndMetadata, OffsetSpec, TopicInfo
+from kraftpy.client.interceptors import Interceptors
+from kraftpy.client.model import ConsumerGroupMetadata, ConsumerRecord, OffsetAndMetadata, OffsetSpec, TopicInfo
 from kraftpy.client.offsets import Found, commit_offsets, fetch_committed, list_offsets
 from kraftpy.client.options import ConsumerOptions
 from kraftpy.client.reading import PartitionReader
@@ -48,9 +49,12 @@ class Consumer:
         *topics: str,
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
+        interceptors: Iterable[object] = (),
         runtime: Runtime | None = None,
         **options: Any,
     ) -> None:
+        self._interceptors = Interceptors(interceptors, ("on_consume", "on_commit"))
+        self._is_intercepted = bool(self._interceptors)
         self.options = ConsumerOptions(**options)
         self._cluster = Cluster(self.options, runtime)
         self._runtime = self._cluster.runtime
@@ -115,6 +119,7 @@ class Consumer:
             pass  # the session times out in its own time
         finally:
             await self._cluster.close()
+            self._interceptors.close()
 
     # --- what to read ---------------------------------------------------------------------------------------------
 
@@ -135,7 +140,7 @@ class Consumer:
         self._pattern = re.compile(pattern) if pattern is not None else None
         self._listener = listener or self._listener
         if self.options.group_id is not None and self._member is None:
-            self._member = GroupMember(self._cluster, self.options, self._supply)
+            self._member = GroupMember(self._cluster, self.options, self._supply, self._interceptors.on_commit)
         if self._member is not None:
             self._member.listener = self._listener
         if self._started:
@@ -216,6 +221,11 @@ class Consumer:
 
     async def __anext__(self) -> ConsumerRecord:
         """The next record, waiting for it. Ends only when the consumer is closed."""
+        if self._is_intercepted:
+            record = await self.getone()
+            if record is None:
+                raise StopAsyncIteration
+            return record
         supply = self._supply
         current = supply.current
         current.done = current.position
@@ -234,8 +244,19 @@ class Consumer:
 
     async def getone(self, *, timeout_ms: float | None = None) -> ConsumerRecord | None:
         """The next record, or None where none came in time."""
-        reader = await self._next_reader(timeout_ms)
-        return None if reader is None else self._supply.hand_out(reader, 1)[0]
+        started = self._runtime.monotonic_ms()
+        while True:
+            left_ms = None
+            if timeout_ms is not None:
+                left_ms = max(timeout_ms - (self._runtime.monotonic_ms() - started), 0)
+            reader = await self._next_reader(left_ms)
+            if reader is None:
+                return None
+            records = self._supply.hand_out(reader, 1)
+            if self._is_intercepted:
+                records = self._interceptors.on_consume({reader.name: records}).get(reader.name, [])
+            if records:
+                return records[0]
 
     async def getmany(
         self, *, timeout_ms: float = 0, max_records: int | None = None
@@ -252,7 +273,7 @@ class Consumer:
                 reader = self._supply.find_reader()
             except KafkaError:
                 break  # what is found is good; the failure will come again when more is asked for
-        return found
+        return self._interceptors.on_consume(found) if found and self._is_intercepted else found
 
     async def _next_reader(self, timeout_ms: float | None) -> PartitionReader | None:
         if not self._started and not self._closed:
@@ -393,6 +414,7 @@ class Consumer:
             await self._member.commit(wanted)
         else:
             await self._cluster.retry(lambda: commit_offsets(self._cluster, group_id, wanted), group_id=group_id)
+            self._interceptors.on_commit(wanted)
 
     async def committed(
         self, partitions: Iterable[TopicPartition] | None = None
@@ -403,6 +425,14 @@ class Consumer:
         names = list(self._readers) if partitions is None else list(partitions)
         found = await fetch_committed(self._cluster, group_id, names)
         return {name: found.get(name) for name in names}
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Which member this is, for `Producer.send_offsets_to_transaction` (KIP-447)."""
+        group_id = self._group_id()
+        member = self._member
+        if member is None:
+            return ConsumerGroupMetadata(group_id, group_instance_id=self.options.group_instance_id)
+        return ConsumerGroupMetadata(group_id, member.generation_id, member.member_id, self.options.group_instance_id)
 
     def _group_id(self) -> str:
         if self.options.group_id is None:
@@ -431,3 +461,4 @@ class Consumer:
         if finished and finished != self._committed_alone:
             self._committed_alone = finished
             await commit_offsets(self._cluster, self._group_id(), finished)
+            self._interceptors.on_commit(finished)

@@ -12,6 +12,7 @@ from typing import Any
 
 from kraftpy.client.accumulator import Batch
 from kraftpy.client.model import RecordMetadata
+from kraftpy.protocol.errors import KafkaError
 
 
 class Delivery:
@@ -44,6 +45,22 @@ class Delivery:
             callback(self)
         else:
             self._batch.callbacks.append(lambda: callback(self))
+
+    def tell(self, callback: Callable[[Delivery], Any]) -> None:
+        """As `add_done_callback`, without counting as somebody who sees to failures (`Producer.flush`)."""
+        if self._batch.done:
+            callback(self)
+        else:
+            self._batch.callbacks.append(lambda: callback(self))
+
+    def outcome(self) -> tuple[RecordMetadata, KafkaError | None]:
+        """Where the record ended up and what it failed with, once `done`. Looking does not count as seeing to it."""
+        topic, partition = self._batch.partition
+        try:
+            offset, timestamp_ms = self._batch.outcome(self._index)
+        except KafkaError as failed:
+            return RecordMetadata(topic, partition, -1, -1), failed
+        return RecordMetadata(topic, partition, offset, timestamp_ms), None
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         batch = self._batch

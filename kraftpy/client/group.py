@@ -18,7 +18,6 @@ from typing import Any, Protocol, assert_never
 
 from kraftpy.client.assignors import ASSIGNORS
 from kraftpy.client.cluster import COORDINATOR_MOVED, Cluster
-from kraftpy.client.consumer_protocol import PROTOCOL_TYPE
 from kraftpy.client.heartbeat_membership import HeartbeatMembership
 from kraftpy.client.membership import Membership, MembershipOptions, State
 from kraftpy.client.membership_events import (
@@ -55,6 +54,7 @@ from kraftpy.client.model import OffsetAndMetadata
 from kraftpy.client.offsets import by_topic, commit_offsets, partition_counts
 from kraftpy.client.options import ConsumerOptions
 from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.consumer_protocol import PROTOCOL_TYPE
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -145,13 +145,20 @@ class Application(Protocol):
 class GroupMember:
     """One consumer's place in its group."""
 
-    def __init__(self, cluster: Cluster, options: ConsumerOptions, application: Application) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: ConsumerOptions,
+        application: Application,
+        on_commit: Callable[[Mapping[TopicPartition, OffsetAndMetadata]], None],
+    ) -> None:
         assert options.group_id is not None, "only consumers with a group have a place in one"
         self.group_id = options.group_id
         self.listener: RebalanceListener | None = None
         self._cluster = cluster
         self._options = options
         self._application = application
+        self._on_commit = on_commit
         membership = MembershipOptions(
             assignors=tuple(ASSIGNORS[name] for name in options.partition_assignment_strategy),
             group_instance_id=options.group_instance_id,
@@ -566,6 +573,7 @@ class GroupMember:
                     self._post(CommitRefused(error=failed.code))
                 raise
             self._committed.update(offsets)
+        self._on_commit(offsets)
 
     async def _commit_once(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit under the present generation; under the next one where the epoch was on its way to us (KIP-848)."""

@@ -134,12 +134,19 @@ class HeartbeatMembership:
     @property
     def deadline_ms(self) -> float | None:
         """When the next `Tick` is needed. An answer comes, or an error does: there is no deadline for it here."""
-        return None if self.heartbeat_sent_ms is not None else self.heartbeat_at_ms
+        return self.heartbeat_at_ms if self._may_send_heartbeat else None
 
     @property
     def in_group(self) -> bool:
         """Whether offsets may be committed under this epoch."""
         return self.generation_id > 0
+
+    @property
+    def _may_send_heartbeat(self) -> bool:
+        if self.heartbeat_sent_ms is not None or self.state is State.LEAVING or not self.topics:
+            return False
+        # A fenced member first lets go of what it had.
+        return self.state is not State.REVOKING or self.generation_id >= 0
 
     # --- heartbeats -----------------------------------------------------------------------------------------------
 
@@ -152,12 +159,8 @@ class HeartbeatMembership:
         return self._tick(now)
 
     def _tick(self, now: float) -> list[Effect]:
-        if self.heartbeat_sent_ms is not None or self.heartbeat_at_ms is None or now < self.heartbeat_at_ms:
+        if not self._may_send_heartbeat or self.heartbeat_at_ms is None or now < self.heartbeat_at_ms:
             return []
-        if self.state is State.LEAVING or not self.topics:
-            return []
-        if self.state is State.REVOKING and self.generation_id < 0:
-            return []  # it was fenced: first the user lets go of what it had
         if self.state is State.UNJOINED:
             self._become(State.JOINING)
             self.member_id = self.member_id or self.new_id()

@@ -29,13 +29,6 @@ from enum import Enum
 from typing import assert_never
 
 from kraftpy.client.assignors import Assignment, Assignor, RebalanceProtocol
-from kraftpy.client.consumer_protocol import (
-    Subscription,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
 from kraftpy.client.membership_events import (
     Assign,
     Close,
@@ -63,6 +56,13 @@ from kraftpy.client.membership_events import (
     Synced,
     Tick,
     TopicsDescribed,
+)
+from kraftpy.protocol.consumer_protocol import (
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
 )
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.types import TopicPartition

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import NamedTuple
@@ -30,6 +31,19 @@ class RecordMetadata(NamedTuple):
     """The producer's, or the broker's under LogAppendTime."""
 
 
+class ProducerRecord(NamedTuple):
+    """A record to send, as interceptors see it."""
+
+    topic: str
+    value: bytes | None = None
+    key: bytes | None = None
+    partition: int | None = None
+    """None: chosen by the producer."""
+    timestamp_ms: int | None = None
+    """None: the time of sending."""
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
 class ConsumerRecord(NamedTuple):
     """A record as it was read."""
 
@@ -44,12 +58,47 @@ class ConsumerRecord(NamedTuple):
     leader_epoch: int = -1
 
 
+class ShareRecord(NamedTuple):
+    """A record as a share group handed it out: this consumer's until it is acknowledged, or its lock runs out."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    leader_epoch: int = -1
+    delivery_count: int = 1
+    """How often the group has handed it out, this time included."""
+
+
+class AcknowledgeType(IntEnum):
+    """What became of a record of a share group, with the wire's numbers."""
+
+    ACCEPT = 1  # it was processed
+    RELEASE = 2  # somebody shall have it again
+    REJECT = 3  # nobody shall have it again
+    RENEW = 4  # it takes longer: the lock begins anew (KIP-1222); another acknowledgement follows
+
+
 class OffsetAndMetadata(NamedTuple):
     """A committed offset: the next record to read, and a note beside it."""
 
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+
+
+class ConsumerGroupMetadata(NamedTuple):
+    """Which group, and which of its members, committed offsets come from (KIP-447)."""
+
+    group_id: str
+    generation_id: int = -1
+    """The generation or, with `group_protocol='consumer'`, the member's epoch; -1 outside of any membership."""
+    member_id: str = ""
+    group_instance_id: str | None = None
 
 
 class OffsetAndTimestamp(NamedTuple):

@@ -6,7 +6,7 @@ default is. A bad value raises `ValueError` that begins with the option's name.
 Defaults are Kafka's, except `batch_size` (128 KiB: a batch costs this client more than a record does) and
 `client_id`.
 
-Left out: TLS and SASL (`security_protocol` knows PLAINTEXT only), metrics reporters, interceptors.
+Left out: TLS and SASL (`security_protocol` knows PLAINTEXT only), metrics reporters.
 """
 
 from __future__ import annotations
@@ -118,6 +118,8 @@ class ProducerOptions(ClientOptions):
     delivery_timeout_ms: float = 120_000
     retries: int = INT32_MAX
     max_in_flight_requests_per_connection: int = 5
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
 
     def __post_init__(self) -> None:
         ClientOptions.__post_init__(self)
@@ -138,6 +140,14 @@ class ProducerOptions(ClientOptions):
                 f"delivery_timeout_ms ({self.delivery_timeout_ms}) must be at least linger_ms + request_timeout_ms "
                 f"({self.linger_ms + self.request_timeout_ms})"
             )
+        whole("transaction_timeout_ms", self.transaction_timeout_ms, low=1)
+        if self.transactional_id is not None:
+            text("transactional_id", self.transactional_id)
+            if not self.idempotent:
+                raise ValueError(
+                    "transactional_id needs acks='all', retries above 0, max_in_flight_requests_per_connection of at "
+                    "most 5, and no enable_idempotence=False"
+                )
         if self.enable_idempotence is not None:
             flag("enable_idempotence", self.enable_idempotence)
         if self.enable_idempotence:
@@ -241,3 +251,39 @@ class ConsumerOptions(ClientOptions):
     def reset(self) -> AutoOffsetReset:
         """`auto_offset_reset` as an enum."""
         return AutoOffsetReset(self.auto_offset_reset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareConsumerOptions(ClientOptions):
+    """What a consumer of a share group has. Where a group begins, and what it may read, are the group's settings."""
+
+    group_id: str
+    client_rack: str = ""
+    share_acknowledgement_mode: str = "implicit"
+    share_acquire_mode: str = "batch_optimized"
+    max_poll_records: int = 500
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 52_428_800
+    fetch_max_wait_ms: int = 500
+    check_crcs: bool = True
+    allow_auto_create_topics: bool = False
+
+    def __post_init__(self) -> None:
+        ClientOptions.__post_init__(self)
+        text("group_id", self.group_id)
+        one_of("share_acknowledgement_mode", self.share_acknowledgement_mode, ("implicit", "explicit"))
+        one_of("share_acquire_mode", self.share_acquire_mode, ("batch_optimized", "record_limit"))
+        whole("max_poll_records", self.max_poll_records, low=1)
+        for name in ("fetch_min_bytes", "fetch_max_bytes", "fetch_max_wait_ms"):
+            whole(name, getattr(self, name))
+        flag("check_crcs", self.check_crcs)
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether the application acknowledges every record itself."""
+        return self.share_acknowledgement_mode == "explicit"
+
+    @property
+    def acquire_mode(self) -> int:
+        """`share_acquire_mode` as the wire has it."""
+        return 1 if self.share_acquire_mode == "record_limit" else 0

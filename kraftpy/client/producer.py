@@ -11,15 +11,26 @@ order.
 `flush` raises the first failure nobody was waiting for, so that a program that never looks at its deliveries still
 learns of a loss.
 
-Left out: transactions (KIP-98's transactional id), interceptors, serializers (keys and values are bytes).
-KIP-91 (delivery timeout), KIP-480 and KIP-794 (sticky partitioner).
+With a `transactional_id` every record belongs to a transaction, and is read with it or not at all:
+
+    async with Producer(transactional_id="transfer-1") as producer:
+        await producer.init_transactions()      # once; fences whoever had that id before
+        async with producer.transaction():      # commits at the end, aborts on an exception
+            await producer.send("accounts", b"-5", key=b"a")
+            await producer.send("accounts", b"+5", key=b"b")
+
+A record that is not delivered makes its transaction one that can only be aborted (`TransactionAbortable`).
+
+Left out: serializers (keys and values are bytes).
+KIP-98 and KIP-890 (transactions), KIP-91 (delivery timeout), KIP-480 and KIP-794 (sticky partitioner).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,13 +43,22 @@ from kraftpy.client.accumulator import (
 )
 from kraftpy.client.cluster import Cluster
 from kraftpy.client.delivery import Delivery
-from kraftpy.client.model import RecordMetadata, TopicInfo
+from kraftpy.client.interceptors import Interceptors
+from kraftpy.client.model import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    ProducerRecord,
+    RecordMetadata,
+    TopicInfo,
+)
 from kraftpy.client.options import ProducerOptions
 from kraftpy.client.partitioner import Partitioner
 from kraftpy.client.runtime import Runtime
 from kraftpy.client.sender import Sender
+from kraftpy.client.transactional import Transactions
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import record_size_bound
+from kraftpy.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +86,9 @@ class _Topic:
 class Producer:
     """Sends records. `async with Producer(bootstrap_servers=...) as producer:`; options as in `ProducerOptions`."""
 
-    def __init__(self, *, runtime: Runtime | None = None, **options: Any) -> None:
+    def __init__(self, *, interceptors: Iterable[object] = (), runtime: Runtime | None = None, **options: Any) -> None:
+        self._interceptors = Interceptors(interceptors, ("on_send", "on_acknowledgement"))
+        self._is_intercepted = bool(self._interceptors)
         self.options = ProducerOptions(**options)
         self._cluster = Cluster(self.options, runtime)
         self._runtime = self._cluster.runtime
@@ -79,12 +101,16 @@ class Producer:
                 retries=self.options.retries,
                 idempotent=self.options.idempotent,
                 max_in_flight=self.options.max_in_flight_requests_per_connection,
+                transactional=self.options.transactional_id is not None,
             )
         )
         self._topics: dict[str, _Topic] = {}
         self._room = asyncio.Event()
         self._short_of_room = 0
-        self._sender = Sender(self._cluster, self.options, self._accumulator, self._room.set)
+        self._transactions: Transactions | None = None
+        if self.options.transactional_id is not None:
+            self._transactions = Transactions(self._cluster, self.options, self._accumulator, self._transactions_moved)
+        self._sender = Sender(self._cluster, self.options, self._accumulator, self._room.set, self._transactions)
         self._wake = self._sender.wake
         self._started = self._closing = False
         self._filled_batches_seen = 0
@@ -110,7 +136,7 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if kind is None:
+            if kind is None and self._transactions is None:  # a commit has told what became of its records
                 await self.flush()
         finally:
             await self.close()
@@ -118,7 +144,8 @@ class Producer:
     async def close(self, *, timeout_ms: float | None = None) -> None:
         """Deliver what is under way (at most `timeout_ms`; default: as long as deliveries may take), then end.
 
-        What is still undelivered fails. Does not raise for failed deliveries; `flush` before it does.
+        What is still undelivered fails. Does not raise for failed deliveries; `flush` before it does. An open
+        transaction is aborted.
         """
         if self._closing:
             return
@@ -128,6 +155,9 @@ class Producer:
         )
         try:
             async with asyncio.timeout(wait_ms / 1000):
+                if self._transactions is not None and self._transactions.is_abortable:
+                    logger.warning("%s: closed in a transaction, which is aborted", self.options.client_id)
+                    await self._abort_because()
                 await self._drained()
         except TimeoutError:
             pass
@@ -135,6 +165,7 @@ class Producer:
             self._accumulator.fail_all(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the producer was closed first"))
             self._report_unseen()
             await self._cluster.close()
+            self._interceptors.close()
 
     # --- sending --------------------------------------------------------------------------------------------------
 
@@ -153,20 +184,32 @@ class Producer:
         Waits, at most `max_block_ms`, while the topic is unknown or the buffer is full; then raises `KafkaError` or
         `BufferFull`. A record above `max_request_size` raises `KafkaError` with MESSAGE_TOO_LARGE.
         """
-        found = self._topics.get(topic)
-        if found is None:
-            found = await self._topic(topic)
-        accumulator = self._accumulator
-        if accumulator.batches_filled != self._filled_batches_seen:
-            # A batch was filled: let the sender and the sockets have their turn before filling the next.
-            self._filled_batches_seen = accumulator.batches_filled
-            self._wake.set()
-            await asyncio.sleep(0)
-        if accumulator.free_bytes < self.options.max_request_size + SMALL_RECORD_OVERHEAD:
-            size = self._size(key, value, headers)
-            if accumulator.free_bytes < size:
-                await self._wait_for_room(size)
-        return self._append(found, value, key, partition, timestamp_ms, headers)
+        record: ProducerRecord | None = None
+        if self._is_intercepted:
+            record = self._interceptors.on_send(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
+            topic, value, key, partition, timestamp_ms, headers = record
+        try:
+            found = self._topics.get(topic)
+            if found is None:
+                found = await self._topic(topic)
+            accumulator = self._accumulator
+            if accumulator.batches_filled != self._filled_batches_seen:
+                # A batch was filled: let the sender and the sockets have their turn before filling the next.
+                self._filled_batches_seen = accumulator.batches_filled
+                self._wake.set()
+                await asyncio.sleep(0)
+            if accumulator.free_bytes < self.options.max_request_size + SMALL_RECORD_OVERHEAD:
+                size = self._size(key, value, headers)
+                if accumulator.free_bytes < size:
+                    await self._wait_for_room(size)
+            delivery = self._append(found, value, key, partition, timestamp_ms, headers)
+        except KafkaError as failed:
+            if record is not None:
+                self._tell_refused(record, failed)
+            raise
+        if record is not None:
+            self._tell_outcome_of(delivery)
+        return delivery
 
     def send_nowait(
         self,
@@ -179,13 +222,34 @@ class Producer:
         headers: Sequence[tuple[str, bytes | None]] = _NO_HEADERS,
     ) -> Delivery:
         """As `send`, without waiting: raises `BufferFull` for want of room, LookupError for a topic not met before."""
+        record: ProducerRecord | None = None
+        if self._is_intercepted:
+            record = self._interceptors.on_send(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
+            topic, value, key, partition, timestamp_ms, headers = record
         found = self._topics.get(topic)
         if found is None:
             raise LookupError(f"topic {topic!r} is not known yet: use send, or await partitions_for({topic!r}) first")
-        if self._accumulator.free_bytes < self._size(key, value, headers):
-            self._starve()
-            raise BufferFull(f"buffer_memory ({self.options.buffer_memory} bytes) is used up")
-        return self._append(found, value, key, partition, timestamp_ms, headers)
+        try:
+            if self._accumulator.free_bytes < self._size(key, value, headers):
+                self._starve()
+                raise BufferFull(f"buffer_memory ({self.options.buffer_memory} bytes) is used up")
+            delivery = self._append(found, value, key, partition, timestamp_ms, headers)
+        except KafkaError as failed:
+            if record is not None:
+                self._tell_refused(record, failed)
+            raise
+        if record is not None:
+            self._tell_outcome_of(delivery)
+        return delivery
+
+    def _tell_refused(self, record: ProducerRecord, error: KafkaError) -> None:
+        """Interceptors hear of a record that was not taken."""
+        partition = -1 if record.partition is None else record.partition
+        self._interceptors.on_acknowledgement(RecordMetadata(record.topic, partition, -1, -1), error)
+
+    def _tell_outcome_of(self, delivery: Delivery) -> None:
+        """Interceptors hear what becomes of a record."""
+        delivery.tell(lambda delivery: self._interceptors.on_acknowledgement(*delivery.outcome()))
 
     async def send_and_wait(
         self,
@@ -202,8 +266,13 @@ class Producer:
         return await (await sent)
 
     async def flush(self) -> None:
-        """Send everything now and wait for it. Raises the first `KafkaError` of a delivery nobody else looked at."""
+        """Send everything now and wait for it. Raises the first `KafkaError` of a delivery nobody else looked at.
+
+        In a transaction: what the transaction failed with.
+        """
         await self._drained()
+        if self._transactions is not None:
+            self._transactions.raise_failure()
         unseen = self._accumulator.unseen
         if unseen:
             lost = sum(len(batch.records) for batch in unseen)
@@ -242,6 +311,8 @@ class Producer:
         runtime = self._runtime
         if timestamp_ms is None:
             timestamp_ms = runtime.now_ms()
+        if self._transactions is not None:
+            self._transactions.use(queue.partition)
         accumulator = self._accumulator
         batch = accumulator.append(queue, timestamp_ms, key, value, headers, size, runtime.monotonic_ms)
         index = len(batch.records) - 1
@@ -264,6 +335,82 @@ class Producer:
     def _no_partition(self, found: _Topic, partition: int) -> KafkaError:
         text = f"topic {found.info.name!r} has partitions 0 to {len(found.queues) - 1}, not {partition}"
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+
+    # --- transactions ---------------------------------------------------------------------------------------------
+
+    async def init_transactions(self) -> None:
+        """Take the transactional id: call it once, before the first transaction.
+
+        Whoever had it before is fenced, and a transaction it left open is aborted. Raises `TransactionError`, or
+        REQUEST_TIMED_OUT after `max_block_ms`; it then goes on, and another call waits on.
+        """
+        transactions = self._transactional()
+        await self.start()
+        await transactions.initialize()
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: what is sent from now on belongs to it. Raises RuntimeError where one is open."""
+        self._transactional().begin()
+
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: ConsumerGroupMetadata
+    ) -> None:
+        """Commit these positions of a group (`consumer.group_metadata()`) with the transaction, or not at all.
+
+        The consumer must not commit by itself (`enable_auto_commit=False`). Raises `TransactionAbortable` where the
+        group has gone on without that consumer, another `TransactionError`, or REQUEST_TIMED_OUT after `max_block_ms`:
+        then abort.
+        """
+        transactions = self._transactional()
+        wanted = {
+            TopicPartition(*name): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+            for name, offset in offsets.items()
+        }
+        if wanted:
+            await transactions.send_offsets(wanted, group_metadata)
+
+    async def commit_transaction(self) -> None:
+        """Deliver every record, then commit.
+
+        Raises `TransactionAbortable` where a record failed: abort then. REQUEST_TIMED_OUT (after `max_block_ms`) says
+        that the outcome is not known yet; another call waits on. Other `TransactionError`s end this producer.
+        """
+        await self._transactional().commit(self._drained)
+
+    async def abort_transaction(self) -> None:
+        """Drop what was not sent, and let nobody read what was. Raises as `commit_transaction` does."""
+        await self._transactional().abort(self._drained)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """A transaction that commits at the end of its block and aborts where the block raises.
+
+        Where the commit fails with `TransactionAbortable`, it is aborted and that is raised: try the block again.
+        """
+        self.begin_transaction()
+        try:
+            yield
+            await self.commit_transaction()
+        except BaseException:
+            if self._transactional().is_abortable:
+                await self._abort_because()
+            raise
+
+    async def _abort_because(self) -> None:
+        """Abort; what fails in that does not hide why."""
+        try:
+            await self.abort_transaction()
+        except KafkaError as failed:
+            logger.warning("%s: the transaction was not aborted: %s", self.options.client_id, failed)
+
+    def _transactional(self) -> Transactions:
+        if self._transactions is None:
+            raise RuntimeError("transactions need a transactional_id")
+        return self._transactions
+
+    def _transactions_moved(self) -> None:
+        self._wake.set()
+        self._room.set()
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
@@ -360,6 +507,8 @@ class Producer:
         """A task of ours died: fail everything rather than keep anybody waiting."""
         self._sender.fatal = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the producer has stopped: {failure!r}")
         self._accumulator.fail_all(self._sender.fatal)
+        if self._transactions is not None:
+            self._transactions.stopped(self._sender.fatal)
         self._room.set()
 
     def _report_unseen(self) -> None:

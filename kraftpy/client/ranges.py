@@ -13,36 +13,27 @@ at a time has nothing to save).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple
 
 from kraftpy.client.blocking import BlockingConnection
-from kraftpy.client.cluster import STALE_METADATA, ClusterMetadata, metadata_request, read_metadata
-from kraftpy.client.connection import BrokerUnreachable
-from kraftpy.client.model import IsolationLevel, OffsetSpec, TopicInfo
+from kraftpy.client.blocking_cluster import BlockingCluster
+from kraftpy.client.blocking_cluster import UnknownTopic as UnknownTopic
+from kraftpy.client.model import IsolationLevel, OffsetSpec
 from kraftpy.client.offsets import Found, list_offsets_request, read_list_offsets
-from kraftpy.client.options import ClientOptions, one_of, whole
-from kraftpy.client.runtime import RealRuntime, Runtime, backoff_ms
+from kraftpy.client.options import one_of, whole
+from kraftpy.client.runtime import Runtime
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kraftpy.protocol.messages.list_offsets import ListOffsetsResponse
 from kraftpy.protocol.record_batch import split_batches
+from kraftpy.protocol.schema import ZERO_UUID
 from kraftpy.types import TopicPartition
-
-T = TypeVar("T")
 
 _TOPIC_ID_VERSION = 13
 _FETCH_BYTES = 8 << 20
-
-
-class UnknownTopic(KafkaError):
-    """A topic or partition that does not exist."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
 
 
 class OffsetOutOfRange(KafkaError):
@@ -72,7 +63,7 @@ class Chunk(NamedTuple):
     """Under read_committed the aborted transactions as (producer id, first offset), for `columns.decode_columns`."""
 
 
-class RangeReader:
+class RangeReader(BlockingCluster):
     """Offsets and ranges of records. A context manager; use it from one thread at a time."""
 
     def __init__(
@@ -85,61 +76,13 @@ class RangeReader:
         runtime: Runtime | None = None,
         **options: Any,
     ) -> None:
-        self.options = ClientOptions(bootstrap_servers=bootstrap_servers, **options)
+        super().__init__(bootstrap_servers, runtime=runtime, **options)
         one_of("isolation_level", isolation_level, ("read_uncommitted", "read_committed"))
         whole("max_partition_fetch_bytes", max_partition_fetch_bytes, low=1)
         whole("fetch_max_wait_ms", fetch_max_wait_ms)
         self._isolation = IsolationLevel[isolation_level.upper()]
         self._fetch_bytes = max_partition_fetch_bytes
         self._wait_ms = fetch_max_wait_ms
-        self._runtime = runtime or RealRuntime()
-        self._metadata = ClusterMetadata()
-        self._idle: dict[tuple[str, int], list[BlockingConnection]] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Hang up everywhere. A second call does nothing."""
-        idle, self._idle = self._idle, {}
-        for connections in idle.values():
-            for connection in connections:
-                connection.close()
-
-    # --- metadata -------------------------------------------------------------------------------------------------
-
-    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicInfo]:
-        """The topics of these names, or all. Raises `UnknownTopic`, `BrokerUnreachable`, another `KafkaError`."""
-        wanted = None if names is None else sorted(set(names))
-        metadata = self._retry(lambda: self._ask_metadata(wanted))
-        for name in wanted or ():
-            error = metadata.errors.get(name)
-            if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or (error is None and name not in metadata.topics):
-                raise UnknownTopic(f"topic {name!r} does not exist")
-            if error is not None:
-                raise KafkaError(error, f"topic {name!r}: {error.meaning}")
-        return dict(metadata.topics)
-
-    def _ask_metadata(self, names: list[str] | None) -> ClusterMetadata:
-        with self._lent(self._any()) as connection:
-            version = connection.version(ApiKey.METADATA)
-            answer = connection.request(ApiKey.METADATA, metadata_request(names, create=version < 4), high=version)
-        metadata = read_metadata(answer, self._metadata)
-        if names is not None:  # keep what is known of other topics
-            metadata = replace(
-                metadata,
-                topics={**self._metadata.topics, **metadata.topics},
-                names={**self._metadata.names, **metadata.names},
-            )
-        self._metadata = metadata
-        transient = [error for error in metadata.errors.values() if error is ErrorCode.LEADER_NOT_AVAILABLE]
-        if transient:
-            raise KafkaError(transient[0])
-        asked_for = {name: info for name, info in metadata.topics.items() if names is None or name in names}
-        return replace(metadata, topics=asked_for)
 
     # --- offsets --------------------------------------------------------------------------------------------------
 
@@ -186,22 +129,27 @@ class RangeReader:
 
     # --- ranges ---------------------------------------------------------------------------------------------------
 
-    def read(self, partition: TopicPartition, start_offset: int, end_offset: int) -> Iterator[Chunk]:
+    def read(
+        self, partition: TopicPartition, start_offset: int, end_offset: int, *, topic_id: bytes = ZERO_UUID
+    ) -> Iterator[Chunk]:
         """The batches that hold `[start_offset, end_offset)`, in order.
 
-        Raises `OffsetOutOfRange`, `UnknownTopic`, `BrokerUnreachable`, another `KafkaError`.
+        With a `topic_id` only of that topic: one created under the name later is `UnknownTopic`, where the broker has
+        ids. Raises `OffsetOutOfRange`, `UnknownTopic`, `BrokerUnreachable`, another `KafkaError`.
         """
         if not 0 <= start_offset <= end_offset:
             raise ValueError(f"not a range of offsets: {start_offset} to {end_offset}")
-        return self._read(partition, start_offset, end_offset)
+        return self._read(partition, start_offset, end_offset, topic_id)
 
-    def _read(self, partition: TopicPartition, start_offset: int, end_offset: int) -> Iterator[Chunk]:
+    def _read(self, partition: TopicPartition, start_offset: int, end_offset: int, topic_id: bytes) -> Iterator[Chunk]:
         """Read over one connection after another until the range is through."""
         deadline, failures = self._deadline(), 0
         offset = start_offset
         while offset < end_offset:
             try:
-                with self._lent(self._to(self._leader(partition))) as connection:
+                leader = self._leader(partition)
+                self._require_id(partition.topic, topic_id)
+                with self._lent(self._to(leader)) as connection:
                     for chunk in self._stream(connection, partition, offset, end_offset):
                         if chunk.end_offset > offset:
                             offset, failures, deadline = chunk.end_offset, 0, self._deadline()
@@ -219,6 +167,13 @@ class RangeReader:
                     raise
                 self._metadata = replace(self._metadata, topics={})
                 self._runtime.pause(pause_ms / 1000)
+
+    def _require_id(self, topic: str, topic_id: bytes) -> None:
+        """Whatever the broker answers about topic ids leads to new metadata, and so back to here."""
+        info = self._metadata.topics.get(topic)
+        if info is not None and any(topic_id) and any(info.topic_id) and info.topic_id != topic_id:
+            self._metadata = replace(self._metadata, topics={})  # who told may lag behind: ask again another time
+            raise UnknownTopic(f"topic {topic!r} was deleted and created again")
 
     def _out_of_range(self, partition: TopicPartition, offset: int, end_offset: int) -> OffsetOutOfRange:
         """The broker has refused `offset`, or held nothing from there on for too long: say what its log does hold."""
@@ -291,90 +246,3 @@ class RangeReader:
             for data in topic.partitions:
                 return data
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the broker's answer left {partition} out")
-
-    def _deadline(self) -> float:
-        return self._runtime.monotonic_ms() + self.options.default_api_timeout_ms
-
-    # --- connections ----------------------------------------------------------------------------------------------
-
-    def _leader(self, partition: TopicPartition) -> int:
-        info = self._metadata.partition(partition)
-        if info is None or info.leader < 0:
-            topics = self._ask_metadata([partition.topic])
-            error = topics.errors.get(partition.topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            info = self._metadata.partition(partition)
-            if info is None and error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise UnknownTopic(f"{partition} does not exist")
-            if info is None:
-                raise KafkaError(error, f"{partition}: {error.meaning}")
-            if info.leader < 0:
-                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader at present")
-        return info.leader
-
-    def _to(self, node_id: int) -> BlockingConnection:
-        node = self._metadata.nodes.get(node_id)
-        if node is None:
-            raise BrokerUnreachable(f"broker {node_id} is not known")
-        return self._take(node.host, node.port)
-
-    def _any(self) -> BlockingConnection:
-        known = [(node.host, node.port) for node in self._metadata.nodes.values()]
-        failures = []
-        for host, port in [*known, *(address for address in self.options.addresses if address not in known)]:
-            try:
-                return self._take(host, port)
-            except KafkaError as failed:
-                failures.append(failed.message)
-        raise BrokerUnreachable("; ".join(failures))
-
-    def _take(self, host: str, port: int) -> BlockingConnection:
-        """A connection of the caller's own, to be used under `_lent`."""
-        idle = self._idle.get((host, port), [])
-        while idle:
-            connection = idle.pop()
-            if connection.idle:
-                return connection
-        return BlockingConnection(
-            host,
-            port,
-            client_id=self.options.client_id,
-            request_timeout_ms=self.options.request_timeout_ms,
-            setup_timeout_ms=self.options.socket_connection_setup_timeout_ms,
-        )
-
-    @contextmanager
-    def _lent(self, connection: BlockingConnection) -> Iterator[BlockingConnection]:
-        """Keep the connection for the next caller where nothing is outstanding at the end, else hang up."""
-        try:
-            yield connection
-        finally:
-            if connection.idle:
-                self._idle.setdefault(connection.address, []).append(connection)
-            else:
-                connection.close()
-
-    def _retry(self, attempt: Callable[[], T]) -> T:
-        """Repeat what fails for a passing reason until `default_api_timeout_ms` are over."""
-        deadline = self._runtime.monotonic_ms() + self.options.default_api_timeout_ms
-        failures = 0
-        while True:
-            try:
-                return attempt()
-            except UnknownTopic:
-                raise
-            except KafkaError as failed:
-                pause_ms = self._pause_ms(failures)
-                failures += 1
-                if failed.code in STALE_METADATA:
-                    self._metadata = replace(self._metadata, topics={})  # look leaders up before asking them again
-                if not failed.code.retriable or self._runtime.monotonic_ms() + pause_ms >= deadline:
-                    raise
-            self._runtime.pause(pause_ms / 1000)
-
-    def _pause_ms(self, failures: int) -> float:
-        return backoff_ms(
-            failures,
-            base_ms=self.options.retry_backoff_ms,
-            max_ms=self.options.retry_backoff_max_ms,
-            random=self._runtime.random,
-        )

@@ -124,8 +124,10 @@ class PartitionReader:
                 self._decode(header, batch)
             self._fetched.popleft()
             self.buffered_bytes -= header.size_bytes
-            if not self.decoded:
-                self.position = header.next_offset  # nothing in it for the application
+            if not self.decoded:  # nothing in it for the application
+                if self.done == self.position:
+                    self.done = header.next_offset
+                self.position = header.next_offset
         return bool(self.decoded)
 
     def _decode(self, header: BatchHeader, batch: memoryview) -> None:

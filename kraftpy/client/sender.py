@@ -18,6 +18,8 @@ from kraftpy.client.cluster import STALE_METADATA, Cluster
 from kraftpy.client.connection import Connection
 from kraftpy.client.options import ProducerOptions
 from kraftpy.client.runtime import backoff_ms
+from kraftpy.client.transaction import CONCURRENT_BACKOFF_MS, EPOCH_BUMPS
+from kraftpy.client.transactional import Transactions
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -36,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 _FIRST_VERSION = 3  # the first to carry batches of format 2
 _ZSTD_VERSION = 7  # KIP-110
+_ADDS_PARTITIONS_VERSION = 12  # KIP-890
 _TOPIC_ID_VERSION = 13
 _LOOK_AGAIN_MS = 1_000.0
 
@@ -44,7 +47,12 @@ class Sender:
     """Set `wake` when something may have become possible; `on_completed` is called when deliveries are."""
 
     def __init__(
-        self, cluster: Cluster, options: ProducerOptions, accumulator: Accumulator, on_completed: Callable[[], None]
+        self,
+        cluster: Cluster,
+        options: ProducerOptions,
+        accumulator: Accumulator,
+        on_completed: Callable[[], None],
+        transactions: Transactions | None = None,
     ) -> None:
         self.accumulator = accumulator
         self.wake = asyncio.Event()
@@ -54,6 +62,7 @@ class Sender:
         self._runtime = cluster.runtime
         self._options = options
         self._on_completed = on_completed
+        self._transactions = transactions
         self._compression = Compression[options.compression_type.upper()]
         self._requests: dict[int, int] = {}  # Produce requests in flight, by broker
         self._connecting: set[int] = set()
@@ -88,6 +97,8 @@ class Sender:
         if self._options.idempotent and accumulator.producer_id < 0:
             self._get_producer_id()
             return self._with_expiry(next_ms)
+        if self._transactions is not None:  # others wait until they are part of the transaction
+            queues = [queue for queue in queues if self._transactions.may_send(queue.partition)]
         by_leader: dict[int, list[PartitionQueue]] = {}
         metadata = self._cluster.metadata
         for queue in queues:
@@ -159,6 +170,7 @@ class Sender:
         try:
             version = self._version(connection, topics)
             request = ProduceRequest(
+                transactional_id=self._options.transactional_id,
                 acks=self._options.acks_number,
                 timeout_ms=int(self._options.request_timeout_ms),
                 topic_data=[
@@ -172,6 +184,8 @@ class Sender:
                     self.accumulator.succeeded(batch, -1)
                 self._completed_some()
                 return
+            if self._transactions is not None:
+                self._transactions.sent()
             future = connection.send(ApiKey.PRODUCE, request, version)
         except KafkaError as failed:
             self._failed(batches, failed)
@@ -181,9 +195,16 @@ class Sender:
 
     def _version(self, connection: Connection, topics: dict[str, list[PartitionProduceData]]) -> int:
         low = _ZSTD_VERSION if self._compression is Compression.ZSTD else _FIRST_VERSION
-        if all(any(self._topic_id(name)) for name in topics):
-            return connection.version(ApiKey.PRODUCE, low=low)
-        return connection.version(ApiKey.PRODUCE, low=low, high=_TOPIC_ID_VERSION - 1)
+        high = 0x7FFF
+        if self._transactions is not None:
+            # The version tells the broker whether it has to make the partition part of the transaction.
+            if self._transactions.version >= EPOCH_BUMPS:
+                low = _ADDS_PARTITIONS_VERSION
+            else:
+                high = _ADDS_PARTITIONS_VERSION - 1
+        if not all(any(self._topic_id(name)) for name in topics):
+            high = min(high, _TOPIC_ID_VERSION - 1)
+        return connection.version(ApiKey.PRODUCE, low=low, high=high)
 
     def _encode(self, batch: Batch) -> bytes:
         if batch.encoded is None:
@@ -194,6 +215,7 @@ class Sender:
                 producer_id=batch.producer_id,
                 producer_epoch=batch.producer_epoch,
                 base_sequence=batch.base_sequence,
+                is_transactional=self._transactions is not None,
             )
         return batch.encoded
 
@@ -247,19 +269,22 @@ class Sender:
         self._completed_some()
 
     def _refused(self, batch: Batch, error: KafkaError) -> None:
-        verdict = self.accumulator.failed(
-            batch, error, self._runtime.monotonic_ms(), self._backoff_ms(batch.attempts - 1)
-        )
+        pause_ms = self._backoff_ms(batch.attempts - 1)
+        if error.code is ErrorCode.CONCURRENT_TRANSACTIONS:
+            pause_ms = min(pause_ms, CONCURRENT_BACKOFF_MS)
+        verdict = self.accumulator.failed(batch, error, self._runtime.monotonic_ms(), pause_ms)
         logger.debug("batch for %s, attempt %d: %s: %s", batch.partition, batch.attempts, error, verdict.value)
 
     def _completed_some(self) -> None:
+        if self._transactions is not None:
+            self._transactions.look_for_failures()
         self.wake.set()
         self._on_completed()
 
     # --- the producer id ------------------------------------------------------------------------------------------
 
     def _get_producer_id(self) -> None:
-        if not self._getting_id:
+        if not self._getting_id and self._transactions is None:  # there it comes from init_transactions
             self._getting_id = True
             self._cluster.tasks.spawn(self._init_producer_id(), "producer id")
 

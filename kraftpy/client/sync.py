@@ -8,10 +8,9 @@ Left out: use from several threads at once (calls from one thread at a time).
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
 
 from kraftpy.client.admin import Admin
 from kraftpy.client.admin_model import (
@@ -22,14 +21,20 @@ from kraftpy.client.admin_model import (
     FeatureUpgrade,
     GroupDescription,
     GroupListing,
+    HangingTransaction,
     LogDir,
     QuorumDescription,
     QuorumEndpoint,
     Reassignment,
+    ShareGroupOffset,
+    TransactionDescription,
+    TransactionListing,
 )
+from kraftpy.client.background import BackgroundLoop
 from kraftpy.client.consumer import Consumer
 from kraftpy.client.model import (
     AlterOperation,
+    ConsumerGroupMetadata,
     ConsumerRecord,
     IsolationLevel,
     NewTopic,
@@ -40,36 +45,10 @@ from kraftpy.client.model import (
 )
 from kraftpy.client.offsets import Found
 from kraftpy.client.producer import Producer
+from kraftpy.client.transaction_admin import MAX_TRANSACTION_TIMEOUT_MS
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.schema import ZERO_UUID
 from kraftpy.types import TopicPartition
-
-T = TypeVar("T")
-
-
-class _Loop:
-    """An event loop in a daemon thread."""
-
-    def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and wait for it here; an interrupt here cancels it there."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        """End the thread. A second call does nothing."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
 
 
 class BlockingProducer:
@@ -77,7 +56,7 @@ class BlockingProducer:
 
     def __init__(self, **options: Any) -> None:
         self._producer = Producer(**options)
-        self._loop = _Loop("kraftpy producer")
+        self._loop = BackgroundLoop("kraftpy producer")
 
     def __enter__(self) -> Self:
         return self
@@ -124,6 +103,41 @@ class BlockingProducer:
         self._loop.run(send_all(chunk))
         return count + len(chunk)
 
+    def init_transactions(self) -> None:
+        """Take the transactional id, once, before the first transaction."""
+        self._loop.run(self._producer.init_transactions())
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction."""
+        self._loop.call(self._producer.begin_transaction)
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: ConsumerGroupMetadata
+    ) -> None:
+        """Commit positions of a group with the transaction."""
+        self._loop.run(self._producer.send_offsets_to_transaction(offsets, group_metadata))
+
+    def commit_transaction(self) -> None:
+        """Deliver every record, then commit."""
+        self._loop.run(self._producer.commit_transaction())
+
+    def abort_transaction(self) -> None:
+        """Let nobody read what was sent."""
+        self._loop.run(self._producer.abort_transaction())
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A transaction that commits at the end of its block and aborts where the block raises."""
+        entered = self._producer.transaction()
+        self._loop.run(entered.__aenter__())
+        try:
+            yield
+        except BaseException as failed:
+            if not self._loop.run(entered.__aexit__(type(failed), failed, failed.__traceback__)):
+                raise
+        else:
+            self._loop.run(entered.__aexit__(None, None, None))
+
     def flush(self) -> None:
         """Wait until everything is delivered. Raises the first `KafkaError` of what was not."""
         self._loop.run(self._producer.flush())
@@ -141,8 +155,12 @@ class BlockingConsumer:
 
     def __init__(self, *topics: str, **options: Any) -> None:
         self._consumer = Consumer(*topics, **options)
-        self._loop = _Loop("kraftpy consumer")
-        self._loop.run(self._consumer.start())
+        self._loop = BackgroundLoop("kraftpy consumer")
+        try:
+            self._loop.run(self._consumer.start())
+        except BaseException:
+            self._loop.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -163,15 +181,15 @@ class BlockingConsumer:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions."""
-        self._call(lambda: self._consumer.assign(partitions))
+        self._loop.call(lambda: self._consumer.assign(partitions))
 
     def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
         """Read these topics, or those a pattern matches."""
-        self._call(lambda: self._consumer.subscribe(topics, pattern=pattern))
+        self._loop.call(lambda: self._consumer.subscribe(topics, pattern=pattern))
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at `offset`."""
-        self._call(lambda: self._consumer.seek(partition, offset))
+        self._loop.call(lambda: self._consumer.seek(partition, offset))
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions being read."""
@@ -191,6 +209,10 @@ class BlockingConsumer:
         """The group's committed offsets."""
         return self._loop.run(self._consumer.committed(partitions))
 
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Which member this is, for `BlockingProducer.send_offsets_to_transaction`."""
+        return self._loop.call(self._consumer.group_metadata)
+
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> Found:
         """The first record at or after a time in ms of each partition, or None."""
         return self._loop.run(self._consumer.offsets_for_times(times))
@@ -202,20 +224,18 @@ class BlockingConsumer:
         finally:
             self._loop.close()
 
-    def _call(self, act: Any) -> None:
-        async def inside() -> None:
-            act()
-
-        self._loop.run(inside())
-
 
 class BlockingAdmin:
     """`Admin` for programs without an event loop; the same options."""
 
     def __init__(self, **options: Any) -> None:
         self._admin = Admin(**options)
-        self._loop = _Loop("kraftpy admin")
-        self._loop.run(self._admin.start())
+        self._loop = BackgroundLoop("kraftpy admin")
+        try:
+            self._loop.run(self._admin.start())
+        except BaseException:
+            self._loop.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -347,6 +367,18 @@ class BlockingAdmin:
         """Forget committed offsets."""
         self._loop.run(self._admin.delete_group_offsets(group_id, partitions))
 
+    def list_share_group_offsets(self, group_id: str) -> dict[TopicPartition, ShareGroupOffset]:
+        """The start offsets of a share group."""
+        return self._loop.run(self._admin.list_share_group_offsets(group_id))
+
+    def alter_share_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Have a share group that has no members begin at these offsets."""
+        self._loop.run(self._admin.alter_share_group_offsets(group_id, offsets))
+
+    def delete_share_group_offsets(self, group_id: str, topics: Iterable[str]) -> None:
+        """Forget where a share group that has no members begins in topics."""
+        self._loop.run(self._admin.delete_share_group_offsets(group_id, topics))
+
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> Found:
@@ -366,3 +398,45 @@ class BlockingAdmin:
     def describe_producers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[ActiveProducer]]:
         """The producers each partition remembers."""
         return self._loop.run(self._admin.describe_producers(partitions))
+
+    def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        running_longer_than_ms: int = -1,
+        pattern: str | None = None,
+    ) -> list[TransactionListing]:
+        """The transactional ids that meet every condition."""
+        return self._loop.run(
+            self._admin.list_transactions(
+                states=states,
+                producer_ids=producer_ids,
+                running_longer_than_ms=running_longer_than_ms,
+                pattern=pattern,
+            )
+        )
+
+    def describe_transactions(self, transactional_ids: Iterable[str]) -> list[TransactionDescription]:
+        """What their coordinators know of transactional ids."""
+        return self._loop.run(self._admin.describe_transactions(transactional_ids))
+
+    def abort_transaction(
+        self, partition: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int = 0
+    ) -> None:
+        """Write an abort marker, in the place of a coordinator that will not."""
+        self._loop.run(self._admin.abort_transaction(partition, producer_id, producer_epoch, coordinator_epoch))
+
+    def find_hanging_transactions(
+        self,
+        partitions: Iterable[TopicPartition],
+        now_ms: int,
+        *,
+        max_transaction_timeout_ms: int = MAX_TRANSACTION_TIMEOUT_MS,
+    ) -> list[HangingTransaction]:
+        """Transactions that no coordinator will end."""
+        return self._loop.run(
+            self._admin.find_hanging_transactions(
+                partitions, now_ms, max_transaction_timeout_ms=max_transaction_timeout_ms
+            )
+        )

@@ -42,9 +42,8 @@ class World:
         accumulator = self.accumulator
         match name:
             case "producer":
-                integers = {key: int(value) for key, value in words.items() if key != "idempotent"}
-                idempotent = words.get("idempotent", "yes") == "yes"
-                self.accumulator = Accumulator(options(idempotent=idempotent, **integers))
+                flags = {key: words.pop(key) == "yes" for key in ("idempotent", "transactional") if key in words}
+                self.accumulator = Accumulator(options(**flags, **{key: int(value) for key, value in words.items()}))
                 return []
             case "id":
                 accumulator.set_producer(int(words["id"]), int(words["epoch"]))
@@ -79,6 +78,12 @@ class World:
                 verdict = accumulator.failed(batch, KafkaError(ErrorCode[words["error"]]), self.now, 10)
                 self.check()
                 return [verdict.value]
+            case "discard":
+                accumulator.discard_unsent(KafkaError(ErrorCode.TRANSACTION_ABORTABLE))
+                self.check()
+                return []
+            case "failures":
+                return [",".join(error.code.name for error in accumulator.failures) or "none"]
             case "expire":
                 return [f"expired {self.batch(batch)}" for batch in accumulator.expire(self.now)]
             case "state":

@@ -17,7 +17,7 @@ from kraftpy.client.assignors import (
     assign_round_robin,
     assign_sticky,
 )
-from kraftpy.client.consumer_protocol import Subscription, encode_sticky_user_data
+from kraftpy.protocol.consumer_protocol import Subscription, encode_sticky_user_data
 from kraftpy.types import TopicPartition
 
 counts = st.dictionaries(st.sampled_from(["a", "b", "c", "d"]), st.integers(0, 9), max_size=4)

@@ -14,6 +14,7 @@ from kraftpy.cli import cli
 from kraftpy.client import (
     Admin,
     Consumer,
+    ConsumerGroupMetadata,
     KafkaError,
     OffsetSpec,
     Producer,
@@ -52,6 +53,24 @@ def read_with_librdkafka(bootstrap: str, topic: str, count: int, partitions: int
     finally:
         consumer.close()
     return found
+
+
+async def test_transactions_are_what_librdkafkas_mock_expects(mock_cluster: str) -> None:
+    topic, group_id = topic_name(), uuid.uuid4().hex
+    async with Producer(bootstrap_servers=mock_cluster, transactional_id=uuid.uuid4().hex) as producer:
+        await producer.init_transactions()
+        for n in range(3):
+            async with producer.transaction():
+                for partition in range(4):
+                    await producer.send(topic, b"%d" % n, partition=partition)
+                places = {TopicPartition(topic, 0): n}
+                await producer.send_offsets_to_transaction(places, ConsumerGroupMetadata(group_id))
+            producer.begin_transaction()
+            await producer.send_and_wait(topic, b"aborted", partition=0)
+            await producer.abort_transaction()
+    # It writes no markers and keeps no offsets of transactions, but it checks ids, epochs, states and numbers.
+    found = await asyncio.to_thread(read_with_librdkafka, mock_cluster, topic, 15)
+    assert [value for _, _, value, _ in found[1]] == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

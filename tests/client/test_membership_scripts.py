@@ -8,14 +8,14 @@ from client_script import Words, run_script
 
 from kraftpy.client import membership_events as m
 from kraftpy.client.assignors import ASSIGNORS
-from kraftpy.client.consumer_protocol import (
+from kraftpy.client.membership import Membership, MembershipOptions, State
+from kraftpy.protocol.consumer_protocol import (
     Subscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from kraftpy.client.membership import Membership, MembershipOptions, State
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import TopicPartition
 

@@ -63,11 +63,25 @@ def test_aborted_transactions_and_markers_are_passed_over() -> None:
     committed.seek(0)
     committed.received(log, [(7, 0)])
     assert drain(committed) == [2, 3, 5, 6]
-    assert committed.position == 9
+    assert (committed.position, committed.done) == (9, 2)  # what was aborted before the first record is finished
     uncommitted = PartitionReader(T0)
     uncommitted.seek(0)
     uncommitted.received(log, None)
     assert drain(uncommitted) == [0, 1, 2, 3, 5, 6]
+
+
+def test_a_marker_behind_the_last_record_is_finished_with_it() -> None:
+    marker = encode_control_batch(
+        ControlType.COMMIT, timestamp=1, producer_id=7, producer_epoch=0, coordinator_epoch=0, base_offset=2
+    )
+    reader = PartitionReader(T0)
+    reader.seek(0)
+    reader.received(batch(0, 2), [])
+    assert drain(reader) == [0, 1]
+    reader.done = reader.position  # the application asks for more
+    reader.received(marker, [])
+    assert drain(reader) == []
+    assert (reader.position, reader.done) == (3, 3)
 
 
 def test_a_corrupt_batch_leaves_the_position_before_it() -> None:

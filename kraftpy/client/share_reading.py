@@ -1,0 +1,42 @@
+"""The records a share group handed out, out of the batches they came in.
+
+A broker sends whole batches of the log, and beside them which offsets were acquired. Those need not be contiguous, nor
+cover the batches: of a batch some may be another member's, or done. Nor need there be a record at each of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from kraftpy.client.model import ShareRecord, TimestampType
+from kraftpy.ports import Buffer
+from kraftpy.protocol.messages.share_fetch import AcquiredRecords
+from kraftpy.protocol.record_batch import CorruptBatch, check_crc, iter_records, split_batches
+from kraftpy.types import TopicPartition
+
+
+def acquired_offsets(acquired: Sequence[AcquiredRecords]) -> list[int]:
+    """All offsets of the ranges, in order, each once."""
+    return sorted({offset for each in acquired for offset in range(each.first_offset, each.last_offset + 1)})
+
+
+def acquired_records(
+    name: TopicPartition, batches: Buffer, acquired: Sequence[AcquiredRecords], *, check_crcs: bool
+) -> list[ShareRecord]:
+    """The records at acquired offsets, in the order of offsets. Raises `CorruptBatch`."""
+    ranges = sorted((each.first_offset, each.last_offset, each.delivery_count) for each in acquired)
+    starts = [first for first, _, _ in ranges]
+    topic, partition = name
+    found: dict[int, ShareRecord] = {}
+    for header, batch in split_batches(batches, allow_partial=True):
+        if header.is_control:
+            continue
+        if check_crcs and not check_crc(batch):
+            raise CorruptBatch(f"{name}: the CRC of the batch at offset {header.base_offset} is wrong")
+        kind, epoch = TimestampType(int(header.timestamp_type)), header.partition_leader_epoch
+        for record in iter_records(batch, header):
+            place = bisect_right(starts, record[0]) - 1
+            if place >= 0 and record[0] <= ranges[place][1]:
+                found[record[0]] = ShareRecord(topic, partition, *record, kind, epoch, ranges[place][2])
+    return [found[offset] for offset in sorted(found)]
