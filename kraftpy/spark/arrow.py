@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from kraftpy.client.columns import Columns
+    from kraftpy.types import TopicPartition
 
 TYPES = {
     "key": "binary",
@@ -37,7 +38,7 @@ ROWS_PER_BATCH = 16_384
 BYTES_PER_BATCH = 8 << 20
 """No batch goes on beyond this many bytes of keys and values, one record aside: Spark holds several at once."""
 
-_MAY_BE_NULL = frozenset({"key", "value", "headers"})
+MAY_BE_NULL = frozenset({"key", "value", "headers"})
 _BY_LOWERED_NAME = {name.lower(): name for name in TYPES}
 
 
@@ -60,7 +61,7 @@ def check_schema(schema: StructType) -> tuple[str, ...]:
             raise OptionError(f"schema: there is no column {field.name!r}{guess} There are {', '.join(TYPES)}")
         if field.dataType.simpleString() != TYPES[column]:
             raise OptionError(f"schema: column {column!r} is {TYPES[column]}, not {field.dataType.simpleString()}")
-        if column in _MAY_BE_NULL and not field.nullable:
+        if column in MAY_BE_NULL and not field.nullable:
             raise OptionError(f"schema: column {column!r} may be null in Kafka, so it cannot be NOT NULL")
         columns.append(column)
     if not columns:
@@ -68,19 +69,29 @@ def check_schema(schema: StructType) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def to_batches(
-    records: Columns, columns: tuple[str, ...], schema: pa.Schema, *, topic: str, partition: int
-) -> Iterator[pa.RecordBatch]:
-    """The records as batches of a schema whose fields are `columns`. Raises CorruptBatch for malformed headers."""
-    import pyarrow as pa
+class Batches:
+    """Makes Arrow batches of a schema out of records. It is pickled to the tasks."""
 
-    builders = [_builder(column, field.type, topic, partition) for column, field in zip(columns, schema, strict=True)]
-    for start, stop in _cuts(records):
-        rows = records.slice(start, stop)
-        yield pa.RecordBatch.from_arrays([build(rows) for build in builders], schema=schema)
+    def __init__(self, schema: StructType) -> None:
+        """Check the schema. Raises OptionError."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        self._columns = check_schema(schema)
+        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+
+    def __call__(self, records: Columns, where: TopicPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one topic partition. Raises CorruptBatch for malformed headers."""
+        import pyarrow as pa
+
+        builders = [
+            column_builder(column, field.type, where) for column, field in zip(self._columns, self._schema, strict=True)
+        ]
+        for start, stop in cuts(records):
+            rows = records.slice(start, stop)
+            yield pa.RecordBatch.from_arrays([build(rows) for build in builders], schema=self._schema)
 
 
-def _cuts(records: Columns) -> Iterator[tuple[int, int]]:
+def cuts(records: Columns) -> Iterator[tuple[int, int]]:
     """Where to cut: every ROWS_PER_BATCH rows, or earlier where the rows are large."""
     count = len(records)
     start = 0
@@ -94,7 +105,7 @@ def _cuts(records: Columns) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def _builder(column: str, kind: pa.DataType, topic: str, partition: int) -> Callable[[Columns], Any]:
+def column_builder(column: str, kind: pa.DataType, where: TopicPartition) -> Callable[[Columns], Any]:
     """What makes one column's array of some rows."""
     import pyarrow as pa
 
@@ -106,9 +117,9 @@ def _builder(column: str, kind: pa.DataType, topic: str, partition: int) -> Call
         case "value":
             return arrays.value_array
         case "topic":
-            return lambda rows: pa.repeat(topic, len(rows))
+            return lambda rows: pa.repeat(where.topic, len(rows))
         case "partition":
-            return lambda rows: pa.repeat(pa.scalar(partition, pa.int32()), len(rows))
+            return lambda rows: pa.repeat(pa.scalar(where.partition, pa.int32()), len(rows))
         case "offset":
             return lambda rows: pa.array(rows.offsets)
         case "timestamp":

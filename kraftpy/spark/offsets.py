@@ -14,13 +14,19 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from kraftpy.types import TopicPartition
 
 EARLIEST = -2
 LATEST = -1
+
+NO_TOPIC_ID = bytes(16)
+"""What a broker says that gives topics no ids (before Kafka 2.8)."""
+
+TOPIC_IDS = "#topicIds"
+"""The key beside the topics under which a stream's offsets keep topic ids; no topic can have this name."""
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -45,6 +51,8 @@ class OffsetRange:
     partition: int
     start: int
     end: int
+    topic_id: bytes = NO_TOPIC_ID
+    """The topic that is meant, of all that may have borne the name; `NO_TOPIC_ID`: whichever bears it."""
 
     @property
     def size(self) -> int:
@@ -112,6 +120,16 @@ def wanted_partitions(subscription: Subscription, found: Mapping[str, Sequence[i
     return [TopicPartition(topic, index) for topic in topics for index in sorted(found[topic])]
 
 
+def present_partitions(subscription: Subscription, found: Mapping[str, Sequence[int]]) -> list[TopicPartition]:
+    """The partitions to read, sorted, as far as they are there: what a stream reads while topics come and go."""
+    partitions = [
+        TopicPartition(topic, index) for topic in wanted_topics(subscription, found) for index in found.get(topic, ())
+    ]
+    if isinstance(subscription, Assign):
+        partitions = [where for where in partitions if where in subscription.partitions]
+    return sorted(partitions)
+
+
 # Where to start and end ----------------------------------------------------------------------------------------
 
 
@@ -142,7 +160,22 @@ class AtTimestamps:
     latest_if_none: bool
 
 
-Position = Earliest | Latest | AtOffsets | AtTimestamps
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ago:
+    """The first record of the last so many milliseconds, or the end where there is none that young."""
+
+    option: str
+    milliseconds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """Where a consumer group stands; the earliest offset where it has committed none."""
+
+    group_id: str
+
+
+Position = Earliest | Latest | AtOffsets | AtTimestamps | Ago | Committed
 
 
 class OffsetLookup(Protocol):
@@ -158,6 +191,14 @@ class OffsetLookup(Protocol):
 
     def at_timestamps(self, timestamps: Offsets) -> Mapping[TopicPartition, int | None]:
         """The offset of the first record at or after each time (ms), or None where there is none."""
+        ...
+
+    def committed(self, group_id: str, partitions: Sequence[TopicPartition]) -> Offsets:
+        """The offsets a group has committed; partitions without one are left out."""
+        ...
+
+    def now_ms(self) -> int:
+        """The time, in milliseconds since 1970."""
         ...
 
 
@@ -179,6 +220,8 @@ def parse_partition_numbers(option: str, text: str, *, least: int) -> dict[Topic
     example = '{"topic": {"0": 23, "1": 345}}'
     result = {}
     for topic, numbers in _json_object(option, text, example).items():
+        if topic == TOPIC_IDS:  # somebody took it from a stream's progress
+            continue
         if not isinstance(numbers, dict):
             raise OptionError(f"{option}: topic {topic!r} needs an object of partitions, like {example}")
         for index, number in numbers.items():
@@ -229,6 +272,14 @@ def resolve(
                 timestamps = dict.fromkeys(partitions, timestamps)
             _same_partitions(position.option, timestamps, partitions)
             return _resolve_timestamps(position, timestamps, lookup)
+        case Ago():
+            since = AtTimestamps(option=position.option, timestamps=0, latest_if_none=True)
+            moment = max(0, lookup.now_ms() - position.milliseconds)
+            return _resolve_timestamps(since, dict.fromkeys(partitions, moment), lookup)
+        case Committed():
+            offsets = dict(lookup.committed(position.group_id, partitions))
+            without = sorted(set(partitions) - set(offsets))
+            return {**offsets, **lookup.earliest(without)} if without else offsets
 
 
 def _resolve_timestamps(position: AtTimestamps, timestamps: Offsets, lookup: OffsetLookup) -> dict[TopicPartition, int]:
@@ -313,10 +364,7 @@ def _parts_for(whole: OffsetRange, max_records: int | None) -> int:
 def _split(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     """`parts` pieces whose sizes differ by at most one."""
     cuts = [whole.start + whole.size * index // parts for index in range(parts + 1)]
-    return [
-        OffsetRange(topic=whole.topic, partition=whole.partition, start=first, end=last)
-        for first, last in itertools.pairwise(cuts)
-    ]
+    return [replace(whole, start=first, end=last) for first, last in itertools.pairwise(cuts)]
 
 
 def _split_to(pieces: Sequence[OffsetRange], wanted: int) -> list[OffsetRange]:

@@ -2,31 +2,35 @@
 
 Names are case-insensitive, as everywhere in Spark. An unknown name is an error that names the nearest known one: a
 misspelt `startingOffset` that is ignored would read the wrong data without a word. `kafka.*` options go to the
-client under Kafka's names; those Kafka has and this client does not use are accepted with a warning.
+client under Kafka's names (`client_options`).
 
-One option is our own: `maxPartitions` merges neighbouring ranges into at most that many Spark partitions, because
-each task costs tens of milliseconds and a topic may have many small partitions.
+Our own are `maxPartitions`, which merges neighbouring ranges into at most that many Spark partitions, because each
+task costs tens of milliseconds and a topic may have many small partitions; `maxBytesPerTrigger`; `commitGroupId`, the
+consumer group that is told how far a stream has come; `startingOffsets=committed`; times like `-10 minutes`;
+and what gives values a type (`value_options`).
 
 `kafka.default.api.timeout.ms` is how long planning asks a broker that does not answer; 10 s where it is left out,
 so that a wrong address is told soon. Tasks wait `kafkaConsumer.pollTimeoutMs` for the next record.
 
-Left out: options of streaming queries (`maxOffsetsPerTrigger`, ...) are accepted with a warning, as Spark's batch
-source does; the reader joins no consumer group, so `groupIdPrefix` and `kafka.group.id` have nothing to name.
+Options of streams have no effect on a batch query, and are warned of, as Spark's own source does; where a batch ends
+cannot be said of a stream, and is refused. No consumer group is joined, so `groupIdPrefix` has nothing to name.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from kraftpy.spark.client_options import CLIENT_USED, ClientOptions, check_client_name, client_options
 from kraftpy.spark.offsets import (
     EARLIEST,
     LATEST,
+    Ago,
     Assign,
     AtOffsets,
     AtTimestamps,
+    Committed,
     Earliest,
     Latest,
     OptionError,
@@ -37,108 +41,45 @@ from kraftpy.spark.offsets import (
     parse_assignment,
     parse_partition_numbers,
 )
+from kraftpy.spark.option_values import duration_ms, flag, nearest, number, optional_number, spelt
+from kraftpy.spark.value_options import ValueOptions, value_options
 
 READ = frozenset(
     {
         "assign",
-        "endingOffsets",
-        "endingOffsetsByTimestamp",
-        "endingTimestamp",
+        "deadLetterTopic",
         "failOnDataLoss",
         "fetchOffset.numRetries",
         "fetchOffset.retryIntervalMs",
         "includeHeaders",
+        "isolation.level",
         "kafkaConsumer.pollTimeoutMs",
         "maxPartitions",
         "maxRecordsPerPartition",
         "minPartitions",
+        "mode",
         "startingOffsets",
         "startingOffsetsByTimestamp",
         "startingOffsetsByTimestampStrategy",
         "startingTimestamp",
         "subscribe",
         "subscribePattern",
+        "value.format",
+        "value.schema",
     }
 )
-WITHOUT_EFFECT = frozenset({"groupIdPrefix", "maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger"})
-
-FORBIDDEN = {
-    "auto.offset.reset": "use startingOffsets",
-    "enable.auto.commit": "the reader commits no offsets",
-    "interceptor.classes": "interceptors may break the query",
-    "key.deserializer": "keys are always binary; cast them in the query",
-    "key.serializer": "keys are always binary",
-    "value.deserializer": "values are always binary; cast them in the query",
-    "value.serializer": "values are always binary",
-}
-CLIENT_USED = frozenset(
-    {
-        "bootstrap.servers",
-        "client.id",
-        "default.api.timeout.ms",
-        "fetch.max.wait.ms",
-        "isolation.level",
-        "max.partition.fetch.bytes",
-        "request.timeout.ms",
-    }
+"""Of batch queries and streams alike."""
+ENDINGS = frozenset({"endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"})
+BATCH_ONLY = ENDINGS | {"pushdown"}
+STREAM_ONLY = frozenset(
+    {"commitGroupId", "maxBytesPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger"}
 )
-CLIENT_WITHOUT_EFFECT = frozenset(
-    {
-        "allow.auto.create.topics",
-        "auto.commit.interval.ms",
-        "check.crcs",
-        "client.dns.lookup",
-        "client.rack",
-        "connections.max.idle.ms",
-        "enable.metrics.push",
-        "exclude.internal.topics",
-        "fetch.max.bytes",
-        "fetch.min.bytes",
-        "group.id",
-        "group.instance.id",
-        "group.protocol",
-        "group.remote.assignor",
-        "heartbeat.interval.ms",
-        "max.poll.interval.ms",
-        "max.poll.records",
-        "metadata.max.age.ms",
-        "metadata.recovery.strategy",
-        "metric.reporters",
-        "metrics.num.samples",
-        "metrics.recording.level",
-        "metrics.sample.window.ms",
-        "partition.assignment.strategy",
-        "receive.buffer.bytes",
-        "reconnect.backoff.max.ms",
-        "reconnect.backoff.ms",
-        "retry.backoff.max.ms",
-        "retry.backoff.ms",
-        "send.buffer.bytes",
-        "session.timeout.ms",
-        "socket.connection.setup.timeout.max.ms",
-        "socket.connection.setup.timeout.ms",
-    }
-)
-# What follows changes who may read what: accepting it silently would be a promise not kept.
-CLIENT_REFUSED_PREFIXES = ("sasl.", "ssl.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientOptions:
-    """The `kafka.*` options the client uses."""
-
-    bootstrap_servers: str
-    client_id: str
-    isolation_level: str
-    request_timeout_ms: int
-    default_api_timeout_ms: int
-    max_partition_fetch_bytes: int
-    fetch_max_wait_ms: int
+WITHOUT_EFFECT = frozenset({"groupIdPrefix"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """One batch query's options, checked."""
+    """What batch queries and streams have in common, checked."""
 
     subscription: Subscription
     starting: Position
@@ -152,31 +93,90 @@ class ReadOptions:
     poll_timeout_ms: int
     offset_retries: int
     offset_retry_interval_ms: int
+    values: ValueOptions | None
+    """How to read values; None where they stay binary."""
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """A stream's options, checked."""
+
+    read: ReadOptions
+    max_offsets: int | None
+    min_offsets: int | None
+    max_delay_ms: int
+    """How long `min_offsets` may hold a batch back."""
+    max_bytes: int | None
+    commit_group: str | None
 
 
 def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
     """Check the options of `spark.read.format("kraftpy")`. Raises OptionError."""
-    options = {name.lower(): value for name, value in given.items()}
+    options = _lowered(given)
     warnings = _check_names(given)
-    min_partitions = _optional_number(options, "minPartitions", least=1)
-    max_partitions = _optional_number(options, "maxPartitions", least=1)
+    for name in sorted(given):
+        if name.lower() in _lowered_names(STREAM_ONLY) and not _names_the_group(options, name.lower()):
+            warnings.append(f"option {spelt(name, STREAM_ONLY)} has no effect on a batch query")
+    flag(options, "pushdown", default=False)  # who makes the reader has looked at it; a bad one is told here too
+    return _read_options(options, _batch_start(options), _ending(options), warnings)
+
+
+def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
+    """Check the options of `spark.readStream.format("kraftpy")`. Raises OptionError."""
+    options = _lowered(given)
+    warnings = _check_names(given)
+    for name in sorted(given):
+        if name.lower() in _lowered_names(ENDINGS):
+            raise OptionError(f"option {spelt(name, ENDINGS)!r} is not supported: a stream has no end")
+    if flag(options, "pushdown", default=False):
+        warnings.append("option pushdown has no effect on a stream: Spark pushes no filters into one")
+    most, least = (optional_number(options, name, least=1) for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"))
+    if most is not None and least is not None and least > most:
+        raise OptionError(f"minOffsetsPerTrigger ({least}) is above maxOffsetsPerTrigger ({most})")
+    if "maxtriggerdelay" in options and least is None:
+        raise OptionError("maxTriggerDelay: it says how long minOffsetsPerTrigger may wait, and that is not given")
+    return StreamOptions(
+        read=_read_options(options, _starting(options) or Latest(), Latest(), warnings),
+        max_offsets=most,
+        min_offsets=least,
+        max_delay_ms=duration_ms("maxTriggerDelay", options.get("maxtriggerdelay", "15m")),
+        max_bytes=optional_number(options, "maxBytesPerTrigger", least=1),
+        commit_group=_group(options, "commitGroupId"),
+    )
+
+
+def parse_any_options(given: Mapping[str, str]) -> ReadOptions:
+    """Check what is asked for before anybody knows if it is a batch or a stream. Raises OptionError."""
+    try:
+        return parse_read_options(given)
+    except OptionError as error:
+        try:
+            return parse_stream_options(given).read
+        except OptionError as of_stream:
+            is_stream = any(name.lower() in _lowered_names(STREAM_ONLY) for name in given)
+            raise (of_stream if is_stream else error) from None
+
+
+def _read_options(options: Mapping[str, str], starting: Position, ending: Position, warnings: list[str]) -> ReadOptions:
+    min_partitions = optional_number(options, "minPartitions", least=1)
+    max_partitions = optional_number(options, "maxPartitions", least=1)
     if min_partitions is not None and max_partitions is not None and min_partitions > max_partitions:
         raise OptionError(f"minPartitions ({min_partitions}) is above maxPartitions ({max_partitions})")
-    client = _client_options(options)
     return ReadOptions(
         subscription=_subscription(options),
-        starting=_starting(options),
-        ending=_ending(options),
-        client=client,
-        fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
-        include_headers=_flag(options, "includeHeaders", default=False),
+        starting=starting,
+        ending=ending,
+        client=client_options(options),
+        fail_on_data_loss=flag(options, "failOnDataLoss", default=True),
+        include_headers=flag(options, "includeHeaders", default=False),
         min_partitions=min_partitions,
         max_partitions=max_partitions,
-        max_records_per_partition=_optional_number(options, "maxRecordsPerPartition", least=1),
-        poll_timeout_ms=_number(options, "kafkaConsumer.pollTimeoutMs", 120_000, least=1),
-        offset_retries=_number(options, "fetchOffset.numRetries", 3, least=0),
-        offset_retry_interval_ms=_number(options, "fetchOffset.retryIntervalMs", 10, least=0),
+        max_records_per_partition=optional_number(options, "maxRecordsPerPartition", least=1),
+        poll_timeout_ms=number(options, "kafkaConsumer.pollTimeoutMs", 120_000, least=1),
+        offset_retries=number(options, "fetchOffset.numRetries", 3, least=0),
+        offset_retry_interval_ms=number(options, "fetchOffset.retryIntervalMs", 10, least=0),
+        values=value_options(options),
         warnings=tuple(warnings),
     )
 
@@ -184,76 +184,50 @@ def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
 # Names ---------------------------------------------------------------------------------------------------------
 
 
-def _check_names(given: Iterable[str]) -> list[str]:
+def _lowered(given: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in given.items()}
+
+
+def _lowered_names(names: Iterable[str]) -> set[str]:
+    return {name.lower() for name in names}
+
+
+def _check_names(given: Mapping[str, str]) -> list[str]:
     """The warnings there are about names. Raises OptionError for one that is unknown or forbidden."""
-    read = {name.lower() for name in READ}
-    without_effect = {name.lower() for name in WITHOUT_EFFECT}
+    known = _lowered_names(READ | BATCH_ONLY | STREAM_ONLY)
+    without_effect = _lowered_names(WITHOUT_EFFECT)
+    options = _lowered(given)
     warnings = []
     for name in sorted(given):
         lowered = name.lower()
         if lowered.startswith("kafka."):
-            warnings += _check_client_name(name, lowered.removeprefix("kafka."))
+            if not _names_the_group(options, lowered):
+                warnings += check_client_name(name, lowered.removeprefix("kafka."))
         elif lowered in without_effect:
-            warnings.append(f"option {_spelt(name, WITHOUT_EFFECT)} has no effect on a batch query")
+            warnings.append(f"option {spelt(name, WITHOUT_EFFECT)} has no effect: no consumer group is joined")
         elif lowered == "path":
             raise OptionError("load() takes no path; name the topics with option subscribe")
-        elif lowered not in read:
-            known = [*READ, *WITHOUT_EFFECT, *(f"kafka.{each}" for each in CLIENT_USED)]
-            raise OptionError(f"unknown option {name!r}{_nearest(name, known)}")
+        elif lowered not in known:
+            every = [*READ, *BATCH_ONLY, *STREAM_ONLY, *WITHOUT_EFFECT, *(f"kafka.{each}" for each in CLIENT_USED)]
+            raise OptionError(f"unknown option {name!r}{nearest(name, every)}")
     return warnings
 
 
-def _check_client_name(name: str, plain: str) -> list[str]:
-    if plain in FORBIDDEN:
-        raise OptionError(f"option {name!r} is not supported: {FORBIDDEN[plain]}")
-    if plain.startswith(CLIENT_REFUSED_PREFIXES):
-        raise OptionError(f"option {name!r} is not supported: this client speaks plain text only")
-    if plain in CLIENT_USED or plain == "security.protocol":
-        return []
-    if plain in CLIENT_WITHOUT_EFFECT:
-        return [f"option kafka.{plain} is not used by this reader"]
-    known = [f"kafka.{each}" for each in (*CLIENT_USED, *CLIENT_WITHOUT_EFFECT, "security.protocol")]
-    raise OptionError(f"unknown option {name!r}{_nearest(name, known)}")
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    by_lowered = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(name.lower(), sorted(by_lowered), n=1, cutoff=0.5)
-    return f"; did you mean {by_lowered[close[0]]!r}?" if close else ""
-
-
-def _spelt(name: str, known: Iterable[str]) -> str:
-    return next(each for each in known if each.lower() == name.lower())
+def _names_the_group(options: Mapping[str, str], lowered: str) -> bool:
+    """Whether this option is the one that says whose committed offsets a query starts from."""
+    if options.get("startingoffsets", "").strip().lower() != "committed":
+        return False
+    return lowered == ("commitgroupid" if "commitgroupid" in options else "kafka.group.id")
 
 
 # Values --------------------------------------------------------------------------------------------------------
 
 
-def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = options.get(name.lower())
-    if text is None:
-        return default
-    if text.strip().lower() not in ("true", "false"):
-        raise OptionError(f"{name}: {text!r} is neither true nor false")
-    return text.strip().lower() == "true"
-
-
-def _number(options: Mapping[str, str], name: str, default: int, *, least: int) -> int:
-    number = _optional_number(options, name, least=least)
-    return default if number is None else number
-
-
-def _optional_number(options: Mapping[str, str], name: str, *, least: int) -> int | None:
-    text = options.get(name.lower())
-    if text is None:
-        return None
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise OptionError(f"{name}: {text!r} is not a whole number of at least {least}")
-    return number
+def _group(options: Mapping[str, str], name: str) -> str | None:
+    group_id = options.get(name.lower())
+    if group_id is not None and not group_id.strip():
+        raise OptionError(f"{name}: a group's name cannot be empty")
+    return group_id
 
 
 def _subscription(options: Mapping[str, str]) -> Subscription:
@@ -279,7 +253,17 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
     return SubscribePattern(pattern=text)
 
 
-def _starting(options: Mapping[str, str]) -> Position:
+def _batch_start(options: Mapping[str, str]) -> Position:
+    """Where a batch starts; not at the end, where there is nothing to read."""
+    position = _starting(options)
+    if isinstance(position, Latest):
+        raise OptionError("startingOffsets: a batch query cannot start at latest; it would read nothing")
+    if isinstance(position, AtOffsets) and LATEST in position.offsets.values():
+        raise OptionError("startingOffsets: a batch query cannot start at latest (-1); it would read nothing")
+    return position or Earliest()
+
+
+def _starting(options: Mapping[str, str]) -> Position | None:
     """Where to start: startingTimestamp before startingOffsetsByTimestamp before startingOffsets."""
     strategy = options.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
     if strategy not in ("error", "latest"):
@@ -287,15 +271,24 @@ def _starting(options: Mapping[str, str]) -> Position:
     by_time = _by_time(options, "starting", latest_if_none=strategy == "latest")
     if by_time is not None:
         return by_time
-    text = options.get("startingoffsets", "earliest").strip()
-    if text.lower() == "earliest":
-        return Earliest()
-    if text.lower() == "latest":
-        raise OptionError("startingOffsets: a batch query cannot start at latest; it would read nothing")
-    offsets = parse_partition_numbers("startingOffsets", text, least=EARLIEST)
-    if LATEST in offsets.values():
-        raise OptionError("startingOffsets: a batch query cannot start at latest (-1); it would read nothing")
-    return AtOffsets(option="startingOffsets", offsets=offsets)
+    text = options.get("startingoffsets")
+    if text is None:
+        return None
+    match text.strip().lower():
+        case "earliest":
+            return Earliest()
+        case "latest":
+            return Latest()
+        case "committed":
+            group_id = _group(options, "commitGroupId") or _group(options, "kafka.group.id")
+            if group_id is None:
+                raise OptionError(
+                    "startingOffsets: committed by whom? Name the group with commitGroupId or kafka.group.id"
+                )
+            return Committed(group_id=group_id)
+        case ago if ago.startswith("-"):
+            return _ago("startingOffsets", ago)
+    return AtOffsets(option="startingOffsets", offsets=parse_partition_numbers("startingOffsets", text, least=EARLIEST))
 
 
 def _ending(options: Mapping[str, str]) -> Position:
@@ -316,36 +309,19 @@ def _ending(options: Mapping[str, str]) -> Position:
 
 def _by_time(options: Mapping[str, str], which: str, *, latest_if_none: bool) -> Position | None:
     single, each = f"{which}Timestamp", f"{which}OffsetsByTimestamp"
-    timestamp = _optional_number(options, single, least=0)
+    text = options.get(single.lower(), "").strip()
+    if text.startswith("-") and not text[1:].isdecimal():
+        return _ago(single, text)
+    timestamp = optional_number(options, single, least=0)
     if timestamp is not None:
         return AtTimestamps(option=single, timestamps=timestamp, latest_if_none=latest_if_none)
-    text = options.get(each.lower())
-    if text is None:
+    text_of_each = options.get(each.lower())
+    if text_of_each is None:
         return None
-    timestamps = parse_partition_numbers(each, text, least=0)
+    timestamps = parse_partition_numbers(each, text_of_each, least=0)
     return AtTimestamps(option=each, timestamps=timestamps, latest_if_none=latest_if_none)
 
 
-def _client_options(options: Mapping[str, str]) -> ClientOptions:
-    servers = options.get("kafka.bootstrap.servers", "").strip()
-    if not servers:
-        raise OptionError("option kafka.bootstrap.servers is needed: host:port, several separated by commas")
-    for server in servers.split(","):
-        host, _, port = server.strip().rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise OptionError(f"kafka.bootstrap.servers: {server.strip()!r} is not host:port")
-    isolation_level = options.get("kafka.isolation.level", "read_uncommitted").strip().lower()
-    if isolation_level not in ("read_uncommitted", "read_committed"):
-        raise OptionError(f"kafka.isolation.level: {isolation_level!r} is neither read_uncommitted nor read_committed")
-    protocol = options.get("kafka.security.protocol", "PLAINTEXT").strip().upper()
-    if protocol != "PLAINTEXT":
-        raise OptionError(f"kafka.security.protocol: {protocol} is not supported: this client speaks plain text only")
-    return ClientOptions(
-        bootstrap_servers=servers,
-        client_id=options.get("kafka.client.id", "kraftpy-spark"),
-        isolation_level=isolation_level,
-        request_timeout_ms=_number(options, "kafka.request.timeout.ms", 30_000, least=1),
-        default_api_timeout_ms=_number(options, "kafka.default.api.timeout.ms", 10_000, least=1),
-        max_partition_fetch_bytes=_number(options, "kafka.max.partition.fetch.bytes", 8 << 20, least=1),
-        fetch_max_wait_ms=_number(options, "kafka.fetch.max.wait.ms", 500, least=1),
-    )
+def _ago(option: str, text: str) -> Ago:
+    """`-10 minutes`."""
+    return Ago(option=option, milliseconds=duration_ms(option, text[1:]))

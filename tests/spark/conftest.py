@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from session_of_tests import spark_session
 
-from kraftpy.demo.analyse import spark_session
-from kraftpy.demo.java import find_java
+from kraftpy.spark.java import find_java
 from kraftpy.testing.cluster import EmbeddedBroker
 
 Filler = Callable[..., str]
@@ -46,7 +46,8 @@ def topic_of(kraftpy_server: EmbeddedBroker) -> Filler:
     ) -> str:
         topic = name or f"spark-{uuid.uuid4().hex[:10]}"
         servers = {"bootstrap.servers": kraftpy_server.bootstrap}
-        new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config or {})
+        kept = {"retention.ms": "-1", **(config or {})}  # many records here are of 1970
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=kept)
         admin = AdminClient(servers)  # it must outlive its futures
         admin.create_topics([new])[topic].result(30)
         producer = Producer({**servers, **{key.replace("_", "."): value for key, value in settings.items()}})

@@ -1,17 +1,13 @@
-"""Rows of the table as events, and the audit over counts."""
+"""Rows of the table as events."""
 
 from __future__ import annotations
 
-import io
 import json
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
-
-from kraftpy.demo.audit import Audit, Count, audit_table
-from kraftpy.demo.flights import event_time_ms, read_airlines, read_events, to_event
+from kraftpy.demo.flights import event_time_ms, read_events, to_event
 
 COLUMNS = (
     "year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum,origin,"
@@ -53,30 +49,3 @@ def test_events_come_in_the_order_of_their_times(tmp_path: Path) -> None:
         archive.writestr("flights.csv", "\n".join([COLUMNS, LATE, CANCELLED]) + "\n")
     events = read_events(tmp_path)
     assert [json.loads(event.value)["flight"] for event in events] == [133, 108]
-
-
-def test_airlines_by_code(tmp_path: Path) -> None:
-    (tmp_path / "airlines.csv").write_text('carrier,name\nB6,"JetBlue Airways"\n')
-    assert read_airlines(tmp_path) == {"B6": "JetBlue Airways"}
-
-
-def count(events: int, distinct: int | None = None) -> Count:
-    return Count(
-        where="somewhere", events=events, distinct=events if distinct is None else distinct, evidence="counted"
-    )
-
-
-def test_an_audit_balances_when_all_places_saw_everything_once() -> None:
-    assert Audit(counts=(count(5), count(5), count(5))).balances
-
-
-def test_an_audit_shows_what_is_missing_double_or_nothing() -> None:
-    assert not Audit(counts=(count(5), count(4))).balances
-    assert not Audit(counts=(count(5), count(5, distinct=4))).balances
-    assert not Audit(counts=(count(0), count(0))).balances
-    unbalanced = Audit(counts=(count(1000), count(998), count(1003, distinct=1000)))
-    text = io.StringIO()
-    Console(file=text, width=100).print(audit_table(unbalanced))
-    assert "it does NOT balance" in text.getvalue()
-    assert "-2" in text.getvalue()
-    assert "+3" in text.getvalue()

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kraftpy.spark.offsets import (
+    Ago,
     Assign,
     AtOffsets,
     AtTimestamps,
+    Committed,
     DataLossError,
     Earliest,
     Latest,
@@ -23,6 +25,7 @@ from kraftpy.spark.offsets import (
     UnknownTopicError,
     divide,
     plan_ranges,
+    present_partitions,
     resolve,
     wanted_partitions,
     wanted_topics,
@@ -45,6 +48,12 @@ class KnownOffsets:
     def at_timestamps(self, timestamps: Offsets) -> Mapping[TopicPartition, int | None]:
         ceilings = {where: max(10, -(-time // 100)) for where, time in timestamps.items()}
         return {where: offset if offset < 20 else None for where, offset in ceilings.items()}
+
+    def committed(self, group_id: str, partitions: Sequence[TopicPartition]) -> Offsets:
+        return {where: 17 for where in partitions if where == A0 and group_id == "g"}
+
+    def now_ms(self) -> int:
+        return 2_000
 
 
 def span(start: int, end: int, where: TopicPartition = A0) -> OffsetRange:
@@ -181,3 +190,16 @@ def test_every_offset_is_read_exactly_once(
         assert len(groups) <= most
     if least is not None and most is None:
         assert len(groups) >= min(least, len(read))
+
+
+def test_times_from_now_and_commits() -> None:
+    ago = Ago(option="startingOffsets", milliseconds=500)
+    assert resolve(ago, [A0], KnownOffsets()) == {A0: 15}
+    assert resolve(Ago(option="startingOffsets", milliseconds=1), [A0], KnownOffsets()) == {A0: 20}
+    assert resolve(Committed(group_id="g"), [A0, B0], KnownOffsets()) == {A0: 17, B0: 10}
+
+
+def test_partitions_that_are_there() -> None:
+    assert present_partitions(Subscribe(topics=("b", "c", "a")), FOUND) == [A0, A1, B0]
+    assert present_partitions(Assign(partitions=(A1, TopicPartition("a", 7))), FOUND) == [A1]
+    assert present_partitions(SubscribePattern(pattern="x.*"), FOUND) == []

@@ -5,16 +5,24 @@ from __future__ import annotations
 import pytest
 
 from kraftpy.spark.offsets import (
+    Ago,
     Assign,
     AtOffsets,
     AtTimestamps,
+    Committed,
     Earliest,
     Latest,
     OptionError,
     Subscribe,
     SubscribePattern,
 )
-from kraftpy.spark.options import ReadOptions, parse_read_options
+from kraftpy.spark.options import (
+    ReadOptions,
+    StreamOptions,
+    parse_any_options,
+    parse_read_options,
+    parse_stream_options,
+)
 from kraftpy.types import TopicPartition
 
 LEAST = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "t"}
@@ -205,3 +213,106 @@ def test_limits_that_contradict_each_other() -> None:
 def test_a_path_is_no_topic() -> None:
     with pytest.raises(OptionError, match=r"load\(\) takes no path"):
         parse(path="t")
+
+
+# Streams -------------------------------------------------------------------------------------------------------------
+
+
+def parse_stream(**options: str) -> StreamOptions:
+    return parse_stream_options({**LEAST, **{name.replace("__", "."): value for name, value in options.items()}})
+
+
+def test_the_defaults_of_a_stream_are_those_of_sparks_own() -> None:
+    options = parse_stream()
+    assert options.read.starting == Latest()
+    assert options.read.fail_on_data_loss is True
+    assert (options.max_offsets, options.min_offsets, options.max_bytes, options.commit_group) == (None,) * 4
+    assert options.max_delay_ms == 15 * 60_000
+    assert options.read.warnings == ()
+
+
+def test_a_stream_may_start_at_latest() -> None:
+    assert parse_stream(startingOffsets="latest").read.starting == Latest()
+    offsets = AtOffsets(option="startingOffsets", offsets={TopicPartition("t", 0): -1})
+    assert parse_stream(startingOffsets='{"t": {"0": -1}}').read.starting == offsets
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_end(name: str) -> None:
+    with pytest.raises(OptionError, match=f"option '{name}' is not supported: a stream has no end"):
+        parse_stream(**{name: "latest"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("maxOffsetsPerTrigger", "0"),
+        ("minOffsetsPerTrigger", "many"),
+        ("maxBytesPerTrigger", "1k"),
+        ("maxTriggerDelay", "15"),
+        ("commitGroupId", " "),
+        ("startingOffsets", "-10 fortnights"),
+        ("startingTimestamp", "-1 moon"),
+        ("isolation.level", "serializable"),
+    ],
+)
+def test_a_bad_value_of_a_stream_names_its_option(name: str, value: str) -> None:
+    with pytest.raises(OptionError, match=f"^{name}: "):
+        parse_stream_options({**LEAST, "minOffsetsPerTrigger": "1", name: value})
+
+
+def test_limits_of_a_stream_that_contradict_each_other() -> None:
+    with pytest.raises(OptionError, match="above maxOffsetsPerTrigger"):
+        parse_stream(minOffsetsPerTrigger="5", maxOffsetsPerTrigger="4")
+    with pytest.raises(OptionError, match="maxTriggerDelay: it says how long minOffsetsPerTrigger may wait"):
+        parse_stream(maxTriggerDelay="5m")
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("-10 minutes", 600_000), ("-1h", 3_600_000), ("-2 Days", 172_800_000), ("-90s", 90_000), ("-5 ms", 5)],
+)
+def test_times_that_count_from_now(text: str, milliseconds: int) -> None:
+    assert parse_stream(startingOffsets=text).read.starting == Ago(option="startingOffsets", milliseconds=milliseconds)
+    assert parse(startingTimestamp=text).starting == Ago(option="startingTimestamp", milliseconds=milliseconds)
+    assert parse(endingTimestamp=text).ending == Ago(option="endingTimestamp", milliseconds=milliseconds)
+
+
+def test_committed_is_by_the_commit_group_before_the_client_s() -> None:
+    both = parse_stream(startingOffsets="committed", commitGroupId="a", kafka__group__id="b")
+    assert both.read.starting == Committed(group_id="a")
+    batch = parse(startingOffsets="committed", kafka__group__id="b")
+    assert batch.starting == Committed(group_id="b")
+    assert batch.warnings == ()
+    with pytest.raises(OptionError, match="committed by whom"):
+        parse(startingOffsets="committed")
+
+
+def test_the_isolation_level_goes_by_two_names() -> None:
+    assert parse(isolation__level="read_committed").client.isolation_level == "read_committed"
+    assert parse(isolation__level="READ_COMMITTED", kafka__isolation__level="read_committed").warnings == ()
+    with pytest.raises(OptionError, match=r"^isolation\.level: kafka\.isolation\.level says something else"):
+        parse(isolation__level="read_committed", kafka__isolation__level="read_uncommitted")
+
+
+def test_offsets_with_topic_ids_are_taken_from_a_stream_s_progress() -> None:
+    text = '{"t": {"0": 5}, "#topicIds": {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}}'
+    position = AtOffsets(option="startingOffsets", offsets={TopicPartition("t", 0): 5})
+    assert parse_stream(startingOffsets=text).read.starting == position
+
+
+def test_what_nobody_knows_yet_to_be_a_batch_or_a_stream() -> None:
+    assert parse_any_options({**LEAST, "endingOffsets": "latest"}).starting == Earliest()
+    assert parse_any_options({**LEAST, "startingOffsets": "latest"}).starting == Latest()
+    with pytest.raises(OptionError, match=r"^maxOffsetsPerTrigger: "):
+        parse_any_options({**LEAST, "startingOffsets": "latest", "maxOffsetsPerTrigger": "x"})
+    with pytest.raises(OptionError, match=r"^endingOffsets: "):
+        parse_any_options({**LEAST, "endingOffsets": "earliest"})
+
+
+def test_filters_are_pushed_into_batches_only() -> None:
+    assert parse(pushdown="true").warnings == ()
+    with pytest.raises(OptionError, match=r"^pushdown: 'maybe' is neither"):
+        parse(pushdown="maybe")
+    [warning] = parse_stream(pushdown="true").read.warnings
+    assert "pushdown has no effect on a stream" in warning

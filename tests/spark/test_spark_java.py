@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kraftpy.demo import java
-from kraftpy.demo.java import NoJavaError, find_java, lacks_module, make_launcher, parse_version
+from kraftpy.spark import java
+from kraftpy.spark.java import NoJavaError, find_java, lacks_module, make_launcher, parse_version
 
 
 def install(home: Path, version: str, *, modules: str | None = None) -> Path:

@@ -1,0 +1,127 @@
+"""The `kafka.*` options of `format("kraftpy")`: which are used, which have no effect here, and which are refused.
+
+They go to the client under Kafka's names. Those that Kafka has and this client does not use are accepted with a
+warning; those that would break a query, or be a promise not kept, are errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kraftpy.spark.offsets import OptionError
+from kraftpy.spark.option_values import bootstrap_servers, check_security, choice, nearest, number
+
+FORBIDDEN = {
+    "auto.offset.reset": "use startingOffsets",
+    "enable.auto.commit": "the reader commits no offsets",
+    "interceptor.classes": "interceptors may break the query",
+    "key.deserializer": "keys are always binary; cast them in the query",
+    "key.serializer": "keys are always binary",
+    "value.deserializer": "values are always binary; cast them in the query",
+    "value.serializer": "values are always binary",
+}
+CLIENT_USED = frozenset(
+    {
+        "bootstrap.servers",
+        "client.id",
+        "default.api.timeout.ms",
+        "fetch.max.wait.ms",
+        "isolation.level",
+        "max.partition.fetch.bytes",
+        "request.timeout.ms",
+    }
+)
+CLIENT_WITHOUT_EFFECT = frozenset(
+    {
+        "allow.auto.create.topics",
+        "auto.commit.interval.ms",
+        "check.crcs",
+        "client.dns.lookup",
+        "client.rack",
+        "connections.max.idle.ms",
+        "enable.metrics.push",
+        "exclude.internal.topics",
+        "fetch.max.bytes",
+        "fetch.min.bytes",
+        "group.id",
+        "group.instance.id",
+        "group.protocol",
+        "group.remote.assignor",
+        "heartbeat.interval.ms",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "metadata.max.age.ms",
+        "metadata.recovery.strategy",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "partition.assignment.strategy",
+        "receive.buffer.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+        "send.buffer.bytes",
+        "session.timeout.ms",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+    }
+)
+# What follows changes who may read what: accepting it silently would be a promise not kept.
+CLIENT_REFUSED_PREFIXES = ("sasl.", "ssl.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """The `kafka.*` options the client uses."""
+
+    bootstrap_servers: str
+    client_id: str
+    isolation_level: str
+    request_timeout_ms: int
+    default_api_timeout_ms: int
+    max_partition_fetch_bytes: int
+    fetch_max_wait_ms: int
+
+
+def check_client_name(name: str, plain: str) -> list[str]:
+    """The warnings there are about `kafka.<plain>`. Raises OptionError where it is unknown or refused."""
+    if plain in FORBIDDEN:
+        raise OptionError(f"option {name!r} is not supported: {FORBIDDEN[plain]}")
+    if plain.startswith(CLIENT_REFUSED_PREFIXES):
+        raise OptionError(f"option {name!r} is not supported: this client speaks plain text only")
+    if plain in CLIENT_USED or plain == "security.protocol":
+        return []
+    if plain in CLIENT_WITHOUT_EFFECT:
+        return [f"option kafka.{plain} is not used by this reader"]
+    known = [f"kafka.{each}" for each in (*CLIENT_USED, *CLIENT_WITHOUT_EFFECT, "security.protocol")]
+    raise OptionError(f"unknown option {name!r}{nearest(name, known)}")
+
+
+def client_options(options: Mapping[str, str]) -> ClientOptions:
+    """Of options with lower-cased names. Raises OptionError."""
+    check_security(options)
+    return ClientOptions(
+        bootstrap_servers=bootstrap_servers(options),
+        client_id=options.get("kafka.client.id", "kraftpy-spark"),
+        isolation_level=_isolation_level(options),
+        request_timeout_ms=number(options, "kafka.request.timeout.ms", 30_000, least=1),
+        default_api_timeout_ms=number(options, "kafka.default.api.timeout.ms", 10_000, least=1),
+        max_partition_fetch_bytes=number(options, "kafka.max.partition.fetch.bytes", 8 << 20, least=1),
+        fetch_max_wait_ms=number(options, "kafka.fetch.max.wait.ms", 500, least=1),
+    )
+
+
+def _isolation_level(options: Mapping[str, str]) -> str:
+    """By Spark's name for it or by Kafka's own; both may be given where they agree."""
+    levels = ("read_uncommitted", "read_committed")
+    given = {
+        choice(options, name, levels, "read_uncommitted")
+        for name in ("kafka.isolation.level", "isolation.level")
+        if name in options
+    }
+    if len(given) > 1:
+        raise OptionError("isolation.level: kafka.isolation.level says something else")
+    return given.pop() if given else "read_uncommitted"

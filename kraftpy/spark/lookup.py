@@ -1,0 +1,141 @@
+"""What a query asks brokers before it reads: which topics and partitions there are, and which offsets they hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from kraftpy.client.ranges import RangeReader, UnknownTopic
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.spark.client_options import ClientOptions
+from kraftpy.spark.offsets import Offsets, SubscribePattern, wanted_topics
+from kraftpy.spark.options import ReadOptions
+from kraftpy.types import TopicPartition
+
+T = TypeVar("T")
+
+NO_ANSWER = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT})
+"""What the client says of brokers that cannot be reached."""
+
+
+def connect(client: ClientOptions, *, timeout_ms: int, fetch_bytes: int | None = None) -> RangeReader:
+    """A reader for the options' broker; closed by its `with` block. It gives up after `timeout_ms` without progress."""
+    return RangeReader(
+        client.bootstrap_servers,
+        client_id=client.client_id,
+        isolation_level=client.isolation_level,
+        request_timeout_ms=min(client.request_timeout_ms, timeout_ms),
+        socket_connection_setup_timeout_ms=min(10_000, timeout_ms),
+        default_api_timeout_ms=timeout_ms,
+        max_partition_fetch_bytes=fetch_bytes or client.max_partition_fetch_bytes,
+        fetch_max_wait_ms=client.fetch_max_wait_ms,
+    )
+
+
+def admin_options(client: ClientOptions) -> dict[str, Any]:
+    """The same broker for an `Admin`."""
+    return {
+        "bootstrap_servers": client.bootstrap_servers,
+        "client_id": client.client_id,
+        "request_timeout_ms": client.request_timeout_ms,
+        "default_api_timeout_ms": client.default_api_timeout_ms,
+    }
+
+
+class Lookup:
+    """Questions to the broker, asked again as `fetchOffset.numRetries` says. Each answer is asked for once.
+
+    Whoever is `patient` asks a broker that does not answer that often too: a stream lives through its absence, while
+    a batch query is told of a wrong address soon.
+    """
+
+    def __init__(self, options: ReadOptions, broker: RangeReader, *, patient: bool = False) -> None:
+        self._options = options
+        self._broker = broker
+        self._patient = patient
+        self.topic_ids: dict[str, bytes] = {}
+        """The ids of the topics that were found."""
+        self._known: dict[tuple[str, TopicPartition], int] = {}
+
+    def found_partitions(self) -> dict[str, list[int]]:
+        """The partitions of the topics the options name, without those that do not exist.
+
+        A pattern does not match internal topics, as with Kafka's consumer: a stream that read the commits of its own
+        progress would never come to rest.
+        """
+        subscription = self._options.subscription
+        if isinstance(subscription, SubscribePattern):
+            return self._describe(None)
+        names = wanted_topics(subscription, ())
+        try:
+            return self._describe(names)
+        except UnknownTopic:  # it names one only; people want to hear of all that are missing
+            return {name: found for each in names for name, found in self._describe_if_there(each).items()}
+
+    def _describe(self, names: list[str] | None) -> dict[str, list[int]]:
+        topics = self.ask(lambda: self._broker.topics(names))
+        if names is None:
+            topics = {name: topic for name, topic in topics.items() if not topic.is_internal}
+        self.topic_ids.update({name: topic.topic_id for name, topic in topics.items()})
+        return {name: [each.partition for each in topic.partitions] for name, topic in topics.items()}
+
+    def _describe_if_there(self, name: str) -> dict[str, list[int]]:
+        try:
+            return self._describe([name])
+        except UnknownTopic:
+            return {}
+
+    def earliest(self, partitions: Sequence[TopicPartition]) -> Offsets:
+        """The log start offsets."""
+        return self._once("earliest", partitions, self._broker.earliest)
+
+    def latest(self, partitions: Sequence[TopicPartition]) -> Offsets:
+        """The ends, of this isolation level."""
+        return self._once("latest", partitions, self._broker.latest)
+
+    def at_timestamps(self, timestamps: Offsets) -> Mapping[TopicPartition, int | None]:
+        """The offsets of the first records at or after these times (ms); None where there is none."""
+        answers = self.ask(lambda: self._broker.offsets(timestamps))
+        return {where: None if answer is None else answer.offset for where, answer in answers.items()}
+
+    def committed(self, group_id: str, partitions: Sequence[TopicPartition]) -> Offsets:
+        """What a group has committed for these partitions; those without a commit are left out."""
+        from kraftpy.client.sync import BlockingAdmin
+
+        with BlockingAdmin(**admin_options(self._options.client)) as admin:
+            found = self.ask(lambda: admin.list_group_offsets(group_id))
+        return {where: found[where].offset for where in partitions if where in found}
+
+    def now_ms(self) -> int:
+        """The time of this machine."""
+        return time.time_ns() // 1_000_000
+
+    def _once(
+        self,
+        which: str,
+        partitions: Sequence[TopicPartition],
+        question: Callable[[Sequence[TopicPartition]], dict[TopicPartition, int]],
+    ) -> Offsets:
+        """Ask only for what is not known yet: start and end of one plan must come from the same answer."""
+        missing = [where for where in partitions if (which, where) not in self._known]
+        if missing:
+            answers = self.ask(lambda: question(missing))
+            self._known.update({(which, where): offset for where, offset in answers.items()})
+        return {where: self._known[which, where] for where in partitions}
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """Its answer, asked again for what passes. Raises UnknownTopic, ConnectionError, another KafkaError."""
+        for left in range(self._options.offset_retries, -1, -1):
+            try:
+                return question()
+            except UnknownTopic:
+                raise
+            except KafkaError as error:
+                if error.code in NO_ANSWER and not (left and self._patient):  # the client itself has asked again
+                    servers = self._options.client.bootstrap_servers
+                    raise ConnectionError(f"no broker answered at {servers}: {error}") from None
+                if not error.code.retriable or not left:
+                    raise
+            time.sleep(self._options.offset_retry_interval_ms / 1000)
+        raise AssertionError("unreachable")

@@ -1,0 +1,106 @@
+"""Values of options: what Spark hands over is text. Names in `options` are in lower case, as Spark compares them.
+
+Whatever is wrong is an OptionError that begins with the option's name as people write it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from kraftpy.spark.offsets import OptionError
+
+_UNITS_MS = {
+    "ms": 1,
+    "millisecond": 1,
+    "s": 1_000,
+    "second": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "minute": 60_000,
+    "h": 3_600_000,
+    "hour": 3_600_000,
+    "d": 86_400_000,
+    "day": 86_400_000,
+    "week": 7 * 86_400_000,
+}
+_DURATION = re.compile(r"(\d+)\s*([a-z]+)")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the known name that is like it, or nothing."""
+    by_lowered = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), sorted(by_lowered), n=1, cutoff=0.5)
+    return f"; did you mean {by_lowered[close[0]]!r}?" if close else ""
+
+
+def spelt(name: str, known: Iterable[str]) -> str:
+    """A name in the spelling of `known`."""
+    return next(each for each in known if each.lower() == name.lower())
+
+
+def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """A switch. Raises OptionError for what is neither true nor false."""
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    if text.strip().lower() not in ("true", "false"):
+        raise OptionError(f"{name}: {text!r} is neither true nor false")
+    return text.strip().lower() == "true"
+
+
+def number(options: Mapping[str, str], name: str, default: int, *, least: int) -> int:
+    """A whole number of at least `least`. Raises OptionError."""
+    number = optional_number(options, name, least=least)
+    return default if number is None else number
+
+
+def optional_number(options: Mapping[str, str], name: str, *, least: int) -> int | None:
+    """The same, or None where the option is not given. Raises OptionError."""
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise OptionError(f"{name}: {text!r} is not a whole number of at least {least}")
+    return number
+
+
+def choice(options: Mapping[str, str], name: str, among: Sequence[str], default: str) -> str:
+    """One of a few words, lower-cased. Raises OptionError."""
+    word = options.get(name.lower(), default).strip().lower()
+    if word not in among:
+        raise OptionError(f"{name}: {word!r} is none of {', '.join(among)}")
+    return word
+
+
+def duration_ms(option: str, text: str) -> int:
+    """`15m`, `90 seconds`, `1 hour`: in milliseconds. Raises OptionError."""
+    matched = _DURATION.fullmatch(text.strip().lower())
+    unit = matched and _UNITS_MS.get(matched[2], _UNITS_MS.get(matched[2].removesuffix("s"), 0))
+    if matched is None or not unit:
+        raise OptionError(f"{option}: {text!r} is not a time like 15m, 90 seconds or 1 hour")
+    return int(matched[1]) * unit
+
+
+def bootstrap_servers(options: Mapping[str, str]) -> str:
+    """`kafka.bootstrap.servers`. Raises OptionError where it is missing or malformed."""
+    servers = options.get("kafka.bootstrap.servers", "").strip()
+    if not servers:
+        raise OptionError("option kafka.bootstrap.servers is needed: host:port, several separated by commas")
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise OptionError(f"kafka.bootstrap.servers: {server.strip()!r} is not host:port")
+    return servers
+
+
+def check_security(options: Mapping[str, str]) -> None:
+    """Raise OptionError for a `kafka.security.protocol` other than PLAINTEXT."""
+    protocol = options.get("kafka.security.protocol", "PLAINTEXT").strip().upper()
+    if protocol != "PLAINTEXT":
+        raise OptionError(f"kafka.security.protocol: {protocol} is not supported: this client speaks plain text only")

@@ -1,0 +1,98 @@
+"""What Spark's tasks do: read ranges of offsets, from offsets alone, and hand them over as Arrow batches.
+
+A task that is run again reads the same records: nothing but the ranges and the options says what is read. Gaps that
+compaction, aborted transactions and their markers leave are no loss. Records that are gone are one, and so is a topic
+that was deleted, or deleted and created again under its name: each fails the query, or is logged and passed over
+where `failOnDataLoss` is false.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+from kraftpy.client.columns import Columns, decode_columns
+from kraftpy.client.ranges import Chunk, OffsetOutOfRange, RangeReader, UnknownTopic
+from kraftpy.spark.lookup import connect
+from kraftpy.spark.offsets import DataLossError, OffsetRange
+from kraftpy.spark.options import ReadOptions
+from kraftpy.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger("kraftpy.spark")
+
+ToBatches = Callable[[Columns, TopicPartition], Iterator["pa.RecordBatch"]]
+
+
+@dataclass(frozen=True, slots=True)
+class RangesPartition(InputPartition):
+    """One Spark partition: ranges to read one after the other."""
+
+    ranges: tuple[OffsetRange, ...]
+
+
+def read_partition(options: ReadOptions, partition: InputPartition, to_batches: ToBatches) -> Iterator[pa.RecordBatch]:
+    """The records of one Spark partition. Raises DataLossError, KafkaError, CorruptBatch."""
+    assert isinstance(partition, RangesPartition)
+    if not partition.ranges:
+        return
+    with connect(options.client, timeout_ms=options.poll_timeout_ms) as broker:
+        for each in partition.ranges:
+            yield from _read_range(options, broker, each, to_batches)
+
+
+def _read_range(
+    options: ReadOptions, broker: RangeReader, wanted: OffsetRange, to_batches: ToBatches
+) -> Iterator[pa.RecordBatch]:
+    where = TopicPartition(wanted.topic, wanted.partition)
+    position = wanted.start
+    retries = options.offset_retries
+    while position < wanted.end:
+        try:
+            for chunk in broker.read(where, position, wanted.end, topic_id=wanted.topic_id):
+                for records in _decode(chunk, position, wanted.end):
+                    yield from to_batches(records, where)
+                    position = records.next_offset
+            return
+        except OffsetOutOfRange as error:
+            position = _after_loss(options, broker, where, position, wanted.end, error)
+        except UnknownTopic as error:
+            if retries:  # a broker that has only just heard of the topic may say so too
+                retries -= 1
+                time.sleep(options.offset_retry_interval_ms / 1000)
+                continue
+            lost = f"{where}: offsets from {position} cannot be read: {error.message}"
+            if options.fail_on_data_loss:
+                raise DataLossError(f"{lost}. Set failOnDataLoss=false to go on without them") from error
+            logger.warning("%s", lost)
+            return
+
+
+def _after_loss(
+    options: ReadOptions, broker: RangeReader, where: TopicPartition, position: int, end: int, error: OffsetOutOfRange
+) -> int:
+    """Where to go on when the log no longer holds `position`. Raises DataLossError where it must not go on."""
+    log_start, log_end = broker.earliest([where])[where], broker.latest([where])[where]
+    lost = f"{where}: offsets from {position} were deleted meanwhile; the log holds [{log_start}, {log_end})"
+    if options.fail_on_data_loss:
+        raise DataLossError(f"{lost}. Set failOnDataLoss=false to read what there is") from error
+    logger.warning("%s", lost)
+    return log_start if position < log_start else end
+
+
+def _decode(chunk: Chunk, start: int, end: int) -> Iterator[Columns]:
+    """A chunk's records within [start, end), in as many goes as their expanded size asks for."""
+    position = start
+    while position < min(chunk.end_offset, end):
+        records = decode_columns(chunk.records, start_offset=position, end_offset=end, aborted=chunk.aborted)
+        if records.next_offset <= position:
+            return  # nothing but a gap up to the chunk's end
+        yield records
+        position = records.next_offset

@@ -1,0 +1,296 @@
+"""`delivery=exactly_once`: a task's rows in a transaction that also stores which batch they were; the driver commits.
+
+Who writes is known by a transactional id made of the query and the task's partition. An attempt first asks for its
+producer epoch: that fences every earlier attempt, wherever it still runs, and waits until what it began has ended, one
+way or the other. Only then it looks which batch was committed last. If that is this one (a replay), its rows are read
+and not written. Else they are written, the batch's number is stored in the same transaction, and the transaction is
+left open. When all tasks have succeeded, the driver commits their transactions one after the other. Where it dies in
+between, the replay of the batch finds some committed, aborts the others and writes those again.
+
+That a task does not commit by itself is the point: that its rows have come to an end proves nothing. Where computing
+them fails, Spark ends the sink's iterator as if there were no more, and fails the task when `write` has returned. Only
+a message that reaches the driver's `commit` is of a task that had all its rows.
+
+The number is stored as the offset a group of the same name has committed, because that is what the broker itself keeps
+within a transaction (KIP-98, KIP-447); beside it stands how many rows there were. A batch of a checkpoint that was set
+back is found written as well.
+
+What it asks for: a replayed batch falls into the same partitions. Spark sees to that as long as the query's settings
+and options stay the same; where the number of rows of a partition differs, the batch fails rather than write some rows
+twice and others never. Groups forget what they committed after `offsets.retention.minutes` (a week): a query that died
+within a commit is to be started again before. A whole batch fits into `kafka.transaction.timeout.ms`; one that does not
+fails and is replayed. With `spark.speculation` a second attempt may fence one that has succeeded: the batch then fails,
+too.
+
+Left out: one decision for all tasks of a batch. Readers under read_committed may see some tasks' rows before the
+others', for as long as the driver commits. Transactions of version 2 (KIP-890): an attempt has one transaction, and its
+epoch is new anyway. Two-phase commit (KIP-939): no broker has it yet.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kraftpy.client.blocking import BlockingConnection
+from kraftpy.client.blocking_cluster import BlockingCluster
+from kraftpy.client.model import CoordinatorType
+from kraftpy.client.runtime import Runtime
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from kraftpy.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from kraftpy.protocol.messages.end_txn import EndTxnRequest
+from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest
+from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from kraftpy.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from kraftpy.spark.sink_options import ProducerSettings
+from kraftpy.types import TopicPartition
+
+logger = logging.getLogger("kraftpy.spark")
+
+_MARK_TOPIC = "__consumer_offsets"  # it exists wherever a group has stored anything
+_MARK_PARTITION = 0
+
+# The last versions before transactions of version 2, and the first that can be refused for an old producer epoch.
+_INIT_PRODUCER_ID_VERSION = 4
+_ADD_PARTITIONS_VERSION = 3
+_ADD_OFFSETS_VERSION = 3
+_TXN_OFFSET_COMMIT_VERSION = 4
+_END_TXN_VERSION = 4
+_OFFSET_FETCH_VERSION = 7  # the only one with `require_stable` and one group
+
+
+MAX_METADATA_BYTES = 4096
+"""`offset.metadata.max.bytes` of a broker, unless it was changed."""
+
+
+class ReplayError(RuntimeError):
+    """A batch that was written before came again with other rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskKey:
+    """Whose rows these are: the same for every attempt and every replay. `batch_id` rises with the query's batches."""
+
+    query_id: str
+    batch_id: int
+    partition: int
+
+    def transactional_id(self, prefix: str) -> str:
+        """What its transactions, and the group that keeps its mark, are called."""
+        return f"{prefix}-{self.query_id}-{self.partition}"
+
+
+class Mark(NamedTuple):
+    """The last batch a task wrote, how many rows of it, and the audit's counts of them where they are few enough."""
+
+    batch_id: int
+    rows: int
+    counts: tuple[tuple[str, int, int], ...] = ()
+    """Topic, window's start in ms, rows."""
+
+    def metadata(self) -> str:
+        """What stands beside the offset: at most `MAX_METADATA_BYTES`."""
+        text = json.dumps({"rows": self.rows, "counts": self.counts})
+        return text if len(text) <= MAX_METADATA_BYTES else json.dumps({"rows": self.rows})
+
+
+class Prepared(NamedTuple):
+    """A transaction that is open, to be ended by whoever is told of it."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+class Transaction(BlockingCluster):
+    """One transaction: `begin`, `mark`, `add` as partitions come up, `store`; then `commit` or `abort`.
+
+    With `prepared` it is one that was begun elsewhere.
+    """
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        transactional_id: str,
+        *,
+        prepared: Prepared | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        super().__init__(
+            settings.bootstrap_servers,
+            runtime=runtime,
+            client_id=settings.client_id,
+            request_timeout_ms=settings.request_timeout_ms,
+            retry_backoff_ms=settings.retry_backoff_ms,
+            retry_backoff_max_ms=settings.retry_backoff_max_ms,
+            default_api_timeout_ms=settings.max_block_ms,
+        )
+        self.transactional_id = transactional_id
+        self.producer_id, self.producer_epoch = (-1, -1) if prepared is None else prepared[1:]
+        self._timeout_ms = settings.transaction_timeout_ms
+        self._added: set[TopicPartition] = set()
+        self._coordinators: dict[CoordinatorType, tuple[str, int]] = {}
+
+    def begin(self) -> Prepared:
+        """Get a producer epoch that fences all earlier attempts, once what they began has ended. Raises KafkaError."""
+        request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=self._timeout_ms)
+        try:
+            answer = self._ask(CoordinatorType.TRANSACTION, ApiKey.INIT_PRODUCER_ID, request, _INIT_PRODUCER_ID_VERSION)
+        except KafkaError as failed:
+            if failed.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+                text = f"kafka.transaction.timeout.ms: the broker does not allow {self._timeout_ms} ms"
+                raise KafkaError(failed.code, text) from None
+            raise
+        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+        return Prepared(self.transactional_id, self.producer_id, self.producer_epoch)
+
+    def mark(self) -> Mark | None:
+        """What earlier transactions stored last. Raises KafkaError."""
+        request = OffsetFetchRequest(
+            group_id=self.transactional_id,
+            topics=[OffsetFetchRequestTopic(name=_MARK_TOPIC, partition_indexes=[_MARK_PARTITION])],
+            require_stable=True,
+        )
+
+        def read(answer: Any) -> None:
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    _raise_for(each.error_code, "the last batch's mark")
+
+        answer = self._ask(CoordinatorType.GROUP, ApiKey.OFFSET_FETCH, request, _OFFSET_FETCH_VERSION, check=read)
+        for topic in answer.topics:
+            for each in topic.partitions:
+                if each.committed_offset >= 0:
+                    told = json.loads(each.metadata)
+                    return Mark(each.committed_offset, told["rows"], tuple(map(tuple, told.get("counts", ()))))
+        return None
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """Make partitions part of the transaction that are not yet. Raises KafkaError."""
+        new = sorted(set(partitions) - self._added)
+        if not new:
+            return
+        topics: dict[str, list[int]] = {}
+        for topic, partition in new:
+            topics.setdefault(topic, []).append(partition)
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.producer_epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name=t, partitions=parts) for t, parts in topics.items()],
+        )
+
+        def read(answer: Any) -> None:
+            for topic in answer.results_by_topic_v3_and_below:
+                for each in topic.results_by_partition:
+                    _raise_for(each.partition_error_code, f"{topic.name}-{each.partition_index}")
+
+        self._ask(
+            CoordinatorType.TRANSACTION, ApiKey.ADD_PARTITIONS_TO_TXN, request, _ADD_PARTITIONS_VERSION, check=read
+        )
+        self._added.update(new)
+
+    def store(self, mark: Mark) -> None:
+        """Store which batch this is, as part of the transaction. Raises KafkaError."""
+        self._ask(
+            CoordinatorType.TRANSACTION,
+            ApiKey.ADD_OFFSETS_TO_TXN,
+            AddOffsetsToTxnRequest(
+                transactional_id=self.transactional_id,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                group_id=self.transactional_id,
+            ),
+            _ADD_OFFSETS_VERSION,
+        )
+        offset = TxnOffsetCommitRequestPartition(
+            partition_index=_MARK_PARTITION,
+            committed_offset=mark.batch_id,
+            committed_metadata=mark.metadata(),
+        )
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id,
+            group_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            topics=[TxnOffsetCommitRequestTopic(name=_MARK_TOPIC, partitions=[offset])],
+        )
+
+        def read(answer: Any) -> None:
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    _raise_for(each.error_code, "the batch's mark")
+
+        self._ask(CoordinatorType.GROUP, ApiKey.TXN_OFFSET_COMMIT, request, _TXN_OFFSET_COMMIT_VERSION, check=read)
+
+    def commit(self) -> None:
+        """Commit. Where it raises, nobody knows yet whether it did: a replay finds out."""
+        self._end(committed=True)
+
+    def abort(self) -> None:
+        """Abort, so that readers need not wait for the timeout; a failure is only logged."""
+        if self.producer_id < 0:
+            return
+        try:
+            self._end(committed=False)
+        except KafkaError as failed:
+            logger.warning("transaction %s is left to its timeout: %s", self.transactional_id, failed)
+
+    def _end(self, *, committed: bool) -> None:
+        request = EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            committed=committed,
+        )
+        self._ask(CoordinatorType.TRANSACTION, ApiKey.END_TXN, request, _END_TXN_VERSION)
+
+    # --- coordinators -------------------------------------------------------------------------------------------------
+
+    def _ask(self, kind: CoordinatorType, key: ApiKey, request: Any, high: int, *, check: Any = None) -> Any:
+        """Ask a coordinator until it answers without a passing error. `check` raises for errors within the answer."""
+
+        def attempt() -> Any:
+            try:
+                with self._lent(self._coordinator(kind)) as connection:
+                    answer = connection.request(key, request, high=high)
+                _raise_for(getattr(answer, "error_code", 0), f"{key.name} of {self.transactional_id}")
+                if check is not None:
+                    check(answer)
+            except KafkaError:
+                self._coordinators.pop(kind, None)  # it may have moved: cheap to look up again
+                raise
+            return answer
+
+        return self._retry(attempt)
+
+    def _coordinator(self, kind: CoordinatorType) -> BlockingConnection:
+        address = self._coordinators.get(kind)
+        if address is None:
+            with self._lent(self._any()) as connection:
+                request = FindCoordinatorRequest(key=self.transactional_id, key_type=kind)
+                answer: FindCoordinatorResponse = connection.request(
+                    ApiKey.FIND_COORDINATOR,
+                    request,
+                    low=1,
+                    high=3,  # from 4 on for several keys
+                )
+            _raise_for(answer.error_code, f"the coordinator of {self.transactional_id}")
+            address = self._coordinators[kind] = (answer.host, answer.port)
+        return self._take(*address)
+
+
+def _raise_for(error_code: int, what: str) -> None:
+    code = ErrorCode.of(error_code)
+    if code is not ErrorCode.NONE:
+        raise KafkaError(code, f"{what}: {code.meaning}")

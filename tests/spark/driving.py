@@ -1,0 +1,77 @@
+"""Driving a stream reader as Spark does, without Spark: offsets as text, partitions and readers through pickle."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+
+from kraftpy.spark.stream import StreamReader
+
+PLAIN = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("value", BinaryType()),
+    ]
+)
+
+
+class Query:
+    """A query with its checkpoint, of which runs are made: each has one planner, as with Spark."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType = PLAIN) -> None:
+        self.options = dict(options)
+        self.schema = schema
+        self.checkpoint: list[str] = []
+        """Offsets: the first is where the query started, every other one ends a batch."""
+        self.batches: list[list[dict[str, Any]]] = []
+
+    def run(self, *, available_now: bool = True, once: bool = False, most: int = 1_000) -> list[list[dict[str, Any]]]:
+        """The batches of one run, until there is nothing new."""
+        done = len(self.batches)
+        planner = StreamReader(self.options, self.schema)
+        try:
+            for _ in self._batches(planner, available_now=available_now, once=once):
+                if len(self.batches) - done >= most:
+                    break
+        finally:
+            planner.stop()
+        return self.batches[done:]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Of all batches so far."""
+        return [row for batch in self.batches for row in batch]
+
+    def _batches(self, planner: StreamReader, *, available_now: bool, once: bool) -> Iterator[None]:
+        if available_now:
+            planner.prepareForTriggerAvailableNow()
+        limit = ReadAllAvailable() if once else planner.getDefaultReadLimit()
+        if not self.checkpoint:
+            self.checkpoint.append(json.dumps(planner.initialOffset()))
+        elif len(self.checkpoint) - 1 > len(self.batches):  # crashed within a batch
+            self.read(planner, self.checkpoint[-2], self.checkpoint[-1])
+            yield
+        while True:
+            start = self.checkpoint[-1]
+            end = json.dumps(planner.latestOffset(json.loads(start), limit))
+            if end == start:
+                return
+            self.checkpoint.append(end)
+            self.read(planner, start, end)
+            yield
+
+    def read(self, planner: StreamReader, start: str, end: str) -> None:
+        """One batch: planned here, read by a reader that has gone through pickle."""
+        tasks = pickle.loads(pickle.dumps(StreamReader(self.options, self.schema)))
+        rows = []
+        for partition in pickle.loads(pickle.dumps(planner.partitions(json.loads(start), json.loads(end)))):
+            for batch in tasks.read(partition):
+                batch.validate(full=True)
+                rows += batch.to_pylist()
+        self.batches.append(rows)

@@ -1,0 +1,99 @@
+"""Projects: what `kraftpy pipeline init` writes, and what it and `run` refuse. No Spark is started here."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from kraftpy.cli import cli
+from kraftpy.pipeline.project import ProjectError, check, create
+
+_ADDRESSES = {"bootstrap_servers": "one:9092,two:9092", "source_topic": "flights", "target_topic": "delays"}
+
+
+def test_a_project_names_its_place_its_topics_and_its_broker(tmp_path: Path) -> None:
+    written = create("hourly", tmp_path, **_ADDRESSES)
+    place = tmp_path / "hourly"
+    assert {each.relative_to(place).as_posix() for each in written} == {
+        "README.md",
+        "conf/log4j2.properties",
+        "conf/spark-defaults.conf",
+        "sample.jsonl",
+        "spark-pipeline.yml",
+        "transformations/counts.sql",
+        "transformations/publish.py",
+        "transformations/tables.py",
+    }
+    spec = yaml.safe_load((place / "spark-pipeline.yml").read_text())
+    assert spec["name"] == "hourly"
+    assert spec["storage"] == f"file://{place}/storage"
+    assert spec["configuration"]["spark.kraftpy.bootstrap.servers"] == "one:9092,two:9092"
+    assert spec["configuration"]["spark.kraftpy.source.topic"] == "flights"
+    assert spec["configuration"]["spark.kraftpy.target.topic"] == "delays"
+    for source in (place / "transformations").glob("*.py"):
+        ast.parse(source.read_text())
+    for each in written:
+        assert "@" not in each.read_text().replace("@dp.", ""), each
+    check(place)
+
+
+def test_a_project_of_other_transformations(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    (mine / "deep").mkdir(parents=True)
+    (mine / "rows.sql").write_text("-- from @source_topic@")
+    (mine / "deep" / "more.sql").write_text("")
+    place = tmp_path / "hourly"
+    written = create("hourly", tmp_path, **_ADDRESSES, transformations=mine)
+    assert {each.relative_to(place).as_posix() for each in written} == {
+        "conf/log4j2.properties",
+        "conf/spark-defaults.conf",
+        "spark-pipeline.yml",
+        "transformations/deep/more.sql",
+        "transformations/rows.sql",
+    }
+    assert (place / "transformations" / "rows.sql").read_text() == "-- from flights"
+    check(place)
+
+
+@pytest.mark.parametrize("name", ["", "1st", "a b", "../up", "a/b", "é"])
+def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ProjectError, match="no name of a project"):
+        create(name, tmp_path, **_ADDRESSES)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "hourly").mkdir()
+    with pytest.raises(ProjectError, match="is there already"):
+        create("hourly", tmp_path, **_ADDRESSES)
+    assert list((tmp_path / "hourly").iterdir()) == []
+
+
+def test_a_place_that_settings_cannot_hold_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProjectError, match="space"):
+        create("hourly", tmp_path / "my projects", **_ADDRESSES)
+
+
+def test_a_project_that_was_moved_says_what_to_change(tmp_path: Path) -> None:
+    create("hourly", tmp_path, **_ADDRESSES)
+    (tmp_path / "hourly").rename(tmp_path / "daily")
+    with pytest.raises(ProjectError, match="was the project moved"):
+        check(tmp_path / "daily")
+
+
+def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = CliRunner().invoke(cli, ["pipeline", "init", "hourly", "-b", "here:1"], catch_exceptions=False)
+    assert made.exit_code == 0
+    assert "wrote hourly/spark-pipeline.yml\n" in made.output
+    again = CliRunner().invoke(cli, ["pipeline", "init", "hourly"], catch_exceptions=False)
+    assert again.exit_code == 1
+    assert "is there already" in again.output
+    for command in ("run", "dry-run"):
+        nowhere = CliRunner().invoke(cli, ["pipeline", command], catch_exceptions=False)
+        assert nowhere.exit_code == 1
+        assert "kraftpy pipeline init NAME makes one" in nowhere.output
