@@ -1,0 +1,160 @@
+"""The books: what each tier counted of a topic and window, held against the tier before it.
+
+Tiers have an order, along the pipeline. Of each window the difference to the tier before says where records were lost
+or came twice. A difference is not held against a tier that may still be on its way: one that has counted nothing of
+later windows, while the window's end is less than `grace_ms` ago, is late. A tier that has counted nothing of a topic
+at all does not take part in it.
+
+Pure: the time comes in as a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from kraftpy.audit.counts import Tally
+
+DEFAULT_GRACE_MS = 1_800_000
+"""How long after a window's end a tier may still be late with it: half an hour."""
+
+USUAL_ORDER = ("producer", "log", "consumer", "sink", "load")
+"""The order of tiers where none is given; others follow by name."""
+
+
+class Verdict(Enum):
+    """What is to be said of a tier and window."""
+
+    BALANCED = "balanced"
+    LATE = "late"  # it differs, and time may mend it
+    LOST = "lost"  # records of the tier before are missing
+    DUPLICATED = "duplicated"  # there are more than in the tier before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One tier's count of one window, against the tier before."""
+
+    topic: str
+    start_ms: int
+    window_ms: int
+    tier: str
+    count: int
+    before: str
+    expected: int
+    verdict: Verdict
+
+    @property
+    def difference(self) -> int:
+        """Records missing (negative) or too many (positive)."""
+        return self.count - self.expected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a tier stands with a topic. `lag_ms` is how far its newest window is behind the first tier's."""
+
+    topic: str
+    tier: str
+    records: int
+    lost: int
+    duplicated: int
+    late: int
+    lag_ms: int
+
+    @property
+    def balances(self) -> bool:
+        """Whether nothing was lost and nothing came twice."""
+        return not self.lost and not self.duplicated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """All entries, by topic, window and tier; and how each tier stands."""
+
+    tiers: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    standings: tuple[Standing, ...]
+
+    @property
+    def balance(self) -> bool:
+        """Whether nothing was lost and nothing came twice, anywhere."""
+        return all(standing.balances for standing in self.standings)
+
+
+def order_of(tallies: Iterable[Tally]) -> tuple[str, ...]:
+    """The tiers there are, in the usual order."""
+    found = {tally.tier for tally in tallies}
+    return (*(tier for tier in USUAL_ORDER if tier in found), *sorted(found.difference(USUAL_ORDER)))
+
+
+def keep_books(
+    tallies: Sequence[Tally],
+    *,
+    now_ms: int,
+    window_ms: int,
+    tiers: Sequence[str] | None = None,
+    topics: Sequence[str] | None = None,
+    grace_ms: int = DEFAULT_GRACE_MS,
+) -> Books:
+    """Compare tallies of windows of `window_ms`; only the last of each source, topic and window may be among them."""
+    order = tuple(tiers) if tiers is not None else order_of(tallies)
+    counts: dict[str, dict[str, dict[int, int]]] = {}  # topic, tier, window's start
+    for tally in tallies:
+        if tally.window_ms == window_ms and tally.tier in order and (topics is None or tally.topic in topics):
+            windows = counts.setdefault(tally.topic, {}).setdefault(tally.tier, {})
+            windows[tally.start_ms] = windows.get(tally.start_ms, 0) + tally.count
+    entries: list[Entry] = []
+    standings: list[Standing] = []
+    for topic in sorted(counts):
+        present = [tier for tier in order if tier in counts[topic]]
+        found = _entries(topic, counts[topic], present, window_ms, now_ms - grace_ms)
+        entries += found
+        first_newest = max(counts[topic][present[0]])
+        for tier in present:
+            mine = [entry for entry in found if entry.tier == tier]
+            standings.append(
+                Standing(
+                    topic=topic,
+                    tier=tier,
+                    records=sum(counts[topic][tier].values()),
+                    lost=sum(-entry.difference for entry in mine if entry.verdict is Verdict.LOST),
+                    duplicated=sum(entry.difference for entry in mine if entry.verdict is Verdict.DUPLICATED),
+                    late=sum(abs(entry.difference) for entry in mine if entry.verdict is Verdict.LATE),
+                    lag_ms=max(0, first_newest - max(counts[topic][tier])),
+                )
+            )
+    return Books(tiers=order, entries=tuple(entries), standings=tuple(standings))
+
+
+def _entries(
+    topic: str, counts: dict[str, dict[int, int]], present: Sequence[str], window_ms: int, late_from_ms: int
+) -> list[Entry]:
+    entries = []
+    for start in sorted({start for windows in counts.values() for start in windows}):
+        for place, tier in enumerate(present):
+            before = present[max(place - 1, 0)]
+            count, expected = counts[tier].get(start, 0), counts[before].get(start, 0)
+            is_recent = start + window_ms > late_from_ms
+            behind = tier if count < expected else before
+            is_behind = max(counts[behind]) <= start
+            if count == expected:
+                verdict = Verdict.BALANCED
+            elif is_recent and is_behind:
+                verdict = Verdict.LATE
+            else:
+                verdict = Verdict.LOST if count < expected else Verdict.DUPLICATED
+            entries.append(
+                Entry(
+                    topic=topic,
+                    start_ms=start,
+                    window_ms=window_ms,
+                    tier=tier,
+                    count=count,
+                    before=before,
+                    expected=expected,
+                    verdict=verdict,
+                )
+            )
+    return entries
