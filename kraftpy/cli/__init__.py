@@ -1,4 +1,5 @@
-"""The command line: `kraftpy server | topic | produce | consume | group | cluster | ping | log | demo`.
+"""The command line: `kraftpy server | topic | produce | consume | group | txn | cluster | ping | log | load |
+audit | pipeline | demo`.
 
 Each command lives in a module of its own that is imported when it is asked for: `kraftpy server` must not pay for the
 others. Output is for people at a terminal (tables, drawn by rich) and for programs in a pipe (JSON or plain lines).
@@ -25,9 +26,13 @@ COMMANDS = {
     "produce": "kraftpy.cli.produce:produce",
     "consume": "kraftpy.cli.consume:consume",
     "group": "kraftpy.cli.group:group",
+    "txn": "kraftpy.cli.txn:txn",
     "cluster": "kraftpy.cli.cluster:cluster",
     "ping": "kraftpy.cli.ping:ping",
     "log": "kraftpy.cli.log:log",
+    "load": "kraftpy.cli.load:load",
+    "audit": "kraftpy.cli.audit:audit",
+    "pipeline": "kraftpy.cli.pipeline:pipeline",
     "demo": "kraftpy.cli.demo:demo",
 }
 """Command -> module:function, in the order `--help` shows them."""

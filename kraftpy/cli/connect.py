@@ -52,6 +52,13 @@ def run(bootstrap: str, work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(probed())
 
 
+def probe(bootstrap: str) -> None:
+    """See that a bootstrap server takes connections, for a command that has no event loop. Raises Failure."""
+    import asyncio
+
+    asyncio.run(_probe(bootstrap))
+
+
 async def _probe(bootstrap: str) -> None:
     """Connect and hang up. The client would try for a minute, which suits a service and not a person."""
     import asyncio

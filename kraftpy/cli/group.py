@@ -1,7 +1,8 @@
-"""`kraftpy group list|describe|reset-offsets|delete`."""
+"""`kraftpy group list|describe|alter|reset-offsets|delete`."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,17 +11,21 @@ from kraftpy.cli.connect import bootstrap_option, run
 from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, say
 from kraftpy.cli.partitions import PartitionSet, chosen_partitions, parse_partitions
 from kraftpy.cli.places import time_option
+from kraftpy.cli.settings import Settings, config_option
 from kraftpy.types import TopicPartition
 
 if TYPE_CHECKING:
     from kraftpy.cli.resets import Ends, Move, Reset
     from kraftpy.client import Admin
-    from kraftpy.client.admin_model import GroupMember
+    from kraftpy.client.admin_model import GroupDescription, GroupMember
+
+SHARE = "share"
+"""The type of a share group."""
 
 
 @click.group()
 def group() -> None:
-    """Look at consumer groups, move their offsets, delete them."""
+    """Look at consumer groups and share groups, change their settings, move their offsets, delete them."""
 
 
 @group.command(name="list")
@@ -50,23 +55,58 @@ def list_groups(bootstrap: str, form: str) -> None:
 @click.option("--offsets", "what", flag_value="offsets", default="offsets", help="Show the partitions (the default).")
 @click.option("--members", "what", flag_value="members", help="Show the members in place of the partitions.")
 @click.option("--state", "what", flag_value="state", help="Show the groups themselves in place of the partitions.")
+@click.option("--configs", "what", flag_value="configs", help="Show every setting and where it comes from.")
 @format_option
 def describe(names: tuple[str, ...], bootstrap: str, what: str, form: str) -> None:
-    """Show where GROUPs are in each partition and how far behind: committed offset, end and lag.
+    """Show where GROUPs are in each partition and how far behind: committed offset, end, lag, and lag in time.
 
-    Groups of both protocols: those whose members assign, and those whose coordinator does (KIP-848), which have epochs.
+    The lag in time, in milliseconds, is the age of the first record that the group has not read.
+
+    Groups whose members assign, and groups whose coordinator does, which have epochs: consumer groups (KIP-848) and
+    streams groups (KIP-1071), whose members read the partitions of their active tasks.
+    A share group (KIP-932) has start offsets: what is before them is done with.
     """
-    describer = {"offsets": _offset_rows, "members": _member_rows, "state": _state_rows}[what]
-    nothing = {"offsets": "no committed offsets", "members": "no members", "state": "no groups"}[what]
+    describer = {"offsets": _offset_rows, "members": _member_rows, "state": _state_rows, "configs": _config_rows}[what]
+    nothing = {
+        "offsets": "no committed offsets",
+        "members": "no members",
+        "state": "no groups",
+        "configs": "no settings",
+    }[what]
 
     async def work() -> list[dict[str, Any]]:
         rows = []
         async with _admin(bootstrap) as admin:
             for name in names:
-                rows += await describer(admin, name)
+                found = await describer(admin, name)
+                rows += await _with_ages(bootstrap, found) if what == "offsets" else found
         return rows
 
     print_rows(run(bootstrap, work()), form, empty=nothing)
+
+
+@group.command()
+@click.argument("name", metavar="GROUP")
+@bootstrap_option
+@config_option
+@click.option("--delete-config", "-d", "deleted", multiple=True, metavar="NAME", help="Back to the broker's default.")
+def alter(name: str, bootstrap: str, settings: Settings, deleted: tuple[str, ...]) -> None:
+    """Change the settings of GROUP, which need not be there yet.
+
+    \b
+      kraftpy group alter billing --config consumer.session.timeout.ms=60000
+    """
+    if not (settings or deleted):
+        raise click.UsageError("nothing to change: give --config or --delete-config")
+
+    async def work() -> None:
+        from kraftpy.client import ResourceType
+
+        async with _admin(bootstrap) as admin:
+            await admin.alter_configs({(ResourceType.GROUP, name): {**settings, **dict.fromkeys(deleted)}})
+
+    run(bootstrap, work())
+    click.echo(f"altered group {name}")
 
 
 @group.command(name="reset-offsets")
@@ -93,7 +133,7 @@ def reset_offsets(
     form: str,
     **targets: Any,
 ) -> None:
-    """Move the committed offsets of GROUP, which must have no members.
+    """Move the committed offsets of GROUP, or a share group's start offsets. It must have no members.
 
     TIME is a date (2026-01-31T12:00:00), milliseconds since 1970, or 2h for two hours ago. An offset that a log does
     not hold becomes its nearer end.
@@ -112,23 +152,27 @@ def reset_offsets(
 
     async def work() -> list[Move]:
         async with _admin(bootstrap) as admin:
-            moves = await _plan(admin, name, wanted, reset)
+            described = (await admin.describe_groups([name]))[name]
+            moves = await _plan(admin, described, wanted, reset)
+            alter = admin.alter_share_group_offsets if described.group_type == SHARE else admin.alter_group_offsets
             if execute and moves:
-                await admin.alter_group_offsets(name, {move.partition: move.offset for move in moves})
+                await alter(name, {move.partition: move.offset for move in moves})
+            rows[:] = [
+                {
+                    "group": name,
+                    "topic": move.partition.topic,
+                    "partition": move.partition.partition,
+                    "start_offset" if described.group_type == SHARE else "committed_offset": move.committed,
+                    "new_offset": move.offset,
+                }
+                for move in moves
+            ]
             return moves
 
+    rows: list[dict[str, Any]] = []
     moves = run(bootstrap, work())
     print_rows(
-        [
-            {
-                "group": name,
-                "topic": move.partition.topic,
-                "partition": move.partition.partition,
-                "committed_offset": move.committed,
-                "new_offset": move.offset,
-            }
-            for move in moves
-        ],
+        rows,
         form,
         empty="no partitions",
     )
@@ -160,6 +204,8 @@ def delete(names: tuple[str, ...], bootstrap: str, yes: bool) -> None:
 async def _offset_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
     """A row per partition that has a committed offset or a member. Raises Failure where there is no such group."""
     described = (await admin.describe_groups([name]))[name]
+    if described.group_type == SHARE:
+        return await _share_rows(admin, described)
     committed = await admin.list_group_offsets(name)
     owners = {partition: member for member in described.members for partition in member.partitions}
     if described.state == "Dead" and not committed:
@@ -179,10 +225,52 @@ async def _offset_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
                 "committed_offset": None if at is None else at.offset,
                 "end_offset": end,
                 "lag": None if at is None or end is None else max(0, end - at.offset),
+                "lag_ms": None,
                 "client": None if owner is None else f"{owner.client_id}@{owner.client_host}",
                 "member": None if owner is None else owner.member_id,
             }
         )
+    return rows
+
+
+async def _share_rows(admin: Admin, described: GroupDescription) -> list[dict[str, Any]]:
+    """A row per partition a share group has read or has members for."""
+    offsets = await admin.list_share_group_offsets(described.group_id)
+    readers = Counter(partition for member in described.members for partition in member.partitions)
+    ends = await _ends(admin, {*offsets, *readers})
+    rows = []
+    for partition in sorted({*offsets, *readers}):
+        at = offsets.get(partition)
+        rows.append(
+            {
+                "group": described.group_id,
+                "state": described.state,
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "start_offset": None if at is None else at.start_offset,
+                "end_offset": ends[partition].latest if partition in ends else None,
+                "lag": None if at is None else at.lag,
+                "lag_ms": None,
+                "members": readers[partition],
+            }
+        )
+    return rows
+
+
+async def _with_ages(bootstrap: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with their lags in time: 0 where all is read, None where it is not known."""
+    from kraftpy.cli.lags import ages_ms
+
+    places: dict[TopicPartition, int] = {}
+    for row in rows:
+        if row["lag"] == 0:
+            row["lag_ms"] = 0
+        elif row["lag"] is not None:
+            place = row["committed_offset"] if "committed_offset" in row else row["start_offset"]
+            places[TopicPartition(row["topic"], row["partition"])] = place
+    ages = await ages_ms(bootstrap, places)
+    for row in rows:
+        row["lag_ms"] = ages.get(TopicPartition(row["topic"], row["partition"]), row["lag_ms"])
     return rows
 
 
@@ -199,16 +287,18 @@ async def _member_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
             "client": member.client_id,
             "host": member.client_host,
             "partitions": [str(partition) for partition in sorted(member.partitions)],
-            **_of_consumer_protocol(member),
+            **_of_newer_protocol(member),
         }
         for member in described.members
     ]
 
 
-def _of_consumer_protocol(member: GroupMember) -> dict[str, Any]:
-    """What only a member of KIP-848's protocol has."""
-    if member.member_epoch is None or member.target is None:
+def _of_newer_protocol(member: GroupMember) -> dict[str, Any]:
+    """What only a member of KIP-848's protocol has, and in part one of a share group."""
+    if member.member_epoch is None:
         return {}
+    if member.target is None:
+        return {"epoch": member.member_epoch}
     return {"epoch": member.member_epoch, "target": [str(partition) for partition in sorted(member.target)]}
 
 
@@ -231,14 +321,29 @@ async def _state_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
     ]
 
 
-async def _plan(admin: Admin, name: str, wanted: list[PartitionSet], reset: Reset) -> list[Move]:
+async def _config_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
+    """A row per setting, whether there is such a group or not."""
+    from kraftpy.client import ResourceType
+
+    (entries,) = (await admin.describe_configs([(ResourceType.GROUP, name)])).values()
+    return [
+        {"group": name, "setting": entry.name, "value": entry.value, "source": entry.source.name.lower()}
+        for entry in sorted(entries.values(), key=lambda entry: entry.name)
+    ]
+
+
+async def _plan(admin: Admin, described: GroupDescription, wanted: list[PartitionSet], reset: Reset) -> list[Move]:
     """Where each partition meant goes. Raises Failure where the group has members, or the request makes no sense."""
     from kraftpy.cli.resets import Target, plan
 
-    described = (await admin.describe_groups([name]))[name]
+    name = described.group_id
     if described.members:
         raise Failure(f"group {name} has {len(described.members)} members: stop them before its offsets are moved")
-    committed = await admin.list_group_offsets(name)
+    if described.group_type == SHARE:
+        known = await admin.list_share_group_offsets(name)
+        committed = {partition: at.start_offset for partition, at in known.items() if at.start_offset is not None}
+    else:
+        committed = {partition: at.offset for partition, at in (await admin.list_group_offsets(name)).items()}
     partitions = set(committed)
     if wanted:
         partitions = {info.topic_partition for info in await chosen_partitions(admin, wanted)}
@@ -248,7 +353,7 @@ async def _plan(admin: Admin, name: str, wanted: list[PartitionSet], reset: Rese
         found = await admin.list_offsets(dict.fromkeys(ends, reset.number))
         at_time = {partition: place.offset for partition, place in found.items() if place is not None}
     try:
-        return plan(reset, ends, {partition: place.offset for partition, place in committed.items()}, at_time)
+        return plan(reset, ends, committed, at_time)
     except ValueError as error:
         raise Failure(str(error)) from None
 

@@ -27,7 +27,7 @@ import click
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.cli.log_places import METADATA, OFFSET_CHECKPOINTS, PartitionPlace, segment_files
 from kraftpy.cli.segments import Damage, FileBatch, Summary, first_offset, summarise
-from kraftpy.log import layout
+from kraftpy.log import aborted, layout
 from kraftpy.log.epochs import LeaderEpochs
 from kraftpy.log.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
 from kraftpy.log.layout import CorruptFile
@@ -56,7 +56,7 @@ class Checkpoints:
 
 def check_segment(path: Path, progress: Progress | None = None, *, indexed: bool) -> tuple[Summary, list[Damage]]:
     """Read a segment whole, and where it must be `indexed` hold its indexes against it."""
-    checks: list[_OffsetIndexCheck | _TimeIndexCheck] = []
+    checks: list[_OffsetIndexCheck | _TimeIndexCheck | _TransactionIndexCheck] = []
     problems: list[Damage] = []
     for suffix, made in ((layout.INDEX, _OffsetIndexCheck), (layout.TIME_INDEX, _TimeIndexCheck)) if indexed else ():
         file = path.with_suffix(suffix)
@@ -66,6 +66,10 @@ def check_segment(path: Path, progress: Progress | None = None, *, indexed: bool
             problems.append(Damage(path=file, reason="it is missing"))
         except OSError as error:
             problems.append(Damage(path=file, reason=f"it cannot be read: {error.strerror}"))
+
+    transactions = path.with_suffix(layout.TRANSACTION_INDEX)
+    if transactions.exists():
+        checks.append(_TransactionIndexCheck(transactions))
 
     def seen(batch: FileBatch) -> None:
         for check in checks:
@@ -156,6 +160,33 @@ class _TimeIndexCheck(_IndexCheck):
             return []
         for offset, (number, _) in self.entries.items():
             self.wrong(number * self.entry_bytes, f"no batch ends at offset {offset}", offset)
+        return self.damage
+
+
+class _TransactionIndexCheck:
+    """The aborted transactions of a segment: each must have its marker there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.damage: list[Damage] = []
+        try:
+            entries = aborted.decode(path.read_bytes())
+        except CorruptFile as error:
+            self.damage.append(Damage(path=path, reason=str(error)))
+            entries = []
+        self.entries = {each.last_offset: each for each in entries}
+
+    def take(self, batch: FileBatch) -> None:
+        found = self.entries.get(batch.header.last_offset)
+        if found is not None and batch.header.is_control and batch.header.producer_id == found.producer_id:
+            del self.entries[found.last_offset]
+
+    def finish(self, summary: Summary) -> list[Damage]:
+        if summary.damage:
+            return self.damage
+        for offset, each in self.entries.items():
+            reason = f"no marker of producer {each.producer_id} at offset {offset}"
+            self.damage.append(Damage(path=self.path, reason=reason, next_offset=offset))
         return self.damage
 
 
@@ -374,7 +405,7 @@ def check_small_file(path: Path) -> list[Damage]:
 
     UsageError for a file that is none of a log's.
     """
-    if path.suffix in (layout.INDEX, layout.TIME_INDEX):
+    if path.suffix in (*_INDEXES, layout.TRANSACTION_INDEX):
         return [each for each in check_segment(path.with_suffix(layout.LOG), indexed=True)[1] if each.path == path]
     directory = OsDirectory(path.parent)
     try:

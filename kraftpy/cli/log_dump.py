@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -28,6 +28,8 @@ from kraftpy.protocol.errors import KafkaError, ProtocolError
 from kraftpy.protocol.record_batch import iter_records
 
 GROUPS = "__consumer_offsets"
+TRANSACTIONS = "__transaction_state"
+SHARE_GROUPS = "__share_group_state"
 _JOURNAL = ("journal", "snapshot", "vote")
 
 
@@ -92,7 +94,7 @@ def _records(file: Path, batch: FileBatch) -> list[Any]:
 
 
 def _json_lines(file: Path, chosen: Chosen) -> Iterator[str]:
-    is_of_groups = _is_of_groups(file)
+    described = _described(file)
     for batch in _shown(file, chosen):
         header = batch.header
         fields = {
@@ -119,14 +121,14 @@ def _json_lines(file: Path, chosen: Chosen) -> Iterator[str]:
             if header.is_control:
                 row = {"offset": record.offset, "timestamp": record.timestamp, "control": _control(record)}
                 yield json_line({"kind": "control", **row, **encode_bytes("value", record.value)})
-            elif is_of_groups:
-                yield json_line(_group_row(record))
+            elif described is not None:
+                yield json_line(described(record))
             else:
                 yield json_line({"kind": "record", **record_row(record)})
 
 
 def _text_lines(file: Path, chosen: Chosen) -> Iterator[str]:
-    is_of_groups = _is_of_groups(file)
+    described = _described(file)
     for batch in _shown(file, chosen):
         header = batch.header
         parts = [
@@ -147,8 +149,8 @@ def _text_lines(file: Path, chosen: Chosen) -> Iterator[str]:
             if header.is_control:
                 yield f"  {record.offset}  {local_time(record.timestamp)}  {_control(record)}"
                 continue
-            if is_of_groups:
-                yield f"  {record.offset}  {local_time(record.timestamp)}  {_spaced(_group_row(record))}"
+            if described is not None:
+                yield f"  {record.offset}  {local_time(record.timestamp)}  {_spaced(described(record))}"
                 continue
             headers = "".join(f"  {name}={shown(value)}" for name, value in record.headers)
             when = local_time(record.timestamp)
@@ -161,9 +163,68 @@ def _control(record: Any) -> str:
     return {0: "abort", 1: "commit"}.get(kind, f"type {kind}")
 
 
-def _is_of_groups(file: Path) -> bool:
+def _described(file: Path) -> Callable[[Any], dict[str, Any]] | None:
+    """What makes a row of the records of an internal topic; None where they are shown as they are."""
     partition = layout.parse_partition(file.resolve().parent.name)
-    return partition is not None and partition.topic == GROUPS
+    rows = {GROUPS: _group_row, TRANSACTIONS: _transaction_row, SHARE_GROUPS: _share_row}
+    return None if partition is None else rows.get(partition.topic)
+
+
+def _share_row(record: Any) -> dict[str, Any]:
+    """A record of `__share_group_state` as what it says; as it is where it says nothing that is known."""
+    from kraftpy.share.records import SNAPSHOT, from_batches, read_key, read_snapshot, read_update
+
+    place = {"offset": record.offset, "timestamp": record.timestamp}
+    try:
+        found = read_key(record.key or b"")
+        if found is not None:
+            kind, key = found
+            row = {**place, "group": key.group_id, "topic_id": key.topic_id.hex(), "partition": key.partition}
+            if record.value is None:
+                return {"kind": "share_state_deleted", **row}
+            value: Any = read_snapshot(record.value) if kind == SNAPSHOT else read_update(record.value)
+            said = {
+                "kind": "share_snapshot" if kind == SNAPSHOT else "share_update",
+                **row,
+                "snapshot_epoch": value.snapshot_epoch,
+                "leader_epoch": value.leader_epoch,
+                "start_offset": value.start_offset,
+                "batches": [
+                    f"{each.first_offset}-{each.last_offset} {each.state.name.lower()} {each.delivery_count}"
+                    for each in from_batches(value.state_batches)
+                ],
+            }
+            return {**said, "state_epoch": value.state_epoch} if kind == SNAPSHOT else said
+    except ProtocolError:
+        pass
+    return {"kind": "record", **record_row(record)}
+
+
+def _transaction_row(record: Any) -> dict[str, Any]:
+    """A record of `__transaction_state` as what it says; as it is where it says nothing that is known."""
+    from kraftpy.transactions.records import read_key, read_value
+
+    place = {"offset": record.offset, "timestamp": record.timestamp}
+    try:
+        transactional_id = read_key(record.key or b"")
+        if transactional_id is not None and record.value is None:
+            return {"kind": "transaction_deleted", **place, "transactional_id": transactional_id}
+        if transactional_id is not None:
+            value = read_value(record.value)
+            return {
+                "kind": "transaction",
+                **place,
+                "transactional_id": transactional_id,
+                "state": value.state.value,
+                "producer_id": value.producer_id,
+                "producer_epoch": value.producer_epoch,
+                "timeout_ms": value.timeout_ms,
+                "started_at": value.started_at,
+                "partitions": [str(partition) for partition in sorted(value.partitions)],
+            }
+    except ProtocolError:
+        pass
+    return {"kind": "record", **record_row(record)}
 
 
 def _group_row(record: Any) -> dict[str, Any]:
@@ -250,6 +311,8 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
             yield from _index_entries(file)
         elif file.suffix == layout.SNAPSHOT:
             yield from _producers(file.read_bytes())
+        elif file.suffix == layout.TRANSACTION_INDEX:
+            yield from _aborted(file.read_bytes())
         elif file.name == layout.LEADER_EPOCHS:
             for epoch, start_offset in LeaderEpochs.decode(file.read_bytes()).entries():
                 yield {"leader_epoch": epoch, "start_offset": start_offset}
@@ -274,7 +337,7 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
 def _producers(data: bytes) -> Iterator[dict[str, Any]]:
     from kraftpy.log.producers import ProducerStates
 
-    states = ProducerStates.decode(data)
+    states, _ = ProducerStates.decode(data)
     for producer in states.describe():
         yield {
             "kind": "producer",
@@ -285,10 +348,19 @@ def _producers(data: bytes) -> Iterator[dict[str, Any]]:
             "coordinator_epoch": producer.coordinator_epoch,
             "open_since_offset": None if producer.current_txn_start_offset < 0 else producer.current_txn_start_offset,
         }
-    for producer_id, ranges in sorted(states.aborted_ranges().items()):
-        for first_offset, last_offset in ranges:
-            row = {"producer_id": producer_id, "first_offset": first_offset, "marker_offset": last_offset}
-            yield {"kind": "aborted", **row}
+
+
+def _aborted(data: bytes) -> Iterator[dict[str, Any]]:
+    from kraftpy.log import aborted
+
+    for ended in aborted.decode(data):
+        yield {
+            "kind": "aborted",
+            "producer_id": ended.producer_id,
+            "first_offset": ended.first_offset,
+            "marker_offset": ended.last_offset,
+            "last_stable_offset": ended.last_stable_offset,
+        }
 
 
 def _journal(directory: Path) -> Iterator[dict[str, Any]]:

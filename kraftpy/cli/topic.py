@@ -12,23 +12,11 @@ from kraftpy.cli.move_replica import move_replica
 from kraftpy.cli.output import at_terminal, format_option, print_rows
 from kraftpy.cli.reassign import reassign
 from kraftpy.cli.refetch import refetch
+from kraftpy.cli.settings import Settings, config_option
 
 if TYPE_CHECKING:
     from kraftpy.client import Admin, TopicInfo
     from kraftpy.client.model import PartitionInfo
-
-Settings = dict[str, str]
-
-
-def _settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Settings:
-    """NAME=VALUE options as a mapping. Names and values are the broker's to judge: it may know others than we do."""
-    settings = {}
-    for value in values:
-        name, equals, text = value.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"'{value}' is not NAME=VALUE", ctx, param)
-        settings[name.strip()] = text.strip()
-    return settings
 
 
 def _assignment(ctx: click.Context, param: click.Parameter, value: str | None) -> dict[int, list[int]]:
@@ -40,17 +28,6 @@ def _assignment(ctx: click.Context, param: click.Parameter, value: str | None) -
             raise click.BadParameter(f"'{part}' is not a list of broker ids, as in 1:2:3", ctx, param)
         assignment[number] = list(map(int, brokers))
     return assignment
-
-
-config_option = click.option(
-    "--config",
-    "-c",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=_settings,
-    help="A topic setting, such as retention.ms=3600000; may be repeated.",
-)
 
 
 @click.group()

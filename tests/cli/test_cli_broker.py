@@ -8,16 +8,20 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 from click.testing import CliRunner, Result
 
 from kraftpy.cli import cli
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest, Subtopology, Topology
 from kraftpy.testing.asking import ask
 from kraftpy.testing.cluster import EmbeddedBroker
 
@@ -268,9 +272,11 @@ def test_a_groups_life(run: Run, topic: str, tmp_path: Path) -> None:
     assert [row["value"] for row in rows(run("consume", topic, "-g", group, "-n", 3))] == ["0", "1", "2"]
     (row,) = rows(run("group", "describe", group))
     assert (row["committed_offset"], row["end_offset"], row["lag"], row["state"]) == (3, 10, 7, "Empty")
+    assert 0 < row["lag_ms"] < 1000 * SECONDS
     assert [row["value"] for row in rows(run("consume", topic, "-g", group))] == [str(n) for n in range(3, 10)]
     assert group in run("group", "list").stdout.splitlines()
-    assert rows(run("group", "describe", group))[0]["lag"] == 0
+    (row,) = rows(run("group", "describe", group))
+    assert (row["lag"], row["lag_ms"]) == (0, 0)
     assert rows(run("group", "describe", group, "--members")) == []
 
     planned = run("group", "reset-offsets", group, "-t", topic, "--shift-by", -4)
@@ -288,6 +294,43 @@ def test_a_groups_life(run: Run, topic: str, tmp_path: Path) -> None:
 
     assert run("group", "delete", group).stdout == f"deleted group {group}\n"
     assert run("group", "delete", group, status=1).stderr.startswith("kraftpy: GROUP_ID_NOT_FOUND: ")
+
+
+def test_a_groups_lag_in_time_is_the_age_of_the_first_record_it_has_not_read(
+    kraftpy_server: EmbeddedBroker, run: Run, topic: str
+) -> None:
+    group = f"{topic}-late"
+    run("topic", "create", topic, "-p", 3)
+    now = time.time_ns() // 1_000_000
+    hour = 3_600_000
+    producer = confluent_kafka.Producer({"bootstrap.servers": kraftpy_server.bootstrap})
+    for partition, ages in enumerate(((5, 3, 1), (4, 2))):  # of the third nothing is there
+        for hours in ages:
+            producer.produce(topic, b"x", partition=partition, timestamp=now - hours * hour)
+    assert producer.flush(SECONDS) == 0
+    for partition, offset in ((0, 1), (1, 0), (2, 0)):
+        run("group", "reset-offsets", group, "-t", f"{topic}:{partition}", "--to-offset", offset, "--execute")
+    found = {row["partition"]: (row["lag"], row["lag_ms"]) for row in rows(run("group", "describe", group))}
+    assert {partition: lag for partition, (lag, _) in found.items()} == {0: 2, 1: 2, 2: 0}
+    assert 3 * hour <= found[0][1] < 3 * hour + 1000 * SECONDS
+    assert 4 * hour <= found[1][1] < 4 * hour + 1000 * SECONDS
+    assert found[2][1] == 0
+
+
+def test_a_group_has_settings_of_its_own_before_it_is_there(run: Run, topic: str) -> None:
+    group = f"{topic}-settled"
+    set_to = run("group", "alter", group, "-c", "consumer.session.timeout.ms=50000")
+    assert set_to.stdout == f"altered group {group}\n"
+    described = {row["setting"]: row for row in rows(run("group", "describe", group, "--configs"))}
+    session, interval = (described[f"consumer.{name}.ms"] for name in ("session.timeout", "heartbeat.interval"))
+    assert (session["value"], session["source"]) == ("50000", "dynamic_group_config")
+    assert (interval["value"], interval["source"]) == ("5000", "default_config")
+    refused = run("group", "alter", group, "-c", "consumer.session.timeout.ms=1", status=1)
+    assert "consumer.session.timeout.ms=1 is not allowed: the broker's settings allow 45000 to 60000" in refused.stderr
+    run("group", "alter", group, "-d", "consumer.session.timeout.ms")
+    described = {row["setting"]: row for row in rows(run("group", "describe", group, "--configs"))}
+    assert described["consumer.session.timeout.ms"]["value"] == "45000"
+    assert run("group", "alter", group, status=2).stderr.endswith("give --config or --delete-config\n")
 
 
 def test_a_group_whose_coordinator_assigns_is_described_like_any_other(
@@ -321,6 +364,93 @@ def test_a_group_whose_coordinator_assigns_is_described_like_any_other(
     assert (row["state"], row["type"]) == ("Reconciling", "consumer")
     refused = run("group", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute", status=1)
     assert refused.stderr == f"kraftpy: group {group} has 2 members: stop them before its offsets are moved\n"
+    assert run("group", "delete", group, status=1).stderr.startswith("kraftpy: NON_EMPTY_GROUP: ")
+
+
+def test_a_share_group_is_described_moved_and_deleted(
+    kraftpy_server: EmbeddedBroker, run: Run, topic: str, tmp_path: Path
+) -> None:
+    group = f"{topic}-sharers"
+    host, _, port = kraftpy_server.bootstrap.partition(":")
+    run("topic", "create", topic, "-p", 2)
+    run("group", "describe", group, status=1)  # there are coordinators from now on
+    (tmp_path / "in").write_text("a\nb\nc\n")
+    run("produce", topic, tmp_path / "in")
+
+    def beat(member: str, epoch: int, topics: list[str] | None = None) -> Any:
+        heartbeat = ShareGroupHeartbeatRequest(
+            group_id=group, member_id=member, member_epoch=epoch, subscribed_topic_names=topics
+        )
+        told = ask((host, int(port)), ApiKey.SHARE_GROUP_HEARTBEAT, 1, heartbeat, timeout=SECONDS)
+        assert told.error_code == 0, told
+        return told
+
+    epoch = beat("m1", 0, [topic]).member_epoch
+    beat("m2", 0, [topic])
+    deadline = time.monotonic() + SECONDS
+    while sum(len(row["partitions"]) for row in rows(run("group", "describe", group, "--members"))) < 2:
+        assert time.monotonic() < deadline
+        epoch = beat("m1", 0, [topic]).member_epoch
+        beat("m2", 0, [topic])
+    (row,) = rows(run("group", "describe", group, "--state"))
+    assert (row["state"], row["type"], row["protocol"], row["members"]) == ("Stable", "share", "simple", 2)
+    assert row["epoch"] == row["assignment_epoch"] >= epoch
+    first, second = rows(run("group", "describe", group, "--members"))
+    assert (first["member"], second["member"]) == ("m1", "m2")
+    assert sorted(first["partitions"] + second["partitions"]) == [f"{topic}-0", f"{topic}-1"]
+    offsets = rows(run("group", "describe", group))
+    assert [(row["partition"], row["start_offset"], row["lag"], row["members"]) for row in offsets] == [
+        (0, None, None, 1),  # nobody has read there yet, so where it begins is not known
+        (1, None, None, 1),
+    ]
+    (listed,) = [row for row in rows(run("group", "list", "--format", "json")) if row["group"] == group]
+    assert (listed["state"], listed["type"], listed["protocol_type"]) == ("Stable", "share", "share")
+    refused = run("group", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute", status=1)
+    assert refused.stderr == f"kraftpy: group {group} has 2 members: stop them before its offsets are moved\n"
+    assert run("group", "delete", group, status=1).stderr.startswith("kraftpy: NON_EMPTY_GROUP: ")
+
+    beat("m1", -1)
+    beat("m2", -1)
+    planned = rows(run("group", "reset-offsets", group, "-t", topic, "--to-earliest"))
+    assert [(row["start_offset"], row["new_offset"]) for row in planned] == [(None, 0), (None, 0)]
+    run("group", "reset-offsets", group, "-t", topic, "--to-offset", 1, "--execute")
+    offsets = rows(run("group", "describe", group))
+    assert sum(row["end_offset"] for row in offsets) == 3
+    for row in offsets:
+        assert row["start_offset"] == min(1, row["end_offset"])
+        assert row["lag"] in (None, row["end_offset"] - row["start_offset"])
+    assert run("group", "delete", group).stdout == f"deleted group {group}\n"
+    assert run("group", "describe", group, status=1).stderr == f"kraftpy: there is no group {group}\n"
+
+
+def test_a_streams_group_is_described_like_any_other(kraftpy_server: EmbeddedBroker, run: Run, topic: str) -> None:
+    group = f"{topic}-counters"
+    host, _, port = kraftpy_server.bootstrap.partition(":")
+    run("topic", "create", topic, "-p", 2)
+    run("group", "alter", group, "-c", "streams.initial.rebalance.delay.ms=0")
+    run("group", "describe", group, status=1)  # there are coordinators from now on
+    heartbeat = StreamsGroupHeartbeatRequest(
+        group_id=group,
+        member_id="m1",
+        rebalance_timeout_ms=60_000,
+        topology=Topology(subtopologies=[Subtopology(subtopology_id="0", source_topics=[topic])]),
+        active_tasks=[],
+        standby_tasks=[],
+        warmup_tasks=[],
+        process_id="p",
+        client_tags=[],
+    )
+    joined = ask((host, int(port)), ApiKey.STREAMS_GROUP_HEARTBEAT, 0, heartbeat, timeout=SECONDS)
+    assert (joined.error_code, joined.member_epoch) == (0, 1)
+    assert [(each.subtopology_id, each.partitions) for each in joined.active_tasks] == [("0", [0, 1])]
+    (row,) = rows(run("group", "describe", group, "--state"))
+    assert (row["state"], row["type"], row["epoch"], row["members"]) == ("Stable", "streams", 1, 1)
+    (row,) = rows(run("group", "describe", group, "--members"))
+    assert (row["member"], row["partitions"]) == ("m1", [f"{topic}-0", f"{topic}-1"])
+    owners = [(row["partition"], row["member"]) for row in rows(run("group", "describe", group, "--offsets"))]
+    assert owners == [(0, "m1"), (1, "m1")]
+    (row,) = [row for row in rows(run("group", "list", "--format", "json")) if row["group"] == group]
+    assert row["type"] == "streams"
     assert run("group", "delete", group, status=1).stderr.startswith("kraftpy: NON_EMPTY_GROUP: ")
 
 

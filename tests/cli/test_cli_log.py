@@ -12,6 +12,18 @@ from click.testing import CliRunner, Result
 from kraftpy.cli import cli
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.record_batch import ControlType, encode_batch, encode_control_batch
+from kraftpy.share.batches import DeliveryState, StateBatch
+from kraftpy.share.records import (
+    SNAPSHOT,
+    UPDATE,
+    ShareKey,
+    ShareSnapshotValue,
+    ShareUpdateValue,
+    to_batches,
+    write_key,
+    write_value,
+)
+from kraftpy.types import TopicId
 
 FIRST = encode_batch(
     [(1_700_000_000_000, b"k", b"v", [("h", b"x"), ("h", None)]), (1_700_000_000_001, None, b"\xff\xfe", [])],
@@ -66,6 +78,35 @@ def test_dump_tells_of_every_record(segment: Path) -> None:
         {"kind": "record", "offset": 2, "timestamp": 1_700_000_000_002, "key": "k2", "value": None},
     ]
     assert [row["control"] for row in rows if row["kind"] == "control"] == ["abort"]
+
+
+def test_dump_knows_the_state_of_share_groups(tmp_path: Path) -> None:
+    key = ShareKey("g", TopicId(bytes(16)), 3)
+    batches = to_batches([StateBatch(5, 9, DeliveryState.ACKNOWLEDGED, 1)])
+    snapshot = ShareSnapshotValue(
+        snapshot_epoch=1,
+        state_epoch=2,
+        leader_epoch=3,
+        start_offset=4,
+        create_timestamp=0,
+        write_timestamp=0,
+        state_batches=batches,
+    )
+    update = ShareUpdateValue(snapshot_epoch=1, leader_epoch=3, start_offset=-1, state_batches=batches)
+    said = [
+        (write_key(SNAPSHOT, key), write_value(snapshot)),
+        (write_key(UPDATE, key), write_value(update)),
+        (write_key(SNAPSHOT, key), None),
+        (b"something", b"else"),
+    ]
+    path = tmp_path / "__share_group_state-0" / "00000000000000000000.log"
+    path.parent.mkdir()
+    path.write_bytes(encode_batch([(1, *record, []) for record in said]))
+    rows = [json.loads(line) for line in run("log", "dump", "--records", path).stdout.splitlines()][1:]
+    assert [row["kind"] for row in rows] == ["share_snapshot", "share_update", "share_state_deleted", "record"]
+    assert {row["group"] for row in rows[:3]} == {"g"}
+    assert rows[0]["state_epoch"] == 2
+    assert [row["batches"] for row in rows[:2]] == [["5-9 acknowledged 1"]] * 2
 
 
 def test_dump_can_begin_at_an_offset_and_stop_after_some_batches(segment: Path) -> None:

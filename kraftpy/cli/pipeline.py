@@ -1,0 +1,79 @@
+"""`kraftpy pipeline init|run|dry-run`: declarative pipelines of Spark on topics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kraftpy.cli.connect import bootstrap_option
+from kraftpy.cli.output import Failure
+
+
+@click.group()
+def pipeline() -> None:
+    """Make a declarative pipeline on topics and run it on Spark."""
+
+
+@pipeline.command()
+@click.argument("name")
+@bootstrap_option
+@click.option("--source-topic", default="events", show_default=True, help="The topic that is read.")
+@click.option("--target-topic", default="counts", show_default=True, help="The topic that the counts are written to.")
+def init(name: str, bootstrap: str, source_topic: str, target_topic: str) -> None:
+    """Write a project that runs into the new directory NAME.
+
+    It reads a topic into tables (bronze, silver, quarantine), counts by windows of event time, and writes the counts to
+    a topic, exactly once. Its README says how to go on.
+    """
+    from kraftpy.pipeline.project import ProjectError, create
+
+    try:
+        written = create(
+            name, Path(), bootstrap_servers=bootstrap, source_topic=source_topic, target_topic=target_topic
+        )
+    except (ProjectError, OSError) as error:
+        raise Failure(str(error)) from None
+    for path in written:
+        click.echo(f"wrote {path.relative_to(Path().resolve())}")
+
+
+_project = click.option(
+    "--project",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    help="The project's directory.  [default: the current one]",
+)
+
+
+@pipeline.command()
+@_project
+@click.option("--refresh", metavar="TABLES", help="Only these tables, separated by commas.")
+@click.option("--full-refresh", metavar="TABLES", help="These tables from their beginning.")
+@click.option("--full-refresh-all", is_flag=True, help="Everything from its beginning.")
+def run(project: Path, refresh: str | None, full_refresh: str | None, full_refresh_all: bool) -> None:
+    """Take what is new in the topic through the pipeline, and end."""
+    arguments = [] if refresh is None else ["--refresh", refresh]
+    arguments += [] if full_refresh is None else ["--full-refresh", full_refresh]
+    arguments += ["--full-refresh-all"] if full_refresh_all else []
+    _run(project, dry=False, arguments=arguments)
+
+
+@pipeline.command(name="dry-run")
+@_project
+def dry_run(project: Path) -> None:
+    """Check the pipeline, its tables and their columns; write nothing."""
+    _run(project, dry=True, arguments=[])
+
+
+def _run(project: Path, *, dry: bool, arguments: list[str]) -> None:
+    from kraftpy.pipeline.project import ProjectError
+    from kraftpy.pipeline.run import run as run_project
+    from kraftpy.spark.java import NoJavaError
+
+    try:
+        status = run_project(project, dry=dry, arguments=arguments)
+    except (ProjectError, NoJavaError, OSError) as error:
+        raise Failure(str(error)) from None
+    if status:
+        raise click.exceptions.Exit(1)

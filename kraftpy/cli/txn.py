@@ -1,0 +1,214 @@
+"""`kraftpy txn list|describe|find-hanging|abort`: transactions, and those that nobody ends any more.
+
+As Kafka's `kafka-transactions` tool does it (KIP-664): what is open in a partition (DescribeProducers) is held against
+what the coordinators know (ListTransactions, DescribeTransactions), and what hangs is ended by a marker of our own
+(WriteTxnMarkers).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kraftpy.cli.connect import bootstrap_option, run
+from kraftpy.cli.output import Failure, format_option, local_time, print_rows
+from kraftpy.cli.partitions import PartitionSet, chosen_partitions, parse_partitions, partitions_argument
+from kraftpy.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kraftpy.client import Admin
+    from kraftpy.client.admin_model import ActiveProducer, TransactionDescription
+
+
+@click.group()
+def txn() -> None:
+    """Look at transactions, find those that hang, end them."""
+
+
+@txn.command(name="list")
+@bootstrap_option
+@click.option("--state", "states", multiple=True, metavar="STATE", help="Only those in this state, such as Ongoing.")
+@click.option("--producer-id", "producer_ids", type=click.IntRange(min=0), multiple=True, help="Only this producer's.")
+@click.option("--duration-filter", type=click.IntRange(min=0), metavar="MS", help="Only those open for longer.")
+@click.option("--transactional-id-pattern", "pattern", metavar="REGEX", help="Only ids that match, in RE2's syntax.")
+@format_option
+def list_transactions(
+    bootstrap: str,
+    states: tuple[str, ...],
+    producer_ids: tuple[int, ...],
+    duration_filter: int | None,
+    pattern: str | None,
+    form: str,
+) -> None:
+    """List the transactional ids of all coordinators: a table at a terminal, an id a line in a pipe."""
+
+    async def work() -> list[dict[str, Any]]:
+        async with _admin(bootstrap) as admin:
+            listed = await admin.list_transactions(
+                states=states,
+                producer_ids=producer_ids,
+                running_longer_than_ms=-1 if duration_filter is None else duration_filter,
+                pattern=pattern,
+            )
+        return [
+            {
+                "transactional_id": each.transactional_id,
+                "coordinator": each.coordinator_id,
+                "producer_id": each.producer_id,
+                "state": each.state,
+            }
+            for each in listed
+        ]
+
+    print_rows(run(bootstrap, work()), form, plain="transactional_id", empty="no transactional ids")
+
+
+@txn.command()
+@click.argument("transactional_ids", nargs=-1, required=True, metavar="TRANSACTIONAL_ID...")
+@bootstrap_option
+@format_option
+def describe(transactional_ids: tuple[str, ...], bootstrap: str, form: str) -> None:
+    """Show what their coordinators know of TRANSACTIONAL_IDs: the producer, the state, since when, and where."""
+
+    async def work() -> list[dict[str, Any]]:
+        async with _admin(bootstrap) as admin:
+            return [_described(each) for each in await admin.describe_transactions(transactional_ids)]
+
+    print_rows(run(bootstrap, work()), form)
+
+
+@txn.command(name="find-hanging")
+@partitions_argument
+@bootstrap_option
+@click.option("--broker", type=int, metavar="ID", help="Only partitions that this broker leads.")
+@click.option(
+    "--max-transaction-timeout",
+    "max_minutes",
+    type=click.IntRange(min=0),
+    default=15,
+    show_default=True,
+    metavar="MINUTES",
+    help="The brokers' transaction.max.timeout.ms: what its producer wrote to more recently may go on.",
+)
+@format_option
+def find_hanging(wanted: list[PartitionSet], bootstrap: str, broker: int | None, max_minutes: int, form: str) -> None:
+    """Find transactions that are open in a partition and that no coordinator will end; of all topics, or of these.
+
+    Readers of committed records stop before such a transaction for ever. `kraftpy txn abort` ends it.
+    """
+
+    async def work() -> list[dict[str, Any]]:
+        async with _admin(bootstrap) as admin:
+            if not wanted:
+                wanted.extend(PartitionSet(name, None) for name in await admin.list_topics(include_internal=True))
+            partitions = [
+                TopicPartition(each.topic, each.partition)
+                for each in await chosen_partitions(admin, wanted)
+                if broker is None or each.leader == broker
+            ]
+            now_ms = time.time_ns() // 1_000_000
+            hanging = await admin.find_hanging_transactions(
+                partitions, now_ms, max_transaction_timeout_ms=max_minutes * 60_000
+            )
+        return [
+            {
+                "topic": each.partition.topic,
+                "partition": each.partition.partition,
+                "producer_id": each.producer.producer_id,
+                "producer_epoch": each.producer.producer_epoch,
+                "coordinator_epoch": each.producer.coordinator_epoch,
+                "start_offset": each.producer.current_transaction_start_offset,
+                "last_timestamp": local_time(each.producer.last_timestamp_ms),
+                "minutes": (now_ms - each.producer.last_timestamp_ms) // 60_000,
+            }
+            for each in hanging
+        ]
+
+    print_rows(run(bootstrap, work()), form, empty="nothing hangs")
+
+
+@txn.command()
+@click.argument("where", metavar="TOPIC:PARTITION")
+@bootstrap_option
+@click.option("--start-offset", type=click.IntRange(min=0), help="Where the transaction began.")
+@click.option("--producer-id", type=click.IntRange(min=0), help="Whose it is; with --producer-epoch.")
+@click.option("--producer-epoch", type=click.IntRange(min=0), help="The producer's epoch in the partition.")
+@click.option("--coordinator-epoch", type=click.IntRange(min=0), help="That of its last marker in the partition.")
+def abort(
+    where: str,
+    bootstrap: str,
+    start_offset: int | None,
+    producer_id: int | None,
+    producer_epoch: int | None,
+    coordinator_epoch: int | None,
+) -> None:
+    """Abort a transaction in one partition, in the place of a coordinator that will not.
+
+    It writes a marker and asks no coordinator, so it is for what `find-hanging` has found. What is committed already
+    stays so.
+
+    \b
+      kraftpy txn find-hanging
+      kraftpy txn abort orders:3 --start-offset 1734
+    """
+    partition = _one_partition(where)
+    is_by_producer = producer_id is not None and producer_epoch is not None
+    is_half_named = (producer_id is None) != (producer_epoch is None)
+    if is_half_named or is_by_producer == (start_offset is not None):
+        raise click.UsageError("give --start-offset, or --producer-id and --producer-epoch")
+
+    async def work() -> tuple[int, int]:
+        async with _admin(bootstrap) as admin:
+            if start_offset is not None:
+                found = await _open_since(admin, partition, start_offset)
+                # -1 where no marker of it was ever written: any coordinator's will do.
+                its = (found.producer_id, found.producer_epoch, max(0, found.coordinator_epoch))
+            else:
+                assert producer_id is not None
+                assert producer_epoch is not None
+                its = (producer_id, producer_epoch, coordinator_epoch or 0)
+            await admin.abort_transaction(partition, *its)
+            return its[:2]
+
+    producer = run(bootstrap, work())
+    click.echo(f"aborted the transaction of producer {producer[0]}, epoch {producer[1]}, in {partition}")
+
+
+async def _open_since(admin: Admin, partition: TopicPartition, start_offset: int) -> ActiveProducer:
+    for producer in (await admin.describe_producers([partition]))[partition]:
+        if producer.current_transaction_start_offset == start_offset:
+            return producer
+    raise Failure(f"no transaction is open in {partition} since offset {start_offset}")
+
+
+def _one_partition(text: str) -> TopicPartition:
+    try:
+        topic, numbers = parse_partitions(text)
+    except ValueError:
+        topic, numbers = "", None
+    if numbers is None or len(numbers) != 1:
+        raise click.BadParameter(f"'{text}' is not TOPIC:PARTITION", param_hint="TOPIC:PARTITION")
+    return TopicPartition(topic, next(iter(numbers)))
+
+
+def _described(each: TransactionDescription) -> dict[str, Any]:
+    is_open = each.started_at_ms >= 0
+    return {
+        "transactional_id": each.transactional_id,
+        "coordinator": each.coordinator_id,
+        "producer_id": each.producer_id,
+        "producer_epoch": each.producer_epoch,
+        "state": each.state,
+        "timeout_ms": each.timeout_ms,
+        "started": local_time(each.started_at_ms) if is_open else None,
+        "duration_ms": max(0, time.time_ns() // 1_000_000 - each.started_at_ms) if is_open else None,
+        "partitions": [str(partition) for partition in sorted(each.partitions)],
+    }
+
+
+def _admin(bootstrap: str) -> Admin:
+    from kraftpy.client import Admin
+
+    return Admin(bootstrap_servers=bootstrap, client_id="kraftpy-txn")
