@@ -6,7 +6,8 @@
     python -m chaos plan --seed 7           a schedule of faults
     python -m chaos edn history.jsonl       Jepsen's history.edn on standard output
     python -m chaos sim --seeds 100         simulated clusters under faults, one for each seed
-    python -m chaos sim --known --fresh 50  seeds that once failed, and some that nobody has run
+    python -m chaos sim --known --fresh 50  seeds that once failed, and some of this version's own
+    python -m chaos sim --ledger runs.jsonl every seed is written down, and not run again: a campaign goes on
     python -m chaos sim --seed 7            one of them, and its history in seed-7.jsonl
     python -m chaos sim --seed 7 --trace    the same with its story: who did what, when
     python -m chaos mutants                 the product broken in known ways: which seed catches each
@@ -148,14 +149,15 @@ def _with_fixed_hashes() -> None:
 @click.option("--seeds", default=50, show_default=True, help="How many.")
 @click.option("--first", default=1, show_default=True, help="The first of them.")
 @click.option("--known", is_flag=True, help="Those that once failed, in place of these.")
-@click.option("--fresh", type=int, help="So many that nobody has run, in place of these, or besides the known ones.")
+@click.option("--fresh", type=int, help="So many of this version's own, in place of these, or besides the known ones.")
 @click.option("--seed", type=int, help="Only this one; its history is written to seed-N.jsonl.")
 @click.option("--faults", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its faults, from a file.")
 @click.option("--trace", is_flag=True, help="Tell its story.")
 @click.option("--log-lines", is_flag=True, help="And in it every line that a node logs.")
 @click.option("--minutes", default=5.0, show_default=True, help="Virtual minutes of faults and load.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
-@click.option("--shrink", default=60, show_default=True, help="Most runs to find fewer faults, if it failed.")
+@click.option("--shrink", default=60, show_default=True, help="Most runs to find fewer faults, if it failed; 0: none.")
+@click.option("--ledger", type=click.Path(dir_okay=False, path_type=Path), help="Where each seed is written down.")
 def sim_command(
     seeds: int,
     first: int,
@@ -168,24 +170,37 @@ def sim_command(
     minutes: float,
     jobs: int,
     shrink: int,
+    ledger: Path | None,
 ) -> None:
-    """Simulate clusters. Exit status 1 if a seed found something wrong; its line repeats it."""
+    """Simulate clusters. Exit status 1 if a seed found something wrong; its line repeats it.
+
+    Seeds that the ledger has, of this code and these minutes, are not run again.
+    """
     if seed is None and (faults is not None or trace or log_lines):
         raise click.UsageError("--faults, --trace and --log-lines are for one --seed")
     _with_fixed_hashes()
+    from chaos.ledger import read as read_ledger
+    from chaos.ledger import version
     from chaos.seeds import Task, fresh_seeds, known_seeds, read_faults, simulate, simulate_one
 
     if seed is not None:
+        if ledger is not None:
+            raise click.UsageError("--ledger is for many seeds")
         task = Task(seed=seed, minutes=minutes, faults=None if faults is None else read_faults(faults))
         sys.exit(0 if simulate_one(task, trace=trace, log_lines=log_lines, shrink_runs=shrink) else 1)
     tasks = [Task(seed=each["seed"], minutes=each["minutes"]) for each in known_seeds()] if known else []
     if fresh is not None:
-        chosen = fresh_seeds(fresh)
+        chosen = fresh_seeds(fresh, version())
         click.echo(f"fresh seeds: --first {chosen.start} --seeds {fresh} --minutes {minutes:g}")
         tasks += [Task(seed=each, minutes=minutes) for each in chosen]
     elif not known:
         tasks = [Task(seed=each, minutes=minutes) for each in range(first, first + seeds)]
-    sys.exit(0 if simulate(tasks, jobs, shrink_runs=shrink) else 1)
+    if ledger is not None:
+        try:
+            read_ledger(ledger)
+        except (OSError, ValueError) as error:
+            raise click.BadParameter(str(error), param_hint="--ledger") from error
+    sys.exit(0 if simulate(tasks, jobs, shrink_runs=shrink, ledger_file=ledger) else 1)
 
 
 @main.command("mutants")

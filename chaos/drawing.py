@@ -33,12 +33,20 @@ class Drawn:
     topic_settings: Mapping[str, str] = field(default_factory=dict)
     clients: int = 3
     workload: Workload = "log"
+    group_protocol: Literal["classic", "consumer"] = "classic"
+    """Of whoever subscribes."""
     with_topics: bool = False
     """Two more clients create, alter, describe and delete topics."""
     with_compaction: bool = False
     """One more client puts keyed records into a compacted topic."""
+    with_transactions: bool = False
+    """Seven more clients: transactions over several partitions, and a pipeline that processes each record once."""
+    with_queue: bool = False
+    """Four more clients: two that send, and two members of a share group."""
     drifts: tuple[float, ...] = ()
     """Of the nodes' wall clocks, in order: 0.01 gains a second in a hundred."""
+    load: float = 1.0
+    """How many times as many calls a second its clients make as is usual."""
     tempo: float = 1.0
     """How many times shorter faults, and the pauses between them, are than usual."""
     kinds: tuple[Kind, ...] = tuple(Kind)
@@ -48,9 +56,41 @@ class Drawn:
     phantoms: float = 0.0
     """The chance that an attempt to connect arrives twice."""
 
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        """All that clients do, for counting."""
+        others = {
+            "topics": self.with_topics,
+            "compacted topic": self.with_compaction,
+            "transactions": self.with_transactions,
+            "queue": self.with_queue,
+            "KIP-848": self.group_protocol == "consumer" and (self.workload != "log" or self.with_transactions),
+        }
+        return (self.workload, *(name for name, is_there in others.items() if is_there))
+
 
 _ENDS: Final = (Kind.KILL, Kind.PAUSE, Kind.PARTITION, Kind.LOSE_UNSYNCED)
 """Kinds of which one at least is always there: without an end of something there is nothing to take over."""
+
+
+CONSUMER_PROTOCOL: Final = {
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.min.heartbeat.interval.ms": "500",
+    "group.consumer.heartbeat.interval.ms": "1000",
+}
+"""Members whose sessions are as short as those of the classic protocol are here."""
+
+
+SHARE_GROUPS: Final = {
+    "group.share.min.record.lock.duration.ms": "1000",
+    "group.share.record.lock.duration.ms": "5000",
+    "group.share.min.session.timeout.ms": "1000",
+    "group.share.session.timeout.ms": "6000",
+    "group.share.min.heartbeat.interval.ms": "500",
+    "group.share.heartbeat.interval.ms": "1000",
+}
+"""Locks and sessions of share groups that end within a short run."""
 
 
 def _kinds(chance: Random) -> tuple[Kind, ...]:
@@ -86,6 +126,14 @@ def draw(seed: int) -> Drawn:
     nodes = brokers + controllers
     drifts = tuple(chance.choice([0.0, 0.0, 0.001, -0.001, 0.02, -0.02]) for _ in range(nodes))
     workload = chance.choices(["log", "log by subscription", "groups"], [45, 20, 35])[0]
+    more = Random(f"drawn later {seed}")  # what came later, so that the rest of a seed stays what it was
+    most_bytes = more.choice([None, None, "3000", "300"])
+    if most_bytes is not None:
+        settings["metadata.log.max.record.bytes.between.snapshots"] = most_bytes
+    protocol = more.choice(["classic", "classic", "consumer"])
+    settings.update(CONSUMER_PROTOCOL if protocol == "consumer" else {})
+    with_transactions, with_queue = more.random() < 0.25, more.random() < 0.2
+    settings.update(SHARE_GROUPS if with_queue else {})
     return Drawn(
         brokers=brokers,
         controllers=controllers,
@@ -97,6 +145,10 @@ def draw(seed: int) -> Drawn:
         with_topics=chance.random() < 0.4,
         with_compaction=chance.random() < 0.3,
         drifts=drifts,
+        load=more.choice([0.25, 0.5, 1.0, 2.0]),
+        group_protocol=protocol,  # type: ignore[arg-type]
+        with_transactions=with_transactions,
+        with_queue=with_queue,
         phantoms=chance.choice([0.0, 0.02, 0.2]),
         tempo=chance.choice([1.0, 2.0, 4.0]),
         kinds=_kinds(chance) if chance.random() < 0.7 else tuple(Kind),

@@ -6,6 +6,7 @@ time. The same seed and the same observations give the same calls.
     LogCalls       sends and polls by assign or subscribe, or transactions of both; 1 in 64 calls is a new assignment,
                    a third of those with the keys that have records nobody polled
     FinalPolls     at the end: every process reads every key from its start until the highest offset anybody saw
+    LastTransactions   and before that: a transaction of everybody who has transactions, with a record to every key
     GroupCalls     sends, polls of one group's members, commits, and looks at what is committed
     QueueCalls     sends, and a share group that acquires and acknowledges
     TopicCalls     create, delete, alter, reassign and describe topics, and looks at brokers' images and controllers
@@ -223,6 +224,34 @@ class FinalPolls:
                 seen[key] = max(seen.get(key, -1), offset)
 
 
+class LastTransactions:
+    """For each process, as a new one (`old` are those there were): a transaction that sends to every key, until one is
+    acknowledged. Whatever its transactional id had left open has ended by then, and stands before these records."""
+
+    FIRST_VALUE = 1_000_000_000
+    """No workload comes so far."""
+
+    def __init__(self, keys: Iterable[Key], old: Iterable[int]) -> None:
+        self._keys = list(keys)
+        self._old = set(old)
+        self._done: set[int] = set()
+        self._value = self.FIRST_VALUE
+
+    def call(self, process: int) -> Call | None:
+        """crash; then, as a new process, a send to all keys."""
+        if process in self._old:
+            return Call(f="crash")
+        if process in self._done or not self._keys:
+            return None
+        self._value += 1
+        return Call(f="send", value=[["send", key, self._value] for key in self._keys])
+
+    def observe(self, op: Op) -> None:
+        """Who is done."""
+        if op.f == "send" and op.type is Type.OK and isinstance(op.process, int):
+            self._done.add(op.process)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
     """Of the groups workload."""
@@ -285,10 +314,13 @@ class GroupCalls(Idle):
 class QueueCalls(Idle):
     """Half of the processes send; the others acquire and acknowledge what they acquired."""
 
-    def __init__(self, seed: int, group: str = "q", keys: int = 4) -> None:
+    def __init__(
+        self, seed: int, group: str = "q", keys: int = 4, *, topics: str = "t", crash_chance: float = 0.0
+    ) -> None:
         super().__init__()
         self._chance = random.Random(seed)
-        self._pool = KeyPool(self._chance, keys, 1 << 62)
+        self._pool = KeyPool(self._chance, keys, 1 << 62, topics)
+        self._crash_chance = crash_chance
         self._held: dict[int, list[list[Any]]] = {}
         self.group = group
         self.keys = self._pool.names()
@@ -298,6 +330,8 @@ class QueueCalls(Idle):
         chance = self._chance
         if process % 2 == 0:
             return Call(f="send", value=[self._pool.send()]) if self.sending else None
+        if self._crash_chance and chance.random() < self._crash_chance:
+            return Call(f="crash")
         held = self._held.pop(process, None)
         if held:
             kinds = ["accept"] * 8 + (["release"] if self.sending else ["accept"])

@@ -84,6 +84,12 @@ _OWN_FIELDS = ("index", "time", "process", "type", "f", "value")
 _TYPES = {str(kind): kind for kind in Type}
 
 
+def value_of(data: bytes | memoryview | None) -> Value | None:
+    """What a record's value is in a history: a number where it is one in decimal, else its text."""
+    text = None if data is None else bytes(data).decode(errors="replace")
+    return int(text) if text is not None and text.isdecimal() else text
+
+
 def to_line(op: Op) -> str:
     """The operation as one line of JSON, without the line's end."""
     fields: dict[str, Any] = {

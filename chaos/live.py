@@ -28,15 +28,29 @@ from rich.console import Console
 from chaos import checkers, nemesis
 from chaos.availability import by_kind, outages
 from chaos.checkers.verdict import Options, Verdict
-from chaos.generator import Call, Calls, FinalPolls, GroupCalls, GroupOptions, LogCalls, LogOptions, Offsets, TopicCalls
+from chaos.generator import (
+    Call,
+    Calls,
+    FinalPolls,
+    GroupCalls,
+    GroupOptions,
+    LogCalls,
+    LogOptions,
+    Offsets,
+    QueueCalls,
+    TopicCalls,
+)
 from chaos.history import FAULT, History, HistoryWriter, Key, Op, Type
 from chaos.nemesis import Fault, Kind, NodeId, Plan, World, schedule
 from chaos.progress import Progress
 from chaos.replica_logs import read_node
 from chaos.report import RUN, render
 from chaos.terminal import show, unavailability
+from chaos.workloads import sharing, transactions
 from chaos.workloads.clients import Client, Setting
+from chaos.workloads.sharing import Limits, ShareClient
 from chaos.workloads.topics import OnlyTopics, TopicClient
+from chaos.workloads.transactions import TransactionClient
 from kraftpy.client.runtime import RealRuntime
 from kraftpy.protocol.apis import ApiKey
 
@@ -48,6 +62,7 @@ SENDERS: Final = 2
 """To the topics of the group."""
 TOPICS: Final = 2
 """Clients that create, change and delete topics."""
+_QUEUE_CALLS_PER_SECOND: Final = 2.0
 _TOPIC_CALLS_PER_SECOND: Final = 0.7
 _TOPIC_SECONDS: Final = 7.0
 _READERS: Final = 3
@@ -142,10 +157,22 @@ class Settings:
     """Of which the world can do some."""
     clients: int = 4
     """Besides the group's members and their senders."""
+    transactions: bool = False
+    """Seven more, as `chaos.workloads.transactions` has them."""
+    queue: Limits | None = None
+    """Four more, as `chaos.workloads.sharing` has them; what records of share groups are limited by."""
+    group_protocol: str = "classic"
+    """Of members: classic, or consumer (KIP-848)."""
     calls_per_second: float = 8.0
     """Of each client, at most."""
     pause_ms: tuple[int, int] = (3_000, 8_000)
     lasts_ms: tuple[int, int] = (1_000, 10_000)
+
+    @property
+    def workloads(self) -> list[str]:
+        """What clients do."""
+        others = {"transactions": self.transactions, "queue": self.queue is not None}
+        return ["log", "group", "topics", *(name for name, is_there in others.items() if is_there)]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -232,6 +259,7 @@ class _Run:
             each_seconds=(sum(settings.pause_ms) + sum(settings.lasts_ms)) / 2000 + 2.0,
         )
         self.clients: list[Client] = []
+        self.transacting: list[TransactionClient] = []
 
     def now_ns(self) -> int:
         """Since the run began."""
@@ -279,7 +307,7 @@ class _Run:
         settings, world = self.settings, self.world
         said = {
             "world": world.name,
-            "workload": "log, group and topics",
+            "workload": ", ".join(settings.workloads),
             "seed": settings.seed,
             "nodes": len(world.nodes),
             "left_out": sorted(world.left_out),
@@ -307,6 +335,9 @@ class _Run:
                 for client in self._make_clients(calls, range(clients), count)
             ]
             load += self._change_topics(range(clients, count), count, lambda: is_over)
+            if settings.transactions:
+                load += self._transact(transactions.roles(self.chance.getrandbits(30)), lambda: is_over, rest)
+            queue, members = self._share()
             looks = [asyncio.create_task(self._look(node), name=f"looks at {node}") for node in world.nodes]
             try:
                 await asyncio.sleep(_CALM_SECONDS)
@@ -314,26 +345,65 @@ class _Run:
                 await asyncio.sleep(_CALM_SECONDS)
                 is_over = True
                 await self._end(load, "a client hangs")
+                if queue is not None:
+                    queue.stop_sending()
+                    await self._end(members, "the share group does not come to an end")
+                    self.recorder.note(
+                        self.now_ns(), sharing.GROUP, "drained", {"group": sharing.GROUP, "keys": queue.keys}
+                    )
+                if settings.transactions:
+                    last = transactions.last_roles(self.transacting, self.offsets.sent)
+                    load = self._transact(last, lambda: False, lambda: 0.1)
+                    await self._end(load, "a transactional id cannot be taken over in the end")
                 self.progress.doing = "last reads"
                 await self._read_all(sorted(client.process for client in self.clients), count)
             finally:
-                for task in (*load, *looks):
+                for task in (*load, *members, *looks):
                     task.cancel()
-                await asyncio.gather(*load, *looks, return_exceptions=True)
+                await asyncio.gather(*load, *members, *looks, return_exceptions=True)
             await self._last_looks()
             await self._dump()
 
     # --- clients --------------------------------------------------------------------------------------------------
 
-    def _make_clients(self, calls: Calls, processes: Sequence[int], count: int) -> list[Client]:
-        setting = Setting(
+    def _setting(self) -> Setting:
+        return Setting(
             bootstrap_servers=self.world.bootstrap_servers,
             runtime=RealRuntime(),
             now_ns=self.now_ns,
             replication_factor=min(3, len(self.world.nodes)),
+            group_protocol=self.settings.group_protocol,
+            isolation_level="read_committed" if self.settings.transactions else "read_uncommitted",
         )
-        self.clients = [Client(setting, self.recorder, calls, number, count) for number in processes]
+
+    def _make_clients(self, calls: Calls, processes: Sequence[int], count: int) -> list[Client]:
+        self.clients = [Client(self._setting(), self.recorder, calls, number, count) for number in processes]
         return self.clients
+
+    def _transact(
+        self, roles: Sequence[transactions.Role], is_over: Callable[[], bool], rest: Callable[[], float]
+    ) -> list[asyncio.Task[None]]:
+        self.transacting = [TransactionClient(self._setting(), self.recorder, role) for role in roles]
+        return [
+            asyncio.create_task(client.work(is_over, rest), name=f"transactions {client.process}")
+            for client in self.transacting
+        ]
+
+    def _share(self) -> tuple[QueueCalls | None, list[asyncio.Task[None]]]:
+        """The share group's clients, which go on until it has read everything."""
+        limits = self.settings.queue
+        if limits is None:
+            return None, []
+        calls = sharing.calls(self.chance.getrandbits(30))
+        numbers = range(sharing.FIRST_PROCESS, sharing.FIRST_PROCESS + sharing.CLIENTS)
+        clients = [ShareClient(self._setting(), self.recorder, calls, number, limits) for number in numbers]
+
+        def rest() -> float:
+            return self.chance.expovariate(_QUEUE_CALLS_PER_SECOND)
+
+        return calls, [
+            asyncio.create_task(client.work(lambda: False, rest), name=f"queue {client.process}") for client in clients
+        ]
 
     def _change_topics(
         self, processes: Sequence[int], count: int, is_over: Callable[[], bool]

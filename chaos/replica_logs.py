@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chaos.history import Key
+from chaos.history import Key, value_of
 from chaos.nemesis import NodeId
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.cli.segments import Corruption, read_batches
@@ -59,7 +59,7 @@ def _read(directory: Path, node: NodeId, key: Key, log_start: int, high_watermar
                 )
                 end = header.next_offset
                 if not header.is_control:
-                    records += [[record.offset, _value(record.value)] for record in iter_records(batch.data)]
+                    records += [[record.offset, value_of(record.value)] for record in iter_records(batch.data)]
     except Corruption as corruption:
         damage = str(corruption)
     value = {
@@ -73,11 +73,6 @@ def _read(directory: Path, node: NodeId, key: Key, log_start: int, high_watermar
         "records": records,
     }
     return Reading(value=value, damage=damage)
-
-
-def _value(value: bytes | None) -> int | str | None:
-    text = None if value is None else bytes(value).decode(errors="replace")
-    return int(text) if text is not None and text.isdecimal() else text
 
 
 def _epochs(file: Path) -> list[list[int]]:

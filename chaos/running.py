@@ -56,6 +56,7 @@ def command_of(
     kinds: Sequence[str] = (),
     settings: Sequence[str] = (),
     calm: float = CALM_SECONDS,
+    flags: Sequence[str] = (),
 ) -> str:
     """The line that repeats a run."""
     words = ["python", "-m", "chaos", "run", "--world", world, "--seed", str(seed)]
@@ -63,6 +64,7 @@ def command_of(
     words += [] if minutes is None else ["--minutes", f"{minutes:g}"]
     words += [] if nodes == 3 else ["--nodes", str(nodes)]
     words += [] if calm == CALM_SECONDS else ["--calm", f"{calm:g}"]
+    words += flags
     words += [word for kind in kinds for word in ("--kind", kind)]
     return shlex.join([*words, *(word for setting in settings for word in ("--setting", setting))])
 
@@ -77,6 +79,9 @@ def command_of(
 @click.option("--setting", "given", multiple=True, metavar="NAME=VALUE", help="Of every node. Repeatable.")
 @click.option("--calm", default=CALM_SECONDS, show_default=True, help="The longest pause between faults, in seconds.")
 @click.option("--rate", default=8.0, show_default=True, help="Calls of a client in a second, at most.")
+@click.option("--transactions", is_flag=True, help="Transactions too: over partitions, and from topics to a topic.")
+@click.option("--queue", is_flag=True, help="A share group too: records acquired and acknowledged.")
+@click.option("--group-protocol", type=click.Choice(["classic", "consumer"]), default="classic", show_default=True)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where history, page and logs go.")
 def run_command(
     world: str,
@@ -88,25 +93,37 @@ def run_command(
     given: tuple[str, ...],
     calm: float,
     rate: float,
+    transactions: bool,
+    queue: bool,
+    group_protocol: str,
     out: Path | None,
 ) -> None:
     """Run a real cluster under load and faults. Exit status 1 if something is wrong."""
+    from chaos.drawing import SHARE_GROUPS
     from chaos.live import Interrupted, Settings, run
+    from chaos.workloads.sharing import limits
 
     if faults is None and minutes is None:
         raise click.UsageError("say --faults, or --minutes, or both")
     if wrong := [each for each in given if "=" not in each]:
         raise click.BadParameter(f"{wrong[0]!r} is not NAME=VALUE", param_hint="--setting")
     own = {name: value for name, _, value in (each.partition("=") for each in given)}
+    flags = [name for name, is_given in (("--transactions", transactions), ("--queue", queue)) if is_given]
+    if queue:
+        own = {**SHARE_GROUPS, **own}
+    flags += [] if group_protocol == "classic" else ["--group-protocol", group_protocol]
     directory = out or Path("chaos-runs") / f"{world}-seed-{seed}"
     settings = Settings(
         seed=seed,
         directory=directory,
-        command=command_of(world, seed, faults, minutes, nodes, kinds, given, calm),
+        command=command_of(world, seed, faults, minutes, nodes, kinds, given, calm, flags),
         faults=faults,
         minutes=minutes,
         kinds=tuple(map(Kind, kinds)) or tuple(Kind),
         calls_per_second=rate,
+        transactions=transactions,
+        queue=limits(own) if queue else None,
+        group_protocol=group_protocol,
         pause_ms=(round(calm * 375), round(calm * 1000)),
     )
     try:

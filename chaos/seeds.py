@@ -1,5 +1,7 @@
 """Many seeds in several processes, with progress; a line for each that found something, which repeats it.
 
+With a ledger (`chaos.ledger`) each seed that is done is written down, and one that was is not run again.
+
 What a seed found is put into words by `wrong`: anomalies by name, problems without their numbers. A seed that failed is
 shrunk (`chaos.shrink`) for as long as the first of those words remains; its faults are then in a file of their own.
 
@@ -12,7 +14,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import re
-import secrets
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,8 +23,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from chaos import simulation
-from chaos.history import History, to_line
+from chaos import ledger, simulation
+from chaos.drawing import draw
+from chaos.history import History, Type, to_line
 from chaos.nemesis import Fault, from_value
 from chaos.shrink import shrink
 from chaos.simulation import Outcome
@@ -31,6 +33,7 @@ from chaos.story import Story, print_story
 from chaos.terminal import show
 
 KNOWN_SEEDS = Path(__file__).parent / "known_seeds.jsonl"
+_MOST_DETAILS = 6
 MOST_SHRUNK = 3
 """Of many seeds, so many that failed are shrunk."""
 
@@ -77,36 +80,63 @@ def known_seeds() -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines if line.strip()]
 
 
-def fresh_seeds(count: int) -> range:
-    """Seeds that nobody has run yet, very likely; their first one is to be printed."""
-    first = 1_000_000 + secrets.randbelow(1_000_000_000)
+def fresh_seeds(count: int, version: str) -> range:
+    """Seeds of a version's own (a hexadecimal number): others after each change, the same when it is judged again."""
+    first = 1_000_000 + int(version, 16) % 1_000_000_000
     return range(first, first + count)
 
 
-def simulate(tasks: Sequence[Task], jobs: int, *, shrink_runs: int = 0) -> bool:
-    """Run them; whether all were good. Some of those that were not are shrunk, with at most so many runs each."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What came of a task, without its history."""
+
+    task: Task
+    entry: ledger.Entry
+    details: tuple[str, ...]
+    """Anomalies with their numbers, and problems."""
+    faults: tuple[Fault, ...]
+
+    @property
+    def line(self) -> str:
+        """What it found, and the command that repeats it."""
+        return f"seed {self.task.seed}: {'; '.join(self.details[:_MOST_DETAILS])}: {self.task.command}"
+
+
+def simulate(tasks: Sequence[Task], jobs: int, *, shrink_runs: int = 0, ledger_file: Path | None = None) -> bool:
+    """Run them; whether all were good, those of the ledger too. Some that were not are shrunk, with at most so many
+    runs each."""
     began = time.monotonic()
-    bad: list[tuple[Task, Outcome]] = []
-    virtual_seconds = 0.0
-    operations = 0
+    version = ledger.version()
+    tasks, entries = list(tasks), []
+    if ledger_file is not None:
+        wanted = {(task.seed, task.minutes) for task in tasks}
+        known = [entry for entry in ledger.read(ledger_file) if entry.version == version]
+        entries = [entry for entry in known if (entry.seed, entry.minutes) in wanted]
+        tasks = [task for task in tasks if (task.seed, task.minutes) not in ledger.done(entries, version)]
+        if entries:
+            _console.print(f"{len(entries)} of {len(wanted)} seeds were run before, by {ledger_file}")
+    bad: list[Finished] = []
     columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with multiprocessing.get_context("spawn").Pool(jobs) as pool, Progress(*columns, console=_console) as progress:
         bar = progress.add_task("seeds", total=len(tasks))
-        for task, outcome in pool.imap_unordered(_run, tasks):
-            virtual_seconds += outcome.virtual_seconds
-            operations += len(outcome.ops)
-            if not outcome.is_good:
-                bad.append((task, outcome))
-                progress.console.print(_line(task, outcome), markup=False)
+        for finished in pool.imap_unordered(_run, [(task, version) for task in tasks]):
+            entries.append(finished.entry)
+            if ledger_file is not None:
+                ledger.append(ledger_file, finished.entry)
+            if finished.entry.verdict:
+                bad.append(finished)
+                progress.console.print(finished.line, markup=False)
             progress.advance(bar)
     seconds = time.monotonic() - began
+    virtual_seconds = sum(entry.virtual_seconds for entry in entries[len(entries) - len(tasks) :])
+    _console.print(ledger.summary(entries))
     _console.print(
         f"{len(tasks)} seeds, {len(bad)} bad; {virtual_seconds / 60:.0f} virtual minutes in {seconds:.0f} s "
-        f"({virtual_seconds / seconds:.0f} times real time, {jobs} processes), {operations} lines of history"
+        f"({virtual_seconds / seconds:.0f} times real time, {jobs} processes)"
     )
-    for task, outcome in bad[:MOST_SHRUNK] if shrink_runs else []:
-        shrink_seed(task, outcome, shrink_runs)
-    return not bad
+    for finished in bad[:MOST_SHRUNK] if shrink_runs else []:
+        shrink_seed(finished.task, finished.faults, finished.entry.verdict[0], shrink_runs)
+    return not any(entry.verdict for entry in entries)
 
 
 def simulate_one(task: Task, *, trace: bool = False, log_lines: bool = False, shrink_runs: int = 0) -> bool:
@@ -123,24 +153,23 @@ def simulate_one(task: Task, *, trace: bool = False, log_lines: bool = False, sh
         _console.print(f"[red]problem[/] {problem}", markup=True)
     _console.print(f"history: {path}")
     if not outcome.is_good and shrink_runs:
-        shrink_seed(task, outcome, shrink_runs)
+        shrink_seed(task, outcome.faults, wrong(outcome)[0], shrink_runs)
     return outcome.is_good
 
 
-def shrink_seed(task: Task, outcome: Outcome, most_runs: int) -> None:
-    """Leave out of a seed's schedule what its first anomaly does not need; print and write down what is left."""
-    sought = wrong(outcome)[0]
+def shrink_seed(task: Task, its_faults: Sequence[Fault], sought: str, most_runs: int) -> None:
+    """Leave out of a seed's schedule what an anomaly does not need; print and write down what is left."""
 
     def fails(faults: Sequence[Fault]) -> bool:
         return sought in wrong(simulation.run(task.seed, task.minutes, faults=faults))
 
-    with _console.status(f"seed {task.seed}: shrinking {len(outcome.faults)} faults while {sought!r} remains"):
-        shrunk = shrink(outcome.faults, fails, most_runs=most_runs)
+    with _console.status(f"seed {task.seed}: shrinking {len(its_faults)} faults while {sought!r} remains"):
+        shrunk = shrink(its_faults, fails, most_runs=most_runs)
     small = Task(seed=task.seed, minutes=task.minutes, faults=shrunk.faults)
     write_faults(small.faults_file, shrunk.faults)
     least = "none can go" if shrunk.is_minimal else f"as few as {most_runs} runs could tell"
     _console.print(
-        f"seed {task.seed}: {sought} with {len(shrunk.faults)} of {len(outcome.faults)} faults ({least}; "
+        f"seed {task.seed}: {sought} with {len(shrunk.faults)} of {len(its_faults)} faults ({least}; "
         f"{shrunk.runs} runs): {small.command}",
         markup=False,
     )
@@ -153,11 +182,23 @@ def write_faults(file: Path, faults: Iterable[Fault]) -> None:
     file.write_text("".join(json.dumps(fault.as_value()) + "\n" for fault in faults), encoding="utf-8")
 
 
-def _run(task: Task) -> tuple[Task, Outcome]:
-    return task, simulation.run(task.seed, task.minutes, faults=task.faults)
-
-
-def _line(task: Task, outcome: Outcome) -> str:
+def _run(what: tuple[Task, str]) -> Finished:
+    """In a process of a pool. A run that fails to come to an end is a finding as well: of the product or of this."""
+    task, version = what
+    began = time.process_time()
+    try:
+        outcome = simulation.run(task.seed, task.minutes, faults=task.faults)
+    except Exception as error:
+        outcome = Outcome(task.seed, problems=[f"the run failed: {error!r}"])
     counted = [f"{name} {count}" for verdict in outcome.verdicts for name, count in verdict.counts.items()]
-    what = "; ".join([*counted, *outcome.problems[:3]])
-    return f"seed {outcome.seed}: {what}: {task.command}"
+    entry = ledger.Entry(
+        seed=task.seed,
+        version=version,
+        minutes=task.minutes,
+        verdict=tuple(wrong(outcome)),
+        workloads=draw(task.seed).workloads,
+        operations=sum(op.type is not Type.INVOKE and isinstance(op.process, int) for op in outcome.ops),
+        virtual_seconds=round(outcome.virtual_seconds, 1),
+        cpu_seconds=round(time.process_time() - began, 2),
+    )
+    return Finished(task=task, entry=entry, details=(*counted, *outcome.problems), faults=tuple(outcome.faults))

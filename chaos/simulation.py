@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -20,22 +21,37 @@ from typing import Any, Final
 
 from chaos import checkers, nemesis
 from chaos.checkers.verdict import Options, Verdict
+from chaos.checkers.versions import sends
 from chaos.drawing import Drawn, draw
-from chaos.generator import Calls, FinalPolls, GroupCalls, GroupOptions, LogCalls, LogOptions, Offsets, TopicCalls
+from chaos.generator import (
+    Calls,
+    FinalPolls,
+    GroupCalls,
+    GroupOptions,
+    LogCalls,
+    LogOptions,
+    Offsets,
+    QueueCalls,
+    TopicCalls,
+)
 from chaos.history import NEMESIS, History, Op, Recorder, Type
 from chaos.nemesis import Fault, Plan, schedule
-from chaos.workloads import compacted
+from chaos.workloads import compacted, sharing, transactions
 from chaos.workloads.clients import Client, Setting
+from chaos.workloads.sharing import ShareClient
 from chaos.workloads.topic_admins import FIRST_PROCESS, TopicAdmin, final_looks
-from chaos.worlds.breaking import SimulatedWorld
+from chaos.workloads.transactions import TransactionClient
+from chaos.worlds.breaking import GROUPS, TRANSACTIONS, SimulatedWorld
 from chaos.worlds.loop import collect_quietly
 from chaos.worlds.readings import Readings
 from chaos.worlds.simulated import SimulatedCluster, SimulatedRuntime, simulated_cluster
 from chaos.worlds.watching import Tell, Watch, told_log_lines
 
+_CALLS_PER_SECOND: Final = 6.0
 _READY_SECONDS: Final = 60.0
 _FINAL_SECONDS: Final = 300.0
 _CONVERGE_SECONDS: Final = 60.0
+_QUEUE_CALLS_PER_SECOND: Final = 2.0
 _TOPIC_CLIENTS: Final = 2
 _TOPIC_PAUSE_SECONDS: Final = 1.0
 _TOPICS: Final = 4
@@ -67,19 +83,20 @@ def run(
     seed: int,
     minutes: float = 5.0,
     *,
-    calls_per_second: float = 6.0,
-    tempo: float | None = None,
+    calls_per_second: float | None = None,
+    drawn: Drawn | None = None,
     calm_seconds: float = 30.0,
     faults: Sequence[Fault] | None = None,
     trace: Tell | None = None,
 ) -> Outcome:
-    """Simulate a seed; each client makes so many calls at most.
+    """Simulate a seed; each client makes so many calls at most, else as many as the seed draws.
 
-    `tempo` and `faults` take the place of the tempo and the schedule that the seed draws; `calm_seconds` is how long
-    the clients go on when all is healed. `trace` is told (virtual seconds, who, what) of faults, of nodes that start
+    `drawn` and `faults` take the place of what the seed draws; `calm_seconds` is how long the clients go on when all is
+    healed. `trace` is told (virtual seconds, who, what) of faults, of nodes that start
     and end, of leaders, in-sync replicas, and what nodes log; the run is the same with and without.
     """
-    drawn = draw(seed) if tempo is None else replace(draw(seed), tempo=tempo)
+    drawn = draw(seed) if drawn is None else drawn
+    calls_per_second = _CALLS_PER_SECOND * drawn.load if calls_per_second is None else calls_per_second
     disabled = logging.root.manager.disable
     logging.disable()
     try:
@@ -96,6 +113,19 @@ def run(
     finally:
         logging.disable(disabled)
     return outcome
+
+
+def _spinning(spins: Sequence[tuple[int, str, int, str]]) -> list[str]:
+    """A line for each process that did too much: its worst second, and in how many it did."""
+    worst: dict[str, tuple[int, int, str]] = {}
+    seconds: Counter[str] = Counter()
+    for second, who, count, what in spins:
+        seconds[who] += 1
+        worst[who] = max(worst.get(who, (0, 0, "")), (count, second, what))
+    return [
+        f"{who} spins: {count} callbacks in second {second}, most of them {what}; too many in {seconds[who]} seconds"
+        for who, (count, second, what) in worst.items()
+    ]
 
 
 class _Run:
@@ -117,7 +147,11 @@ class _Run:
         self.calls_per_second = calls_per_second
         self.calm_seconds = calm_seconds
         self.count = drawn.clients
-        self.world = SimulatedWorld(cluster, Random(f"world {seed}"), is_synced=drawn.is_synced)
+        self.coordinated = {"g": GROUPS} if drawn.workload != "log" else {}
+        if drawn.with_transactions:
+            self.coordinated[transactions.transactional_id(transactions.LOGS_FIRST) or ""] = TRANSACTIONS
+        world_chance = Random(f"world {seed}")
+        self.world = SimulatedWorld(cluster, world_chance, is_synced=drawn.is_synced, coordinated=self.coordinated)
         self.readings = Readings(cluster, self.recorder, self.now_ns)
         self.watch: Watch | None = None
         cluster.network.phantoms = drawn.phantoms
@@ -160,6 +194,7 @@ class _Run:
             outcome.problems += [f"{node.host} ended: {why}" for why in node.exits]
         outcome.problems += self.world.operator.problems
         outcome.problems += [f"unhandled: {each}" for each in cluster.loop.unhandled]
+        outcome.problems += _spinning(cluster.loop.spins)
         outcome.virtual_seconds = cluster.loop.time()
         outcome.callbacks = cluster.loop.callbacks
         outcome.verdicts = checkers.check(History(outcome.ops), Options())
@@ -182,12 +217,30 @@ class _Run:
             clients += self._topic_admins(lambda: is_over)
         if self.drawn.with_compaction:
             clients += self._putting_clients(lambda: is_over)
+        queue = sharing.calls(self.chance.randrange(1 << 30)) if self.drawn.with_queue else None
+        members: list[Any] = []
+        if queue is not None:
+            members = self._queue_clients(queue)
+        transacting: list[TransactionClient] = []
+        if self.drawn.with_transactions:
+            roles = transactions.roles(self.chance.randrange(1 << 30))
+            transacting, tasks = self._transaction_clients(roles, lambda: is_over)
+            clients += tasks
         self.readings.begin()
         self._harm()
         self._heal()
         self.run_for(self.calm_seconds)
         is_over = True
         self._wait(clients, "a client hangs")
+        if queue is not None:
+            queue.stop_sending()
+            self._wait(members, "the share group does not come to an end")
+            drained = {"group": sharing.GROUP, "keys": queue.keys}
+            self.recorder.note(self.now_ns(), sharing.GROUP, "drained", drained)
+        if transacting:
+            sent = {key for op in self.outcome.ops for key, _, _ in sends(op)}
+            _, tasks = self._transaction_clients(transactions.last_roles(transacting, sent), lambda: False)
+            self._wait(tasks, "a transactional id cannot be taken over in the end")
         processes = sorted(client.process for client in self.alive)
         offsets = Offsets()
         for op in self.outcome.ops:
@@ -222,6 +275,30 @@ class _Run:
             tasks.append(process.run(client.work(is_over, pause), name=f"client {number}"))
         return tasks
 
+    def _transaction_clients(
+        self, roles: list[transactions.Role], is_over: Callable[[], bool]
+    ) -> tuple[list[TransactionClient], list[Any]]:
+        clients, tasks = [], []
+        for role in roles:
+            process, runtime = self.cluster.client(f"transactions{role.process}")
+            client = TransactionClient(self._setting(runtime), self.recorder, role)
+            clients.append(client)
+            pause = process.random.expovariate
+            work = client.work(is_over, lambda pause=pause: pause(self.calls_per_second / 2))  # type: ignore[misc]
+            tasks.append(process.run(work, name=f"transactions {role.process}"))
+        return clients, tasks
+
+    def _queue_clients(self, calls: QueueCalls) -> list[Any]:
+        tasks = []
+        limits = sharing.limits(self.drawn.settings)
+        for number in range(sharing.FIRST_PROCESS, sharing.FIRST_PROCESS + sharing.CLIENTS):
+            process, runtime = self.cluster.client(f"queue{number}")
+            client = ShareClient(self._setting(runtime), self.recorder, calls, number, limits)
+            pause = process.random.expovariate
+            work = client.work(lambda: False, lambda pause=pause: pause(_QUEUE_CALLS_PER_SECOND))  # type: ignore[misc]
+            tasks.append(process.run(work, name=f"queue {number}"))
+        return tasks
+
     def _topic_admins(self, is_over: Callable[[], bool]) -> list[Any]:
         calls = TopicCalls(self.chance.randrange(1 << 30), topics=_TOPICS, nodes=self.cluster.brokers)
         tasks = []
@@ -254,6 +331,8 @@ class _Run:
             now_ns=self.now_ns,
             replication_factor=min(3, self.drawn.brokers),
             topic_settings=self.drawn.topic_settings,
+            group_protocol=self.drawn.group_protocol,
+            isolation_level="read_committed" if self.drawn.with_transactions else "read_uncommitted",
         )
 
     def _wait(self, tasks: list[Any], problem: str) -> None:
@@ -294,8 +373,8 @@ class _Run:
             kinds=tuple(sorted(self.world.abilities.intersection(self.drawn.kinds))),
             several=self.drawn.several,
             duration_ms=int(self.minutes * 60_000),
-            partitions=("t0-0", "t0-1", "t1-0"),
-            groups=("g",) if self.drawn.workload != "log" else (),
+            partitions=("t0-0", "t0-1", *(("x0-0", "out-0") if self.drawn.with_transactions else ("t1-0",))),
+            groups=tuple(self.coordinated),
             is_synced=self.drawn.is_synced,
             most_harms=_MOST_HARMS,
         )

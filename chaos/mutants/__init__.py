@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from chaos.mutants import groups, metadata, replication, storage
+from chaos.mutants import groups, metadata, replication, sharing, storage, transactions
 from chaos.mutants.mutant import Mutant
 
 MUTANTS: dict[str, Mutant] = {
-    mutant.name: mutant for part in (replication, storage, metadata, groups) for mutant in part.MUTANTS
+    mutant.name: mutant
+    for part in (replication, storage, metadata, groups, transactions, sharing)
+    for mutant in part.MUTANTS
 }

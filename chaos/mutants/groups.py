@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from chaos.drawing import Drawn
-from chaos.mutants.mutant import ENDS, Mutant, few, replaced, wrapped
+from chaos.drawing import CONSUMER_PROTOCOL, Drawn
+from chaos.mutants.mutant import ENDS, Mutant, cycle, few, replaced, three, wrapped
+from chaos.nemesis import Kind
 from kraftpy.broker.shards import Shards
-from kraftpy.groups import offsets
+from kraftpy.groups import offsets, reconciliation
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.rebalance import Rebalance
 from kraftpy.protocol.errors import ErrorCode
@@ -17,6 +18,21 @@ _COMMITS = frozenset({"lost-commit", "stale-commit", "phantom-commit", "commit-f
 
 def _with_groups(drawn: Drawn) -> bool:
     return drawn.workload == "groups" and few(*ENDS)(drawn)
+
+
+def _given_at_once(original: Any) -> Any:
+    def given(group: Any, *others: Any) -> Any:
+        known, group.holders = group.holders, {}
+        try:
+            return original(group, *others)
+        finally:
+            group.holders = known
+
+    return given
+
+
+_groups_in_three = three(workload="groups", group_protocol="classic", load=2.0, clients=5)
+_coordinator_ends = cycle((Kind.KILL, "coordinator of g", 700, {}), pause_ms=(300, 1_500))
 
 
 def _replay_to_high_watermark(original: Any) -> Any:
@@ -37,8 +53,8 @@ def _acknowledge_at_once(original: Any) -> Any:
 
 
 def _any_generation(original: Any) -> Any:
-    def check_commit(message: Any, group: Any) -> ErrorCode:
-        error: ErrorCode = original(message, group)
+    def check_commit(message: Any, group: Any, api_version: int) -> ErrorCode:
+        error: ErrorCode = original(message, group, api_version)
         is_stale = error in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
         return ErrorCode.NONE if is_stale and group is not None else error
 
@@ -72,7 +88,8 @@ MUTANTS = (
         breaks="a new coordinator reads only up to the high watermark it knows, which lags behind what was committed",
         rule="11, 35",
         shows=_COMMITS | {"skipped-record", "undelivered"},
-        needs=_with_groups,
+        directed=_groups_in_three,
+        faults=_coordinator_ends,
         patches=(wrapped(Shards, "_replay", _replay_to_high_watermark),),
     ),
     Mutant(
@@ -80,7 +97,8 @@ MUTANTS = (
         breaks="a commit is acknowledged when the coordinator has it, before its followers do",
         rule="17, 35",
         shows=_COMMITS | {"skipped-record", "undelivered"},
-        needs=_with_groups,
+        directed=_groups_in_three,
+        faults=cycle((Kind.PARTITION, "coordinator of g", 5_000, {"shape": "target"})),
         patches=(wrapped(Shards, "_append", _acknowledge_at_once),),
     ),
     Mutant(
@@ -88,7 +106,8 @@ MUTANTS = (
         breaks="a member that was thrown out may still commit: what is committed goes back",
         rule="34",
         shows=_COMMITS,
-        needs=_with_groups,
+        directed=_groups_in_three,
+        faults=cycle((Kind.PAUSE, "coordinator of g", 7_000, {}), (Kind.KILL, "coordinator of g", 1_000, {})),
         patches=(wrapped(offsets, "check_commit", _any_generation),),
     ),
     Mutant(
@@ -96,7 +115,17 @@ MUTANTS = (
         breaks="a rebalance does not begin a generation: who was left out and who took over both own a partition in it",
         rule="34",
         shows=_COMMITS | {"double-ownership"},
-        needs=_with_groups,
+        directed=_groups_in_three,
+        faults=_coordinator_ends,
         patches=(wrapped(Rebalance, "complete_join", _same_generation),),
+    ),
+    Mutant(
+        name="given-before-released",
+        breaks="a member of the consumer protocol gets a partition that another has still to give up: both read it",
+        rule="KIP-848",
+        shows=_COMMITS | {"double-ownership"},
+        directed=three(workload="groups", group_protocol="consumer", load=2.0, clients=5, settings=CONSUMER_PROTOCOL),
+        faults=cycle((Kind.KILL, "one", 1_000, {})),
+        patches=(wrapped(reconciliation, "_next", _given_at_once),),
     ),
 )

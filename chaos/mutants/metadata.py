@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chaos.mutants.mutant import PROBLEM, Mutant, few, slow_to_catch_up, wrapped
+from chaos.mutants.mutant import PROBLEM, Mutant, cycle, few, three, wrapped
 from chaos.nemesis import Kind
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.metadata import brokers, elections
@@ -123,13 +123,20 @@ def _skip_on_one_node(original: Any) -> Any:
     return new_machine
 
 
+_isr_moves = cycle((Kind.KILL, "node 3", 1_000, {}), (Kind.KILL, "node 1", 1_000, {}))
+
 MUTANTS = (
     Mutant(
         name="election-ignores-isr",
         breaks="whoever lives and comes first among the replicas is elected, in sync or not",
         rule="18",
         shows=_LOST,
-        needs=slow_to_catch_up,
+        directed=three(
+            workload="log", load=2.0, settings={"replica.fetch.max.bytes": "100", "replica.lag.time.max.ms": "1000"}
+        ),
+        faults=cycle(
+            (Kind.SLOW, "one", 6_000, {"delay_ms": 500, "jitter_ms": 10}), (Kind.KILL, "leader of t0-0", 2_500, {})
+        ),
         patches=(wrapped(elections, "_elected", _elect_first_that_lives),),
     ),
     Mutant(
@@ -137,7 +144,10 @@ MUTANTS = (
         breaks="a broker that lost what it had not synced stays in sync when it comes back",
         rule="20",
         shows=_LOST,
-        needs=few(Kind.LOSE_UNSYNCED, Kind.LOSE_DISK),
+        directed=three(
+            workload="log", load=2.0, is_synced=False, settings={"kraftpy.broker.disconnect.grace.ms": "8000"}
+        ),
+        faults=cycle((Kind.LOSE_UNSYNCED, "leader of t0-0", 200, {})),
         patches=(wrapped(brokers, "_started", _stays_in_sync),),
     ),
     Mutant(
@@ -153,6 +163,8 @@ MUTANTS = (
         breaks="the quorum's leader counts an entry as stored by a voter once it is sent: cut off, it decides alone",
         rule="46",
         shows=_SPLIT,
+        directed=three(with_topics=True, load=2.0),
+        faults=cycle((Kind.PARTITION, "controller", 4_000, {"shape": "target"})),
         patches=(wrapped(Raft, "_send_entries", _sent_is_stored),),
     ),
     Mutant(
@@ -160,6 +172,11 @@ MUTANTS = (
         breaks="a voter drops all entries behind those that a message names, though they match (the library's D1)",
         rule="46",
         shows=_SPLIT,
+        directed=three(with_topics=True, load=2.0),
+        faults=cycle(
+            (Kind.SLOW, "controller", 2_000, {"delay_ms": [50, 200], "jitter_ms": 50}),
+            (Kind.KILL, "controller", 600, {}),
+        ),
         patches=(wrapped(Raft, "_harmless", _drop_what_follows),),
     ),
     Mutant(
@@ -167,6 +184,8 @@ MUTANTS = (
         breaks="one broker does not act on every so many changes of a partition",
         rule="metadata in order",
         shows=_SPLIT,
+        directed=three(with_topics=True),
+        faults=_isr_moves,
         patches=(wrapped(MetadataLog, "_tell", _sometimes_untold),),
     ),
     Mutant(
@@ -174,6 +193,8 @@ MUTANTS = (
         breaks="one node's image lacks every so many changes of a partition",
         rule="metadata in order",
         shows=_SPLIT,
+        directed=three(with_topics=True),
+        faults=_isr_moves,
         patches=(wrapped(MetadataLog, "_new_machine", _skip_on_one_node),),
     ),
 )

@@ -2,17 +2,22 @@
 
 A mutant replaces functions and methods of the product, in this process. It is to be small and believable: what somebody
 might write who does not know the rule, not sabotage.
+
+Where a rule only matters in a situation of its own, the mutant says which: `directed` changes what a seed draws, and
+`faults` takes the place of its schedule. So few seeds are needed. The seed still decides when, and everything else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from chaos.drawing import Drawn
-from chaos.nemesis import Kind
+from chaos.nemesis import Fault, Kind
 
 ENDS = (Kind.KILL, Kind.PAUSE, Kind.PARTITION, Kind.STOP, Kind.ROLLING_RESTART, Kind.LOSE_UNSYNCED)
 """Faults that end or silence a node, so that others take over."""
@@ -20,6 +25,53 @@ _FEW, _FEW_BYTES = 6, 500
 
 PROBLEM = "problem"
 """What shows a mutant without being an anomaly in the history: a node that ended by itself, a client that hangs."""
+
+
+Faults = Callable[[Random, int], list[Fault]]
+"""A schedule, by chance, of so many milliseconds."""
+_QUIET_MS = 4_000
+
+
+def as_drawn(drawn: Drawn) -> Drawn:
+    """No other."""
+    return drawn
+
+
+def three(
+    *, controllers: int = 0, settings: Mapping[str, str] = MappingProxyType({}), **changes: Any
+) -> Callable[[Drawn], Drawn]:
+    """Three brokers, some controllers apart from them, and whatever else is to be other than drawn."""
+
+    def directed(drawn: Drawn) -> Drawn:
+        drifts = (0.0,) * (3 + controllers)
+        together = {**drawn.settings, **settings}
+        return replace(drawn, brokers=3, controllers=controllers, drifts=drifts, settings=together, **changes)
+
+    return directed
+
+
+def cycle(*parts: tuple[Kind, str, int, Mapping[str, Any]], pause_ms: tuple[int, int] = (1_000, 4_000)) -> Faults:
+    """These faults (kind, target, how many milliseconds at the mean, settings) directly one after the other, again and
+    again after a pause."""
+
+    def faults(chance: Random, duration_ms: int) -> list[Fault]:
+        made: list[Fault] = []
+        now_ms = _QUIET_MS
+        while True:
+            for kind, target, mean_ms, settings in parts:
+                lasts_ms = round(mean_ms * chance.uniform(0.7, 1.4))
+                if now_ms + lasts_ms > duration_ms:
+                    return made
+                own = {
+                    name: chance.choice(value) if isinstance(value, list) else value for name, value in settings.items()
+                }
+                made.append(
+                    Fault(id=len(made), kind=kind, target=target, at_ms=now_ms, lasts_ms=lasts_ms, settings=own)
+                )
+                now_ms += lasts_ms
+            now_ms += chance.randint(*pause_ms)
+
+    return faults
 
 
 def replicated(drawn: Drawn) -> bool:
@@ -62,7 +114,11 @@ class Mutant:
     """Anomalies of which any one is the proof; `PROBLEM` among them."""
     patches: tuple[Patch, ...]
     needs: Callable[[Drawn], bool] = replicated
-    """Seeds that draw something else can hardly show it, and are not run."""
+    """Seeds that draw something else can hardly show it, and are not run. Asked of what is directed already."""
+    directed: Callable[[Drawn], Drawn] = as_drawn
+    """What it has in place of what is drawn."""
+    faults: Faults | None = None
+    """In place of those that are drawn."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from chaos.mutants.mutant import Mutant, few, replaced, slow_to_catch_up, wrapped
+from chaos.mutants.mutant import Mutant, cycle, replaced, three, wrapped
 from chaos.nemesis import Kind
 from kraftpy.broker.replica import NEVER, Records, Replica
 from kraftpy.log.partition_log import LogSlice, PartitionLog
@@ -107,6 +107,9 @@ def _copy_without_producers(original: Any) -> Any:
     return append_copies
 
 
+_leader_alone = cycle((Kind.PARTITION, "leader of t0-0", 6_000, {"shape": "target"}))
+"""It is cut off from the other nodes, and clients still reach it."""
+
 MUTANTS = (
     Mutant(
         name="acknowledged-at-once",
@@ -127,6 +130,8 @@ MUTANTS = (
         breaks="nobody asks where two logs part: a follower keeps what its new leader never had",
         rule="3, 4",
         shows=_PARTED,
+        directed=three(workload="log", load=2.0),
+        faults=_leader_alone,
         patches=(replaced(Replica, "diverging_epoch", lambda *_: None),),
     ),
     Mutant(
@@ -134,6 +139,8 @@ MUTANTS = (
         breaks="who begins to follow cuts its log at its high watermark (before KIP-101)",
         rule="4",
         shows=_PARTED,
+        directed=three(workload="log", load=2.0),
+        faults=cycle((Kind.KILL, "leader of t0-0", 800, {}), (Kind.KILL, "leader of t0-0", 800, {})),
         patches=(wrapped(Replica, "follow", _follow_from_high_watermark),),
     ),
     Mutant(
@@ -148,6 +155,8 @@ MUTANTS = (
         breaks="who is proposed to leave the ISR no longer counts, before the quorum has agreed",
         rule="9, 14",
         shows=_LOST,
+        directed=three(workload="log", load=2.0, settings={"replica.lag.time.max.ms": "1000"}),
+        faults=_leader_alone,
         patches=(replaced(Leader, "_count", _count_the_proposal),),
     ),
     Mutant(
@@ -155,6 +164,10 @@ MUTANTS = (
         breaks="acks=all is accepted and acknowledged with fewer in sync than min.insync.replicas",
         rule="9, 17",
         shows=_LOST,
+        directed=three(workload="log", load=2.0, controllers=3),
+        faults=cycle(
+            (Kind.PARTITION, "followers of t0-0", 9_000, {"shape": "target"}), (Kind.KILL, "leader of t0-0", 5_000, {})
+        ),
         patches=(
             replaced(Leader, "is_under_min_isr", property(lambda self: False)),  # type: ignore[arg-type]
             replaced(Leader, "has_enough_acks", property(lambda self: True)),  # type: ignore[arg-type]
@@ -165,6 +178,8 @@ MUTANTS = (
         breaks="a leader serves consumers beyond the high watermark",
         rule="10",
         shows=_LOST | {"nonmonotonic-poll", "int-nonmonotonic-poll", "poll-skip", "int-poll-skip"},
+        directed=three(workload="log", load=2.0),
+        faults=_leader_alone,
         patches=(replaced(Replica, "read", _read_uncommitted),),
     ),
     Mutant(
@@ -172,7 +187,12 @@ MUTANTS = (
         breaks="a follower joins the ISR before it has reached the high watermark and the leader epoch's start",
         rule="13",
         shows=_LOST,
-        needs=slow_to_catch_up,
+        directed=three(
+            workload="log", load=2.0, settings={"replica.fetch.max.bytes": "100", "replica.lag.time.max.ms": "1000"}
+        ),
+        faults=cycle(
+            (Kind.SLOW, "one", 6_000, {"delay_ms": 500, "jitter_ms": 10}), (Kind.KILL, "leader of t0-0", 2_500, {})
+        ),
         patches=(replaced(Leader, "_may_join_isr", lambda self, follower: self._is_eligible(follower)),),
     ),
     Mutant(
@@ -193,7 +213,8 @@ MUTANTS = (
         breaks="a broker that was started again joins the ISR by what it had before (before KIP-903)",
         rule="13, 15",
         shows=_LOST,
-        needs=few(Kind.LOSE_UNSYNCED, Kind.LOSE_DISK),
+        directed=three(workload="log", load=2.0),
+        faults=cycle((Kind.LOSE_UNSYNCED, "one", 400, {}), (Kind.KILL, "leader of t0-0", 2_500, {})),
         patches=(
             wrapped(partitions, "_checked_isr", _without_broker_epochs),
             wrapped(Leader, "check_follower", _check_follower_alone),

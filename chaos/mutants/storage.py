@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chaos.mutants.mutant import PROBLEM, Mutant, Patch, few, replaced, wrapped
+from chaos.mutants.mutant import PROBLEM, Mutant, Patch, cycle, replaced, three, wrapped
 from chaos.nemesis import Kind
 from kraftpy.log import scanning
 from kraftpy.log.epochs import LeaderEpochs
@@ -96,7 +96,8 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks="the quorum's term and vote are not written down: a node that restarts votes twice in a term",
         rule="46",
         shows=_LOST | {PROBLEM, "two-controllers", "controller-epoch-falls", "image-divergence", "not-converged"},
-        needs=few(Kind.KILL, Kind.LOSE_UNSYNCED, Kind.STOP, Kind.ROLLING_RESTART),
+        directed=three(with_topics=True),
+        faults=cycle((Kind.KILL, "majority", 300, {}), (Kind.KILL, "minority", 300, {}), pause_ms=(200, 800)),
         patches=(replaced(Journal, "_write_vote", _keep_vote_in_memory),),
     ),
     Mutant(
@@ -104,7 +105,8 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks="recovery believes batches' headers: a batch of which a part was lost stays in the log",
         rule="44",
         shows=_LOST | {PROBLEM, "epoch-order", "log-matching"},
-        needs=few(Kind.LOSE_UNSYNCED),
+        directed=three(workload="log", load=2.0),
+        faults=cycle((Kind.LOSE_UNSYNCED, "one", 800, {}), pause_ms=(500, 2_000)),
         patches=(replaced(scanning, "crc32c", lambda *_: _Matches()),),
     ),
     Mutant(
@@ -122,6 +124,8 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks="a truncation leaves the leader epochs of what it cut in the epoch cache",
         rule="5",
         shows=_LOST | {"epoch-order", "log-matching", "not-converged", PROBLEM},
+        directed=three(workload="log", load=2.0),
+        faults=cycle((Kind.PARTITION, "leader of t0-0", 6_000, {"shape": "target"})),
         patches=(replaced(LeaderEpochs, "truncate_from_end", lambda *_: None),),
     ),
 )

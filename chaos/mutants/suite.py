@@ -13,16 +13,17 @@ import json
 import multiprocessing
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.pool import Pool
 from pathlib import Path
+from random import Random
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from chaos import simulation
-from chaos.drawing import draw
+from chaos.drawing import Drawn, draw
 from chaos.mutants import MUTANTS
 from chaos.mutants.mutant import PROBLEM
 from chaos.simulation import Outcome
@@ -31,7 +32,7 @@ CAUGHT = Path(__file__).parent / "caught.jsonl"
 TABLE = Path(__file__).parent.parent / "MUTANTS.md"
 
 
-_TEMPO, _CALLS_PER_SECOND, _CALM_SECONDS = 4.0, 4.0, 6.0
+_TEMPO, _LOAD, _CALM_SECONDS = 4.0, 2 / 3, 6.0
 
 _console = Console(highlight=False)
 
@@ -67,17 +68,23 @@ def anomalies(outcome: Outcome) -> set[str]:
 def run_mutant(name: str, seed: int, minutes: float) -> Outcome:
     """A seed with the product broken: short, its faults close together, so that many seeds are cheap."""
     with MUTANTS[name].applied():
-        return run_seed(seed, minutes)
+        return run_unbroken(name, seed, minutes)
 
 
-def run_seed(seed: int, minutes: float) -> Outcome:
+def run_unbroken(name: str, seed: int, minutes: float) -> Outcome:
     """The same with nothing broken."""
-    return simulation.run(seed, minutes, tempo=_TEMPO, calls_per_second=_CALLS_PER_SECOND, calm_seconds=_CALM_SECONDS)
+    mutant = MUTANTS[name]
+    faults = None if mutant.faults is None else mutant.faults(Random(f"{name} {seed}"), round(minutes * 60_000))
+    return simulation.run(seed, minutes, drawn=_drawn(name, seed), faults=faults, calm_seconds=_CALM_SECONDS)
+
+
+def _drawn(name: str, seed: int) -> Drawn:
+    return MUTANTS[name].directed(replace(draw(seed), tempo=_TEMPO, load=_LOAD))
 
 
 def seeds_for(name: str, first: int, count: int) -> list[int]:
     """So many seeds from `first` on that draw what the mutant needs."""
-    fitting = (seed for seed in itertools.count(first) if MUTANTS[name].needs(draw(seed)))
+    fitting = (seed for seed in itertools.count(first) if MUTANTS[name].needs(_drawn(name, seed)))
     return list(itertools.islice(fitting, count))
 
 

@@ -5,7 +5,7 @@ did not happen is `fail`; what may have happened is `info`, after which the clie
 a new one goes on under a new process number (`process + count`). Keys are partitions, `orders-3`; topics are created
 where they are missing.
 
-Left out: transactions, share groups and pipelines, until the broker has them.
+Left out: transactions (`transactions`), share groups (`sharing`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from chaos.generator import Call, Calls
-from chaos.history import Key, Recorder, Type
+from chaos.history import Key, Recorder, Type, value_of
 from kraftpy.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from kraftpy.client.group import RebalanceListener
 from kraftpy.client.runtime import Runtime
@@ -28,6 +28,8 @@ _FIRST_ATTEMPT_MS: Final = 50
 """Within which no call has been tried a second time: the client waits 80 ms at least before it does."""
 
 _POLL_MS: Final = 200
+_SESSION_MS: Final = 6_000
+"""Of a member. With the consumer protocol it is the broker's to say."""
 _SURELY_NOT: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Answers to a send after which nothing was or will be written."""
 _REBALANCING: Final = frozenset(
@@ -46,6 +48,10 @@ class Setting:
     partitions: int = 2
     replication_factor: int = 3
     topic_settings: Mapping[str, str] = field(default_factory=dict)
+    isolation_level: str = "read_uncommitted"
+    """Of consumers."""
+    group_protocol: str = "classic"
+    """Of consumers: classic, or consumer (KIP-848)."""
     delivery_timeout_ms: int = 10_000
     request_timeout_ms: int = 3_000
 
@@ -62,14 +68,16 @@ def key_of(partition: TopicPartition) -> Key:
 
 
 class _Listener(RebalanceListener):
-    """Notes what a rebalance moved."""
+    """Notes what a rebalance moved, and what the member has after it."""
 
-    def __init__(self, note: Callable[[Iterable[TopicPartition]], None]) -> None:
+    def __init__(self, note: Callable[[Iterable[TopicPartition]], None], assigned: Callable[[], None]) -> None:
         self._note = note
+        self._assigned = assigned
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
         """These came."""
         self._note(partitions)
+        self._assigned()
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
         """These went."""
@@ -177,7 +185,7 @@ class Client:
         found = await consumer.getmany(timeout_ms=_POLL_MS)
         records: dict[Key, list[list[Any]]] = {}
         for partition, batch in found.items():
-            records[key_of(partition)] = [[record.offset, int(record.value or b"-1")] for record in batch]
+            records[key_of(partition)] = [[record.offset, value_of(record.value)] for record in batch]
         return Type.OK, [["poll", records]]
 
     async def _assign(self, call: Call) -> Outcome:
@@ -196,7 +204,7 @@ class Client:
         topics = sorted({partition_of(key).topic for key in call.value})
         await self._have_topics(topics)
         consumer = await self._have_consumer()
-        consumer.subscribe(topics, listener=_Listener(self._note_rebalance))
+        consumer.subscribe(topics, listener=_Listener(self._note_rebalance, lambda: self._note_assigned(consumer)))
         return Type.OK, call.value
 
     # --- groups ---
@@ -205,6 +213,19 @@ class Client:
         keys = sorted(key_of(partition) for partition in partitions)
         if keys:
             self._rebalanced.append({"keys": keys})
+
+    def _note_assigned(self, consumer: Consumer) -> None:
+        """What its member has in its generation, or epoch: as its state machine has both, at one moment."""
+        member = consumer._member
+        if member is None or not member.is_stable:
+            return  # the next generation has begun
+        value = {
+            "group": self._group,
+            "generation": member.generation_id,
+            "member": member.member_id,
+            "partitions": sorted(key_of(partition) for partition in member._machine.held),
+        }
+        self._recorder.note(self._setting.now_ns(), f"process {self.process}", "assigned", value)
 
     async def _commit(self, call: Call) -> Outcome:
         consumer = await self._have_consumer()
@@ -229,12 +250,13 @@ class Client:
             "runtime": self._setting.runtime,
         }
 
+    def _producer_options(self) -> Mapping[str, Any]:
+        timeout_ms = self._setting.delivery_timeout_ms
+        return {**self._options(), "acks": "all", "delivery_timeout_ms": timeout_ms, "linger_ms": 0}
+
     async def _have_producer(self) -> Producer:
         if self._producer is None:
-            producer = Producer(
-                **self._options(), acks="all", delivery_timeout_ms=self._setting.delivery_timeout_ms, linger_ms=0
-            )
-            self._producer = await producer.start()
+            self._producer = await Producer(**self._producer_options()).start()
         return self._producer
 
     async def _have_consumer(self) -> Consumer:
@@ -242,7 +264,15 @@ class Client:
             group: dict[str, Any] = {}
             if self._group is not None:
                 group = {"group_id": self._group, "enable_auto_commit": False}
-            consumer = Consumer(**self._options(), **group, auto_offset_reset="earliest", session_timeout_ms=6_000)
+                group["group_protocol"] = self._setting.group_protocol
+                if self._setting.group_protocol == "classic":
+                    group["session_timeout_ms"] = _SESSION_MS
+            consumer = Consumer(
+                **self._options(),
+                **group,
+                auto_offset_reset="earliest",
+                isolation_level=self._setting.isolation_level,
+            )
             self._consumer = await consumer.start()
         return self._consumer
 

@@ -21,8 +21,9 @@ What could not be survived by design is spared (`nemesis.Spared`, noted in the h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from chaos.nemesis import ClusterState, Cut, Kind, NodeId, Spared
@@ -35,6 +36,8 @@ from kraftpy.testing.memory_files import Loss, MemoryDirectory
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
 
+GROUPS: Final = "__consumer_offsets"
+TRANSACTIONS: Final = "__transaction_state"
 _STOP_SECONDS: Final = 120.0
 _LOSSES: Final = (Loss.PREFIX, Loss.SECTORS, Loss.EVERYTHING, Loss.REORDERED)
 _JOURNAL_BYTES: Final = 2048
@@ -57,15 +60,21 @@ _ALONE: Final = frozenset(
 
 
 class SimulatedWorld:
-    """Breaks and mends. `groups` are those whose coordinators a target may name."""
+    """Breaks and mends. `coordinated` are groups and transactional ids whose coordinators a target may name, each with
+    the topic that its coordinator leads a partition of."""
 
     def __init__(
-        self, cluster: SimulatedCluster, chance: Random, *, is_synced: bool = False, groups: Sequence[str] = ("g",)
+        self,
+        cluster: SimulatedCluster,
+        chance: Random,
+        *,
+        is_synced: bool = False,
+        coordinated: Mapping[str, str] = MappingProxyType({"g": GROUPS}),
     ) -> None:
         self._cluster = cluster
         self._chance = chance
         self._is_synced = is_synced
-        self._groups = groups
+        self._coordinated = coordinated
         self._cuts: dict[Cut, int] = {}  # how many faults cut this link
         self._sync_failed: set[NodeId] = set()
         self.operator = Operator(cluster)
@@ -93,12 +102,12 @@ class SimulatedWorld:
             replicas[f"{topic.name}-{number}"] = tuple(map(int, partition.replicas))
             if partition.leader >= 0:
                 leaders[f"{topic.name}-{number}"] = int(partition.leader)
-        offsets = broker.image.topic("__consumer_offsets")
         coordinators = {}
-        for group in self._groups if offsets is not None else ():
-            number = partition_for_group(group, len(offsets.partitions)) if offsets is not None else 0
-            if (key := f"__consumer_offsets-{number}") in leaders:
-                coordinators[group] = leaders[key]
+        for name, topic_name in self._coordinated.items():
+            internal = broker.image.topic(topic_name)
+            number = 0 if internal is None else partition_for_group(name, len(internal.partitions))
+            if (key := f"{topic_name}-{number}") in leaders:
+                coordinators[name] = leaders[key]
         leader = broker.metadata.leader_id
         return ClusterState(
             nodes=nodes, controller=leader, leaders=leaders, replicas=replicas, coordinators=coordinators

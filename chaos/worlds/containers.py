@@ -9,20 +9,18 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
 from chaos.nemesis import Cut, NodeId
 from chaos.worlds.disks import Disk
+from chaos.worlds.proxying import QUEUE, ROOT, PacketProxy, in_network
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 RUN_DIRECTORY: Final = Path("/run/kraftpy-chaos-docker")
 BASE_IMAGE: Final = "python:3.11-slim-bookworm"
 NETWORK: Final = "10.213.77"
 NODES: Final = (1, 2, 3)
-QUEUE: Final = 1
 _USER: Final = 1000  # the image's appuser
 _COMMAND_SECONDS: Final = 900.0
 _PAUSE_ATTEMPTS: Final = 10
@@ -79,12 +77,6 @@ def as_environment(settings: Mapping[str, str]) -> dict[str, str]:
     """KAFKA_LOG_ROLL_MS for log.roll.ms; of the values, a dollar is doubled for compose."""
     escapes = str.maketrans({"_": "__", "-": "___", ".": "_"})
     return {f"KAFKA_{name.translate(escapes).upper()}": value.replace("$", "$$") for name, value in settings.items()}
-
-
-def own_mounts() -> list[Path]:
-    """The disks that are mounted for a run."""
-    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
-    return [Path(path) for path in mounts if path.startswith(f"{RUN_DIRECTORY}/")]
 
 
 def packet_filter(node: NodeId, cuts: Collection[Cut], *, is_diverted: bool) -> str:
@@ -159,10 +151,8 @@ class Container:
         self.is_wanted = False
         """It was started, and nothing that was done since ends it."""
         self.is_paused = False
-        self.starts = 0
-        self.started_at = 0.0
         self.pid = 0
-        self.proxy: subprocess.Popen[bytes] | None = None
+        self.proxy: PacketProxy | None = None
         self.weather: dict[str, float] = {}
 
     def make(self) -> None:
@@ -196,8 +186,6 @@ class Container:
     async def began(self) -> None:
         """Its process is a new one."""
         self.pid = int(await self.inspect(".State.Pid"))
-        self.starts += 1
-        self.started_at = time.monotonic()
         self.is_paused = False
         self.is_wanted = True
 
@@ -242,6 +230,11 @@ class Container:
         """The end of its log."""
         return " / ".join(self.log().splitlines()[-3:])[-600:]
 
+    @property
+    def network(self) -> Path:
+        """The namespace its process is in."""
+        return Path(f"/proc/{self.pid}/ns/net")
+
     def inside(self, *arguments: str) -> list[str]:
         """The command in its network; it dies with this process."""
-        return ["nsenter", f"--net=/proc/{self.pid}/ns/net", "setpriv", "--pdeathsig", "KILL", *arguments]
+        return in_network(self.network, *arguments)

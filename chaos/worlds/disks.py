@@ -53,6 +53,12 @@ def unmount(path: Path) -> None:
         time.sleep(0.05)
 
 
+def mounts_below(directory: Path) -> list[Path]:
+    """What is mounted there."""
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    return [Path(path) for path in mounts if path.startswith(f"{directory}/")]
+
+
 def _control(path: Path, request: int, argument: int = 0) -> None:
     """An ioctl of the file system that is mounted there."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

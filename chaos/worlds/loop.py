@@ -10,6 +10,9 @@ drawn from the seed: what it did is seen by others before it is told to who aske
 with one thread keeps its order. A process that dies may leave such work half done: its disk stops it at an operation
 drawn from the seed.
 
+A process that runs more callbacks in one virtual second than `Process.most_callbacks` spins: it does the same again and
+again without waiting for anything. What it was busy with is noted in `SimulatedLoop.spins`.
+
 Invariants: the same seed and the same program give the same order of callbacks; no thread, no socket, no real clock.
 Left out: sendfile, signals, subprocesses, DNS, datagrams.
 """
@@ -26,7 +29,7 @@ import os
 import random
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from random import Random
@@ -130,6 +133,12 @@ class Process:
         """Work that threads have begun and that has had no effect yet."""
         self._held: deque[_Handle] = deque()
         self.tasks: list[asyncio.Task[Any]] = []
+        self.most_callbacks = 1 << 60
+        """In a virtual second; more of them are a spin."""
+        self.callbacks_left = self.most_callbacks
+        """In this second."""
+        self.busy_with: Counter[str] = Counter()
+        """What it ran beyond them, by the names of tasks, or of functions."""
         loop.processes.append(self)
         self._context = contextvars.Context()
         self._context.run(current.set, self)
@@ -163,6 +172,7 @@ class Process:
         if self.is_paused:
             self.is_paused = False
             self.loop.ready.extendleft(reversed(self._held))  # before whatever `call_now` does next
+            self.callbacks_left += len(self._held)
             self._held.clear()
 
     def half_done(self, interrupt: Callable[[Callable[[], None]], None]) -> None:
@@ -181,6 +191,12 @@ class Process:
         for callback in self.before_death:
             callback()
         self.before_death.clear()
+
+    def is_too_busy_with(self, callback: Callable[..., object]) -> None:
+        """It runs more than it may."""
+        owner = getattr(callback, "__self__", None)
+        name = owner.get_name() if isinstance(owner, asyncio.Task) else getattr(callback, "__qualname__", "?")
+        self.busy_with[name] += 1
 
     def hold(self, handle: _Handle) -> None:
         """Keep a callback until the process goes on."""
@@ -207,11 +223,14 @@ class SimulatedLoop:
         """A context of no process: for the network itself."""
         self.unhandled: list[dict[str, Any]] = []
         """What nobody caught, in processes that live."""
+        self.spins: list[tuple[int, str, int, str]] = []
+        """Of each second in which a process did too much: the second, who, how many callbacks, what most of it was."""
         self.processes: list[Process] = []
         self.numbers = itertools.count()
         """What tasks and futures are known by."""
         self.callbacks = 0
         self._now = 0.0
+        self._second_ends = 1.0
         self._timers: list[tuple[float, int, _Timer]] = []
         self._timers_made = 0
         self._timers_cancelled = 0
@@ -312,6 +331,8 @@ class SimulatedLoop:
                 return False
             self._now = max(self._now, timers[0][0])
         now = self._now
+        if now >= self._second_ends:
+            self._end_second()
         while timers and timers[0][0] <= now:
             timer = heapq.heappop(timers)[2]
             if timer.is_cancelled:
@@ -330,6 +351,9 @@ class SimulatedLoop:
                 if process.is_paused:
                     process.hold(handle)
                     continue
+                process.callbacks_left -= 1
+                if process.callbacks_left < 0:
+                    process.is_too_busy_with(callback)
             try:
                 handle.context.run(callback, *handle.args)
             except (KeyboardInterrupt, SystemExit):
@@ -348,6 +372,16 @@ class SimulatedLoop:
         return True
 
     _collected_at = 0
+
+    def _end_second(self) -> None:
+        second, self._second_ends = int(self._second_ends) - 1, int(self._now) + 1.0
+        for process in self.processes:
+            if process.callbacks_left < 0:
+                ((what, _),) = process.busy_with.most_common(1)
+                count = process.most_callbacks - process.callbacks_left
+                self.spins.append((second, process.name, count, what))
+                process.busy_with.clear()
+            process.callbacks_left = process.most_callbacks
 
     def is_running(self) -> bool:
         """Whether it runs now."""

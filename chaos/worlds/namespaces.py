@@ -8,21 +8,12 @@
     partition           iptables in the receiver's namespace drops what comes from the sender; each direction on its own
     slow, lossy         the packets of a node pass through `chaos.worlds.proxy`
     clock-skew, -strobe the node runs under `chaos.worlds.skewed`
-    disk-full           a file takes all the space that the disk has left
-    slow-disk           the file system is frozen for so long, let go for a moment, and frozen again
-    fsync-error         the file system is synced and shut down: all that is asked of it fails with EIO, until it is
-                        mounted anew
-    lose-unsynced       the file system is shut down without writing anything more, the process killed, the disk mounted
-                        anew: what was not synced and not written back by then is gone, as after a power failure
-    lose-disk           a new file system. The node's vote is taken away before it starts, and given back once it has
-                        caught up: a voter that forgets its vote may vote twice
-    corruption          one bit of a file is flipped. When all is healed, what is wrong in a log is fetched anew
-                        (`kraftpy topic refetch`); a node that refuses its journal is treated as one that lost its disk
+    what breaks disks   each is an ext4 image of this machine: see `chaos.worlds.machines`
 
 Nothing stays behind: a run holds a lock; whatever has a dead run's number in its name, the next run removes. Nodes die
 with the run (PR_SET_PDEATHSIG).
 
-Left out: hardware that lies about syncs; more than 250 nodes.
+Left out: more than 250 nodes.
 """
 
 from __future__ import annotations
@@ -30,35 +21,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from random import Random
 from typing import Any, Final
 
-from chaos.nemesis import Cut, Kind, NodeId
-from chaos.worlds import proxy as packet_proxy
+from chaos.nemesis import Cut, NodeId
 from chaos.worlds import skewed
-from chaos.worlds.administrator import has_no_vote, refetch_damaged, wait_until_serving
-from chaos.worlds.asking import Asking
-from chaos.worlds.disks import AFTER_SYNC, AT_ONCE, Disk, corruptible, flip, thaw, tool, unmount
+from chaos.worlds.disks import Disk, mounts_below, thaw, tool, unmount
+from chaos.worlds.machines import STOP_SECONDS, Machines, missing_packages
 from chaos.worlds.places import PREFIX, RUN_DIRECTORY, Place, free_subnet, run_of
+from chaos.worlds.proxying import QUEUE, PacketProxy, in_network
 from chaos.worlds.skewed import set_skew
 
 CLIENT_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
-_QUEUE: Final = 1
-_STOP_SECONDS: Final = 120.0
-_REJOIN_SECONDS: Final = 90.0
-_REFUSED_JOURNAL: Final = re.compile(r"journal|snapshot|vote")
 
 PACKAGES: Final = {
     "ip": "iproute2",
@@ -76,13 +57,13 @@ def missing() -> str | None:
     """Why this machine cannot have namespaces, in one line; None if it can."""
     if os.geteuid() != 0:
         return "namespaces need root"
-    if absent := sorted({package for command, package in PACKAGES.items() if shutil.which(command) is None}):
-        return f"namespaces need {', '.join(absent)} (Debian: apt-get install {' '.join(absent)})"
+    if (absent := missing_packages(PACKAGES)) is not None:
+        return f"namespaces need {absent}"
     name = f"{PREFIX}-{os.getpid()}-try"
     tried = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
     if tried.returncode == 0:
         tried = subprocess.run(
-            ["nsenter", f"--net=/run/netns/{name}", "iptables", "-w", "-S"], capture_output=True, text=True
+            in_network(Path("/run/netns", name), "iptables", "-w", "-S"), capture_output=True, text=True
         )
         subprocess.run(["ip", "netns", "del", name], capture_output=True)
     return None if tried.returncode == 0 else f"no namespaces here: {tried.stderr.strip()}"
@@ -117,8 +98,7 @@ def remove_leftovers() -> list[int]:
 def remove(run: int) -> None:
     """End and remove everything that has this run's number. Does what it can, again after it failed."""
     directory = RUN_DIRECTORY / f"{PREFIX}-{run}"
-    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-    own = [Path(path) for path in mounts if path.startswith(f"{directory}/")]
+    own = mounts_below(directory)
     for path in own:
         thaw(path)
     names = [name for name in tool("ip", "netns", "list").split() if name.startswith(f"{PREFIX}-{run}-")]
@@ -134,39 +114,18 @@ def remove(run: int) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-class NamespacesWorld(Asking):
+class NamespacesWorld(Machines):
     """The world: a `chaos.live.LiveWorld`. `directory` is where images, settings and logs are kept."""
 
     name = "namespaces"
 
     def __init__(self, directory: Path, *, nodes: int = 3, settings: Mapping[str, str] | None = None) -> None:
-        self.nodes = tuple(range(1, nodes + 1))
-        self._directory = directory.absolute()
-        self._settings = dict(settings or {})
+        super().__init__(directory, tuple(range(1, nodes + 1)), settings)
         self._place: Place | None = None
         self._lock: Any = None
         self._disks: dict[NodeId, Disk] = {}
         self._processes: dict[NodeId, subprocess.Popen[bytes]] = {}
-        self._starts: Counter[NodeId] = Counter()
-        self._cuts: Counter[Cut] = Counter()
-        self._proxies: dict[NodeId, subprocess.Popen[bytes]] = {}
-        self._problems: list[str] = []
-        self._may_end: set[NodeId] = set()  # a fault may have it end by itself
-        self._harmed: set[NodeId] = set()  # a byte of its logs was changed
-        self._harmed_journal: set[NodeId] = set()
-        self._forgot: set[NodeId] = set()  # it has an empty disk and has not been started on it
-        self._rejoining: set[NodeId] = set()
-        self._started_at: dict[NodeId, float] = {}
-
-    @property
-    def abilities(self) -> frozenset[Kind]:
-        """All there are."""
-        return frozenset(Kind) - {Kind.SEVERAL}
-
-    @property
-    def left_out(self) -> Mapping[Kind, str]:
-        """Nothing."""
-        return {}
+        self._proxies: dict[NodeId, PacketProxy] = {}
 
     @property
     def place(self) -> Place:
@@ -182,37 +141,17 @@ class NamespacesWorld(Asking):
         """Where the other voters reach it."""
         return self.place.host(node), CONTROLLER_PORT
 
-    def incarnation(self, node: NodeId) -> int:
-        """How often it was started."""
-        return self._starts[node]
-
-    def is_running(self, node: NodeId) -> bool:
-        """Whether its process lives."""
-        process = self._processes.get(node)
-        if process is None:
-            return False
-        status = process.poll()
-        if status is None:
-            return True
-        del self._processes[node]
-        if node not in self._may_end and node not in self._harmed_journal:
-            self._problems.append(f"node {node} ended by itself with status {status}: {self._tail(node)}")
-        return False
-
-    def problems(self) -> list[str]:
-        """What was seen so far."""
-        return list(self._problems)
+    def disk_of(self, node: NodeId) -> Disk:
+        """Its disk."""
+        return self._disks[node]
 
     def server_log(self, node: NodeId) -> str:
         """Of all its runs."""
         return (self._home(node) / "server.log").read_text(encoding="utf-8", errors="replace")
 
-    def _tail(self, node: NodeId) -> str:
+    def last_words(self, node: NodeId) -> str:
+        """The end of its log."""
         return " / ".join(self.server_log(node).splitlines()[-3:])[-600:]
-
-    async def log_directory(self, node: NodeId) -> Path:
-        """As it is mounted."""
-        return self._disks[node].data
 
     def _home(self, node: NodeId) -> Path:
         return self._directory / f"node-{node}"
@@ -225,7 +164,7 @@ class NamespacesWorld(Asking):
             raise RuntimeError(why)
         await asyncio.to_thread(self._lay)
         for node in self.nodes:
-            self._launch(node)
+            await self.launch(node)
 
     def _lay(self) -> None:
         remove_leftovers()
@@ -265,6 +204,9 @@ class NamespacesWorld(Asking):
             "offsets.topic.num.partitions": "4",
             "transaction.state.log.replication.factor": replicas,
             "transaction.state.log.num.partitions": "4",
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.num.partitions": "4",
+            "share.coordinator.state.topic.min.isr": str(min(2, len(self.nodes))),
             "log.roll.ms": "30000",
             **self._settings,
         }
@@ -276,7 +218,9 @@ class NamespacesWorld(Asking):
         for disk in self._disks.values():
             await asyncio.to_thread(disk.set_slow, 0)
         await asyncio.to_thread(remove, self.place.run)
-        for process in (*self._processes.values(), *self._proxies.values()):
+        for proxy in self._proxies.values():
+            await proxy.kill()
+        for process in self._processes.values():
             process.kill()
             await asyncio.to_thread(process.wait)
         self._processes.clear()
@@ -285,30 +229,35 @@ class NamespacesWorld(Asking):
             self._lock.close()
         self._place = None
 
-    def _inside(self, node: NodeId, *command: str) -> list[str]:
-        """The command in the node's namespace; it dies with this process."""
-        return [
-            *("nsenter", f"--net=/run/netns/{self.place.namespace(node)}"),
-            *("setpriv", "--pdeathsig", "KILL"),
-            *command,
-        ]
-
-    def _launch(self, node: NodeId) -> None:
-        """From the loop's own thread, with which the node is to die."""
-        home = self._home(node)
-        self._starts[node] += 1
-        self._started_at[node] = time.monotonic()
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
-        with (home / "server.log").open("ab") as log:
-            self._processes[node] = subprocess.Popen(
-                self._inside(
-                    node, sys.executable, "-m", skewed.__name__, str(self._clock(node)), "server",
-                    str(home / "server.properties"),
-                ),
-                stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=inherited, start_new_session=True,
-            )  # fmt: skip
+    def _network(self, node: NodeId) -> Path:
+        return Path("/run/netns", self.place.namespace(node))
 
     # --- processes ------------------------------------------------------------------------------------------------
+
+    def is_running(self, node: NodeId) -> bool:
+        """Whether its process lives, paused or not."""
+        process = self._processes.get(node)
+        if process is None:
+            return False
+        status = process.poll()
+        if status is None:
+            return True
+        del self._processes[node]
+        self._ended(node, f" with status {status}")
+        return False
+
+    async def launch(self, node: NodeId) -> None:
+        """From the loop's own thread, with which the node is to die."""
+        home = self._home(node)
+        self._began(node)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
+        settings = str(home / "server.properties")
+        server = [sys.executable, "-m", skewed.__name__, str(self._clock(node)), "server", settings]
+        with (home / "server.log").open("ab") as log:
+            self._processes[node] = subprocess.Popen(  # noqa: ASYNC220 - see above
+                in_network(self._network(node), *server),
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=inherited, start_new_session=True,
+            )  # fmt: skip
 
     async def kill(self, node: NodeId) -> None:
         """SIGKILL, and wait."""
@@ -318,51 +267,17 @@ class NamespacesWorld(Asking):
         process.kill()
         await asyncio.to_thread(process.wait)
 
-    async def stop(self, node: NodeId) -> None:
-        """SIGTERM (and SIGCONT), and wait; what takes two minutes is killed, and is a problem.
-
-        As an operator would, this waits until the others that were just started serve.
-        """
-        if not self.is_running(node):
-            return
-        await self._others_serve(node)
-        if not self.is_running(node):
-            return
+    async def end(self, node: NodeId) -> int | None:
+        """SIGTERM (and SIGCONT), and wait; SIGKILL in the end."""
         process = self._processes.pop(node)
         process.send_signal(signal.SIGCONT)
         process.send_signal(signal.SIGTERM)
         try:
-            status = await asyncio.to_thread(process.wait, _STOP_SECONDS)
+            return await asyncio.to_thread(process.wait, STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             await asyncio.to_thread(process.wait)
-            self._problems.append(f"node {node} did not stop within {_STOP_SECONDS:g} s: {self._tail(node)}")
-            return
-        if status != 0 and node not in self._may_end:
-            self._problems.append(f"node {node} stopped with status {status}: {self._tail(node)}")
-
-    async def _others_serve(self, node: NodeId) -> None:
-        fresh = [
-            other for other in self.nodes if other != node and time.monotonic() - self._started_at.get(other, 0) < 10
-        ]
-        await wait_until_serving(self, [other for other in fresh if self.is_running(other)], 15)
-
-    async def start(self, node: NodeId) -> None:
-        """Start it, if it does not run, on a disk that works."""
-        disk = self._disks[node]
-        if disk.is_shut_down:
-            await self.kill(node)
-            await asyncio.to_thread(disk.mount_again)
-        if self.is_running(node):
-            return
-        if node in self._harmed_journal and _REFUSED_JOURNAL.search(self._tail(node)):
-            await self.lose_disk(node)
-        if node in self._forgot:
-            if not await has_no_vote(self, node):
-                return  # later, when there is a majority without it
-            self._forgot.discard(node)
-            self._rejoining.add(node)
-        self._launch(node)
+            return None
 
     async def pause(self, node: NodeId) -> None:
         """SIGSTOP."""
@@ -377,7 +292,7 @@ class NamespacesWorld(Asking):
     # --- network --------------------------------------------------------------------------------------------------
 
     async def _iptables(self, node: NodeId, *arguments: str) -> None:
-        await asyncio.to_thread(tool, *self._inside(node, "iptables", "-w", *arguments))
+        await asyncio.to_thread(tool, *in_network(self._network(node), "iptables", "-w", *arguments))
 
     def _dropped(self, link: Cut) -> tuple[str, ...]:
         return "INPUT", "-s", self.place.host(link[0]), "-j", "DROP"
@@ -402,21 +317,11 @@ class NamespacesWorld(Asking):
             await self._end_proxy(node)
             return
         proxy = self._proxies.get(node) or await self._start_proxy(node)
-        assert proxy.stdin is not None
-        weather = {"delay_ms": delay_ms, "jitter_ms": jitter_ms, "loss": loss}
-        proxy.stdin.write(json.dumps(weather).encode() + b"\n")
-        proxy.stdin.flush()
+        proxy.set({"delay_ms": delay_ms, "jitter_ms": jitter_ms, "loss": loss})
 
-    async def _start_proxy(self, node: NodeId) -> subprocess.Popen[bytes]:
-        proxy = subprocess.Popen(  # noqa: ASYNC220 - from the loop's own thread, with which it is to die
-            self._inside(node, sys.executable, "-m", packet_proxy.__name__, str(_QUEUE)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        self._proxies[node] = proxy
-        assert proxy.stdout is not None
-        if await asyncio.to_thread(proxy.stdout.readline) != b"ready\n":
+    async def _start_proxy(self, node: NodeId) -> PacketProxy:
+        proxy = self._proxies[node] = PacketProxy(self._network(node))
+        if not await proxy.is_ready():
             raise RuntimeError("the proxy for packets did not start")
         await self._divert(node, "-A")
         return proxy
@@ -426,20 +331,20 @@ class NamespacesWorld(Asking):
         if proxy is None:
             return
         await self._divert(node, "-D")
-        assert proxy.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            proxy.stdin.close()
-        if await asyncio.to_thread(proxy.wait) != 0:
+        if await proxy.end() != 0:
             self._problems.append(f"the proxy for node {node} failed")
-        assert proxy.stdout is not None
-        proxy.stdout.close()
 
     async def _divert(self, node: NodeId, how: str) -> None:
         for other in self.nodes:
             if other != node:
-                to_queue = ("-j", "NFQUEUE", "--queue-num", str(_QUEUE), "--queue-bypass")
+                to_queue = ("-j", "NFQUEUE", "--queue-num", str(QUEUE), "--queue-bypass")
                 await self._iptables(node, how, "INPUT", "-s", self.place.host(other), *to_queue)
                 await self._iptables(node, how, "OUTPUT", "-d", self.place.host(other), *to_queue)
+
+    async def mend_network(self, node: NodeId) -> None:
+        """Neither rules nor proxy."""
+        await self._end_proxy(node)
+        await self._iptables(node, "-F")
 
     # --- clocks and disks -----------------------------------------------------------------------------------------
 
@@ -447,76 +352,6 @@ class NamespacesWorld(Asking):
         """At once."""
         set_skew(self._clock(node), skew_ms)
 
-    async def disk(self, node: NodeId, *, full: bool, fsync_delay_ms: int) -> None:
-        """Full, slow or good."""
-        disk = self._disks[node]
-        if disk.is_shut_down:
-            return
-        if full:
-            self._may_end.add(node)  # a node without space for its journal ends
-        await asyncio.to_thread(disk.set_slow, 0)
-        await asyncio.to_thread(disk.fill if full else disk.empty)
-        await asyncio.to_thread(disk.set_slow, fsync_delay_ms)
-        if not full and not fsync_delay_ms and node in self._may_end and not self.is_running(node):
-            await self.start(node)
-
-    async def fail_fsync(self, node: NodeId) -> None:
-        """And everything after it: the disk has gone, with all that was written on it."""
-        self._may_end.add(node)
-        await asyncio.to_thread(self._disks[node].shut_down, AFTER_SYNC)
-
-    async def lose_unsynced(self, node: NodeId) -> None:
-        """The disk takes nothing more, the process dies, and the disk is mounted as after a power failure."""
-        self._may_end.add(node)
-        await asyncio.to_thread(self._disks[node].shut_down, AT_ONCE)
-        await self.kill(node)
-        await asyncio.to_thread(self._disks[node].mount_again)
-
-    async def lose_disk(self, node: NodeId) -> None:
-        """The process dies, and has an empty disk when it starts again."""
-        await self.kill(node)
-        disk = self._disks[node]
-        await asyncio.to_thread(disk.set_slow, 0)
-        await asyncio.to_thread(unmount, disk.mounted)
-        await asyncio.to_thread(disk.make)
-        self._forgot.add(node)
-        self._harmed.discard(node)
-        self._harmed_journal.discard(node)
-
-    async def corrupt(self, node: NodeId, of: str, seed: int) -> bool:
-        """Flip one bit of a file, under the node's feet."""
-        chance = Random(seed)
-        files = await asyncio.to_thread(lambda: sorted(corruptible(self._disks[node].data, of)))
-        if not files:
-            return False
-        self._may_end.add(node)
-        (self._harmed_journal if of == "quorum journal" else self._harmed).add(node)
-        await asyncio.to_thread(flip, chance.choice(files), chance)
-        return True
-
-    # --- healing --------------------------------------------------------------------------------------------------
-
-    async def heal_all(self) -> None:
-        """Everything that is wrong, as an operator would: disks, network, processes, votes, damaged copies."""
-        for node in self.nodes:
-            await self.resume(node)
-            set_skew(self._clock(node), 0)
-            await self._end_proxy(node)
-            await self._iptables(node, "-F")
-            await asyncio.to_thread(self._disks[node].set_slow, 0)
-            await asyncio.to_thread(self._disks[node].empty)
-        self._cuts.clear()
-        deadline = time.monotonic() + _REJOIN_SECONDS
-        while time.monotonic() < deadline:
-            for node in self.nodes:
-                await self.start(node)
-            await asyncio.sleep(0.5)
-            if all(self.is_running(node) for node in self.nodes) and not await self.wait_ready(5.0):
-                break
-        if late := await self.restore_voters(_REJOIN_SECONDS):
-            self._problems.append(f"nodes {late} do not vote again after {_REJOIN_SECONDS:g} s")
-        self._rejoining.clear()
-        for node in sorted(self._harmed):
-            self._problems += await refetch_damaged(self, node, self._disks[node].data)
-        self._harmed.clear()
-        self._may_end.clear()
+    def make_disk(self, node: NodeId) -> None:
+        """An empty one, mounted."""
+        self._disks[node].make()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import xxhash
 
-from chaos.history import Key, Recorder, Type
+from chaos.history import Key, Recorder, Type, value_of
 from kraftpy.protocol.record_batch import iter_records, read_header
 from kraftpy.types import TopicPartition
 
@@ -187,7 +187,7 @@ def _log(node: Node, replica: Replica) -> tuple[list[list[Any]], list[list[Any]]
             digest = xxhash.xxh3_64_hexdigest(batch)
             batches.append([header.base_offset, header.last_offset, header.partition_leader_epoch, digest])
             if not header.is_control:
-                records += [[record.offset, int(record.value or b"-1")] for record in iter_records(batch, header)]
+                records += [[record.offset, value_of(record.value)] for record in iter_records(batch, header)]
     return batches, records
 
 

@@ -31,6 +31,9 @@ EPOCH_MS: Final = 1_700_000_000_000
 CLIENT_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
 THREAD_SECONDS: Final = 0.0005
+NODE_CALLBACKS: Final = 6_000
+CLIENT_CALLBACKS: Final = 1_500
+"""Whoever runs more of them in a virtual second does the same again and again without waiting for anything."""
 _MOST_COMBINED_VOTERS: Final = 3
 logger = logging.getLogger(__name__)
 
@@ -142,6 +145,7 @@ class Node:
         self.starts += 1
         loop = self.cluster.loop
         process = Process(loop, self.host, self.host, f"{self.cluster.seed} {self.host} {self.starts}")
+        process.most_callbacks = process.callbacks_left = NODE_CALLBACKS
         process.thread_delay = lambda: 0.0001 + process.random.expovariate(1 / self.thread_seconds)
         self.process = process
         self.is_ready = False
@@ -256,6 +260,9 @@ class SimulatedCluster:
             "transaction.state.log.num.partitions": "4",
             "transaction.state.log.replication.factor": str(copies),
             "transaction.state.log.min.isr": str(min(2, copies)),
+            "share.coordinator.state.topic.num.partitions": "4",
+            "share.coordinator.state.topic.replication.factor": str(copies),
+            "share.coordinator.state.topic.min.isr": str(min(2, copies)),
             "default.replication.factor": str(copies),
             "min.insync.replicas": str(min(2, copies)),
         }
@@ -276,6 +283,7 @@ class SimulatedCluster:
     def client(self, name: str) -> tuple[Process, SimulatedRuntime]:
         """A process for clients, on a machine of its own."""
         process = Process(self.loop, name, name, f"{self.seed} client {name}")
+        process.most_callbacks = process.callbacks_left = CLIENT_CALLBACKS
         self.clients.append(process)
         return process, SimulatedRuntime(NodeClock(self.loop), self.loop)
 

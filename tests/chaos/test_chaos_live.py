@@ -291,6 +291,7 @@ def test_a_machine_that_cannot_is_told_why_in_one_line(
 
 def test_the_line_that_repeats_a_run() -> None:
     assert command_of("namespaces", 3, 40, None, 3) == "python -m chaos run --world namespaces --seed 3 --faults 40"
+    assert command_of("docker", 3, 40, None, 3, flags=["--transactions"]).endswith("--faults 40 --transactions")
     assert command_of("namespaces", 3, None, 2.5, 5, ("kill", "pause"), ("min.insync.replicas=1",)).endswith(
         "--seed 3 --minutes 2.5 --nodes 5 --kind kill --kind pause --setting min.insync.replicas=1"
     )
@@ -362,7 +363,7 @@ if WHY_NOT is None:
     @pytest.mark.timeout(400)
     def test_real_processes_under_faults(tmp_path: Path) -> None:
         kinds = [word for kind in ("kill", "partition", "slow", "disk-full") for word in ("--kind", kind)]
-        run = _run(tmp_path, "--faults", "3", "--seed", "5", *kinds)
+        run = _run(tmp_path, "--faults", "3", "--seed", "5", "--transactions", "--queue", *kinds)
         output, _ = run.communicate(timeout=380)
         assert run.returncode == 0, output
         with (tmp_path / "run" / "history.jsonl").open(encoding="utf-8") as lines:
@@ -370,6 +371,9 @@ if WHY_NOT is None:
         assert sum(op.f == FAULT for op in history.ops) == 3
         assert sum(op.f == "send" and op.type is Type.OK for op in history.completions) > 100
         assert {op.value["node"] for op in history.completed("replica")} == {1, 2, 3}
+        for f in ("txn", "process", "acquire", "acknowledge"):
+            assert any(op.type is Type.OK and op.value for op in history.completed(f)), f
+        assert len(list(history.notes("drained"))) == 1
         assert "again: python -m chaos run" in output
         assert "again" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8") or output
         assert _left_of(run.pid) == []

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from chaos.checkers.verdict import Verdict
+from chaos.ledger import version
 from chaos.nemesis import Kind, Plan, schedule
 from chaos.seeds import Task, fresh_seeds, known_seeds, read_faults, write_faults, wrong
 from chaos.simulation import Outcome
@@ -28,9 +29,10 @@ def test_known_seeds_say_what_they_found_and_none_is_twice_there() -> None:
     assert len({(each["seed"], each["minutes"]) for each in known}) == len(known)
 
 
-def test_fresh_seeds_are_others_each_time_and_none_of_the_known() -> None:
-    one, other = fresh_seeds(50), fresh_seeds(50)
+def test_fresh_seeds_are_others_for_each_version_and_none_of_the_known() -> None:
+    one, other = fresh_seeds(50, version()), fresh_seeds(50, "0123456789ab")
     assert len(one) == 50
+    assert one == fresh_seeds(50, version())
     assert one != other
     assert not {each["seed"] for each in known_seeds()}.intersection(one)
 

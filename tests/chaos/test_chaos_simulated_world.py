@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from typing import Any
+
 import pytest
 
 from chaos import simulation
-from chaos.history import Op
+from chaos.history import Op, Type
 from chaos.nemesis import Fault, Kind
 from chaos.simulation import Outcome
+from chaos.worlds.loop import Process, SimulatedLoop
+from kraftpy.broker.confirming import Confirmations
 
 
 def story_of(
@@ -96,3 +102,54 @@ def test_a_coordinator_that_is_cut_off_tells_no_stale_offsets() -> None:
     (groups,) = [verdict for verdict in outcome.verdicts if verdict.checker == "groups"]
     assert groups.examined > 0
     assert (groups.counts, groups.allowed_counts) == ({}, {})
+
+
+def test_a_leader_that_waits_for_one_follower_does_not_hurry_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node is silent, and the coordinator waits for its word: the other follower has given its own, and may rest."""
+    fetches: Counter[tuple[int, int]] = Counter()
+    asked = Confirmations.asked
+
+    def counted(self: Confirmations, session: Any) -> None:
+        if session is not None:
+            fetches[int(asyncio.get_running_loop().time()), session.follower_id] += 1
+        asked(self, session)
+
+    monkeypatch.setattr(Confirmations, "asked", counted)
+    fault = Fault(id=0, kind=Kind.PAUSE, target="one", at_ms=8_000, lasts_ms=6_000, settings={})
+    outcome = simulation.run(61, 0.4, faults=[fault], calls_per_second=10)
+    assert outcome.problems == []
+    assert any(op.f == "committed" and op.type is Type.OK for op in outcome.ops), "nobody asked for a confirmation"
+    assert max(fetches.values()) < 300, "as often as the network lets it, it would be more than a thousand"
+
+
+def test_who_does_the_same_again_and_again_is_said_to_spin() -> None:
+    loop = SimulatedLoop(1)
+    busy, calm = Process(loop, "busy", "busy", "1"), Process(loop, "calm", "calm", "2")
+    for process in (busy, calm):
+        process.most_callbacks = process.callbacks_left = 100
+
+    async def turn(times: int, seconds: float) -> None:
+        for _ in range(times):
+            await asyncio.sleep(seconds)
+
+    tasks = [busy.run(turn(300, 0.001), name="eager"), calm.run(turn(150, 0.02), name="patient")]
+    loop.run_for(5.0)
+    assert all(task.done() for task in tasks)
+    ((second, who, callbacks, what),) = loop.spins
+    assert (second, who, what) == (0, "busy", "eager")
+    assert callbacks > 300
+
+
+def test_what_waited_while_a_process_was_paused_is_no_spin() -> None:
+    loop = SimulatedLoop(1)
+    process = Process(loop, "node", "node", "1")
+    process.most_callbacks = process.callbacks_left = 100
+    done: list[int] = []
+    process.pause()
+    for number in range(500):
+        process.call_soon(done.append, number)
+    loop.run_for(2.5)
+    process.resume()
+    loop.run_for(2.5)
+    assert done == list(range(500))
+    assert loop.spins == []

@@ -160,6 +160,29 @@ def test_a_cluster_that_does_not_recover_is_an_error_with_the_seed() -> None:
             chaos.wait()
 
 
+@pytest.mark.parametrize("kind", ["kill", "pause"])
+def test_a_node_that_the_test_has_killed_is_spared(kind: str) -> None:
+    quick = {"kinds": (kind,), "lasts": (0.05, 0.1), "pause": (0.0, 0.0)}
+    seed = next(seed for seed in range(100) if {3} < drawn_nodes(seed, quick))
+    with Cluster() as cluster:
+        gone = cluster.kill(3)
+        with cluster.chaos(seed, faults=2, **quick) as chaos:  # type: ignore[arg-type]
+            chaos.wait()
+            assert not cluster.is_running(3), "it is the test's to start it"
+        spared = [each.what for each in chaos.log if each.what.startswith("spared")]
+        done = [each.what for each in chaos.log if each.what.startswith(kind)]
+        assert (len(spared), len(done)) == (1, 1), str(chaos)
+        assert f"{kind} node 3" in spared[0]
+        gone.heal()
+        cluster.wait_ready()
+
+
+def drawn_nodes(seed: int, options: Any) -> set[int]:
+    """Of the first two faults of a seed in three nodes."""
+    steps = itertools.islice(schedule(seed, (1, 2, 3), (1, 2, 3), **options), 2)
+    return {node for step in steps for node in step.nodes}
+
+
 def test_leaders_are_moved(cluster: Cluster) -> None:
     with BlockingAdmin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(name="led", replica_assignment={0: [1, 2, 3]})])

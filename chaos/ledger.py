@@ -1,0 +1,109 @@
+"""A campaign's ledger: a JSON line for each seed that was run to its end, so that a campaign can be gone on with.
+
+    {"seed": 7, "version": "3f0c9a1b22d4", "minutes": 5.0, "verdict": ["lost-write"], "workloads": ["log", "topics"],
+     "operations": 4123, "virtual_seconds": 361.2, "cpu_seconds": 11.8}
+
+A seed is not run again that has a line of the same version and the same minutes. The version is that of what a seed's
+run depends on: the sources of the product and of this harness, whatever is committed.
+
+Lines are appended, each in one write, and a last one that was cut off is passed over. The verdict is as
+`chaos.seeds.wrong` has it: nothing, where nothing was found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.table import Table
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+_SOURCES: Final = ("chaos", "kraftpy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A seed that was run."""
+
+    seed: int
+    version: str
+    minutes: float
+    verdict: tuple[str, ...]
+    workloads: tuple[str, ...]
+    operations: int
+    """Completed by clients."""
+    virtual_seconds: float
+    cpu_seconds: float
+
+
+def version(root: Path = ROOT) -> str:
+    """Of the sources in this tree."""
+    digest = hashlib.sha256()
+    for directory in _SOURCES:
+        for file in sorted((root / directory).rglob("*.py")):
+            digest.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def read(file: Path) -> list[Entry]:
+    """The lines of a ledger; none where there is no such file. ValueError where it holds something else."""
+    if not file.exists():
+        return []
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()
+    try:
+        found = [json.loads(line) for line in lines]
+        return [
+            Entry(**{**each, "verdict": tuple(each["verdict"]), "workloads": tuple(each["workloads"])})
+            for each in found
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} is no ledger: {error}") from error
+
+
+def append(file: Path, entry: Entry) -> None:
+    """One more line. What an interrupted write has left of a line is cut off first."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a+b") as ledger:
+        ledger.seek(0)
+        known = ledger.read()
+        if known and not known.endswith(b"\n"):
+            ledger.truncate(known.rfind(b"\n") + 1)
+        ledger.write(json.dumps(asdict(entry)).encode() + b"\n")
+
+
+def done(entries: Iterable[Entry], of_version: str) -> set[tuple[int, float]]:
+    """Seeds and minutes that need not be run again."""
+    return {(entry.seed, entry.minutes) for entry in entries if entry.version == of_version}
+
+
+def summary(entries: Sequence[Entry]) -> Table:
+    """Counted by workload; a seed has one or several, and counts in each. The last row counts each seed once."""
+    table = Table(title="campaign")
+    for name in ("workload", "seeds", "bad", "operations", "virtual minutes", "CPU minutes", "virtual/CPU", "found"):
+        is_text = name in ("workload", "found")
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=name == "workload")
+    for workload in sorted({name for entry in entries for name in entry.workloads}):
+        table.add_row(workload, *_row([entry for entry in entries if workload in entry.workloads]))
+    table.add_section()
+    table.add_row("all", *_row(entries))
+    return table
+
+
+def _row(entries: Sequence[Entry]) -> list[str]:
+    virtual, cpu = (sum(getattr(entry, name) for entry in entries) for name in ("virtual_seconds", "cpu_seconds"))
+    found = sorted({name for entry in entries for name in entry.verdict})
+    return [
+        str(len(entries)),
+        str(sum(bool(entry.verdict) for entry in entries)),
+        f"{sum(entry.operations for entry in entries):,}",
+        f"{virtual / 60:.0f}",
+        f"{cpu / 60:.1f}",
+        f"{virtual / cpu:.0f}" if cpu else "-",
+        ", ".join(found),
+    ]

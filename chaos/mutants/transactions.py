@@ -1,0 +1,171 @@
+"""Mutants of transactions: coordinators, markers, what readers of committed records are told, offsets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chaos.mutants.mutant import ENDS, PROBLEM, Mutant, Patch, cycle, replaced, three, wrapped
+from chaos.nemesis import Kind
+from kraftpy.broker.replica import Replica
+from kraftpy.groups import transactional
+from kraftpy.groups.coordinator import GroupCoordinator
+from kraftpy.log.aborted import AbortedTransactions
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.producers import ProducerStates
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.transactions import decisions
+from kraftpy.transactions.coordinator import TransactionCoordinator
+
+_DIRTY = frozenset({"G1a", "precommitted-read", "torn-transaction", "inconsistent-offsets"})
+_ONCE = frozenset({"processed-twice", "not-processed", "unknown-input"})
+_HANGS = frozenset({PROBLEM, "torn-transaction"})
+_with_transactions = three(with_transactions=True, workload="log")
+_coordinators_end = cycle((Kind.KILL, "coordinator of logs-0", 1_500, {}), (Kind.KILL, "any leader", 2_000, {}))
+_leaders_end = cycle((Kind.KILL, "leader of x0-0", 2_000, {}), (Kind.KILL, "leader of out-0", 2_000, {}))
+
+
+def _same_epoch(original: Any) -> Any:
+    def emptied(value: Any, command: Any, producer_id: int, producer_epoch: int, timestamp: Any) -> Any:
+        is_next = producer_id == value.producer_id and producer_epoch == value.producer_epoch + 1
+        return original(value, command, producer_id, value.producer_epoch if is_next else producer_epoch, timestamp)
+
+    return emptied
+
+
+def _to_the_high_watermark(self: Any) -> Any:
+    return self.high_watermark
+
+
+def _open_without_aborted(original: Any) -> Any:
+    def open_log(*arguments: Any, **named: Any) -> Any:
+        log = original(*arguments, **named)
+        log.producers.aborted = AbortedTransactions()
+        return log
+
+    return open_log
+
+
+def _copy_without_open(original: Any) -> Any:
+    def append_copies(self: Any, *arguments: Any) -> Any:
+        done = original(self, *arguments)
+        self.producers._open.clear()
+        for producer in self.producers._producers.values():
+            producer.first_open_offset = -1
+        return done
+
+    return append_copies
+
+
+def _forget_prepared(original: Any) -> Any:
+    def replay(self: Any, key: Any, value: Any) -> None:
+        original(self, key, value)
+        for transaction in self.transactions.values():
+            transaction.unmarked = set()
+
+    return replay
+
+
+def _visible_at_once(self: Any, producer_id: int, key: Any, value: Any) -> None:
+    self.replay(key, value)
+
+
+def _dropped_in_the_end(original: Any) -> Any:
+    def replay_end(self: Any, producer_id: int, *, is_commit: bool) -> None:
+        original(self, producer_id, is_commit=False)
+
+    return replay_end
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="fence-forgotten",
+        breaks="who takes a transactional id over gets the epoch of whoever had it: both may write and commit",
+        rule="28",
+        shows=_DIRTY | {"epoch-reused", "zombie-commit", "duplicate", "lost-write", "unseen"},
+        directed=_with_transactions,
+        patches=(wrapped(decisions, "_emptied", _same_epoch),),
+    ),
+    Mutant(
+        name="stable-offset-at-high-watermark",
+        breaks="the last stable offset does not stop at an open transaction: its records are read before it has ended",
+        rule="32",
+        shows=_DIRTY,
+        directed=_with_transactions,
+        patches=(replaced(Replica, "last_stable_offset", property(_to_the_high_watermark)),),  # type: ignore[arg-type]
+    ),
+    Mutant(
+        name="aborted-lost-at-restart",
+        breaks="a log that is opened knows of no aborted transaction: what they wrote is read from then on",
+        rule="32, 44",
+        shows=_DIRTY,
+        directed=_with_transactions,
+        faults=cycle((Kind.ROLLING_RESTART, "all", 8_000, {})),
+        patches=(
+            Patch(owner=PartitionLog, name="open", replaced_by=lambda it: staticmethod(_open_without_aborted(it))),
+        ),
+    ),
+    Mutant(
+        name="open-transactions-not-copied",
+        breaks="followers do not learn of open transactions: after a failover what is undecided is read",
+        rule="25, 32",
+        shows=_DIRTY | _HANGS,
+        directed=_with_transactions,
+        faults=_leaders_end,
+        patches=(wrapped(PartitionLog, "_append_copies", _copy_without_open),),
+    ),
+    Mutant(
+        name="prepared-forgotten",
+        breaks="a new coordinator takes what was prepared for marked: some partitions never hear how it ended",
+        rule="27",
+        shows=_HANGS | {"lost-write", "unseen"},
+        directed=_with_transactions,
+        faults=_coordinators_end,
+        patches=(wrapped(TransactionCoordinator, "replay", _forget_prepared),),
+    ),
+    Mutant(
+        name="marker-written-twice",
+        breaks="a marker that is sent again, since its answer was lost, is written again, and may end what comes next",
+        rule="29, 31",
+        shows=_DIRTY | _HANGS,
+        directed=_with_transactions,
+        faults=cycle((Kind.PARTITION, "coordinator of logs-0", 700, {"shape": "one-way"}), pause_ms=(300, 1_500)),
+        patches=(
+            replaced(ProducerStates, "check_raised_epoch", lambda *_: False),
+            replaced(ProducerStates, "check_marker", lambda *_: None),
+        ),
+    ),
+    Mutant(
+        name="offsets-visible-before-commit",
+        breaks="offsets of a transaction count as soon as they are written: where it aborts, its input is passed over",
+        rule="33",
+        shows=_ONCE | {"skipped-record"},
+        directed=_with_transactions,
+        patches=(replaced(GroupCoordinator, "replay_pending", _visible_at_once),),
+    ),
+    Mutant(
+        name="offsets-dropped-at-commit",
+        breaks="a commit marker drops the offsets that its transaction had pending: the input is processed again",
+        rule="33",
+        shows=_ONCE,
+        directed=_with_transactions,
+        patches=(wrapped(GroupCoordinator, "replay_end", _dropped_in_the_end),),
+    ),
+    Mutant(
+        name="unstable-offsets-told",
+        breaks="who takes a partition over is told the offset before a transaction that is still to commit another",
+        rule="33",
+        shows=_ONCE,
+        directed=_with_transactions,
+        faults=_coordinators_end,
+        patches=(replaced(transactional, "only_stable", lambda *_: None),),
+    ),
+    Mutant(
+        name="offsets-of-any-member",
+        breaks="a member that was thrown out may still commit offsets in its transaction",
+        rule="34",
+        shows=_ONCE,
+        directed=_with_transactions,
+        needs=lambda drawn: bool(set(ENDS) & set(drawn.kinds)),
+        patches=(replaced(transactional, "check", lambda *_: ErrorCode.NONE),),
+    ),
+)

@@ -1,0 +1,259 @@
+"""A world of real nodes, each on a disk of its own that breaks: what namespaces and containers do alike.
+
+    disk-full           a file takes all the space that the disk has left
+    slow-disk           the file system is frozen for so long, let go for a moment, and frozen again
+    fsync-error         the file system is synced and shut down: all that is asked of it fails with EIO, until it is
+                        mounted anew
+    lose-unsynced       the file system is shut down without writing anything more, the process killed, the disk mounted
+                        anew: what was not synced and not written back by then is gone, as after a power failure
+    lose-disk           a new file system. The node's vote is taken away before it starts, and given back once it has
+                        caught up: a voter that forgets its vote may vote twice
+    corruption          one bit of a file is flipped. When all is healed, what is wrong in a log is fetched anew
+                        (`kraftpy topic refetch`); a node that refuses its journal is treated as one that lost its disk
+
+A node that ends by itself stays down until somebody starts it, and is a problem of the run unless a fault under way
+may have ended it.
+
+Left out: hardware that lies about syncs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import time
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import ClassVar, Final
+
+from chaos.nemesis import Cut, Kind, NodeId
+from chaos.worlds.administrator import has_no_vote, refetch_damaged, wait_until_serving
+from chaos.worlds.asking import Asking
+from chaos.worlds.disks import AFTER_SYNC, AT_ONCE, Disk, corruptible, flip, unmount
+
+STOP_SECONDS: Final = 120
+_REJOIN_SECONDS: Final = 120.0
+_SETTLE_SECONDS: Final = 0.5
+_REFUSED_JOURNAL: Final = re.compile(r"journal|snapshot|vote")
+
+
+def missing_packages(packages: Mapping[str, str]) -> str | None:
+    """The Debian packages that have those of these commands that are not here, and how to install them."""
+    absent = sorted({package for command, package in packages.items() if shutil.which(command) is None})
+    return f"{', '.join(absent)} (Debian: apt-get install {' '.join(absent)})" if absent else None
+
+
+class Machines(Asking):
+    """All of a `chaos.live.LiveWorld` but how nodes are made, run and connected."""
+
+    fresh_seconds: ClassVar[float] = 10.0
+    """Who was started so recently may not serve yet, and is waited for before another is stopped."""
+    serves_seconds: ClassVar[float] = 15.0
+    """How long, at most."""
+
+    def __init__(self, directory: Path, nodes: tuple[NodeId, ...], settings: Mapping[str, str] | None) -> None:
+        self.nodes = nodes
+        self._directory = directory.absolute()
+        self._settings = dict(settings or {})
+        self._cuts: Counter[Cut] = Counter()
+        self._starts: Counter[NodeId] = Counter()
+        self._started_at: dict[NodeId, float] = {}
+        self._problems: list[str] = []
+        self._may_end: set[NodeId] = set()  # a fault may have it end by itself
+        self._harmed: set[NodeId] = set()  # a byte of its logs was changed
+        self._harmed_journal: set[NodeId] = set()
+        self._forgot: set[NodeId] = set()  # it has an empty disk and has not been started on it
+
+    # --- what each world has of its own ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def is_running(self, node: NodeId) -> bool:
+        """Whether its process lives, paused or not. `_ended` is told once of each that ended by itself."""
+
+    @abstractmethod
+    def disk_of(self, node: NodeId) -> Disk:
+        """Its disk."""
+
+    @abstractmethod
+    def last_words(self, node: NodeId) -> str:
+        """The end of its log."""
+
+    @abstractmethod
+    async def kill(self, node: NodeId) -> None:
+        """End it at once, and wait."""
+
+    @abstractmethod
+    async def resume(self, node: NodeId) -> None:
+        """Let it go on, if it was paused."""
+
+    @abstractmethod
+    async def set_clock(self, node: NodeId, skew_ms: int) -> None:
+        """At once."""
+
+    @abstractmethod
+    async def mend_network(self, node: NodeId) -> None:
+        """Undo all that was done to its packets; `_cuts` is empty by then."""
+
+    @abstractmethod
+    async def launch(self, node: NodeId) -> None:
+        """Start its process, which does not run, with the network as it is to be."""
+
+    @abstractmethod
+    async def end(self, node: NodeId) -> int | None:
+        """Ask the process, which runs, to end, and wait; its status, or None where it had to be killed."""
+
+    @abstractmethod
+    def make_disk(self, node: NodeId) -> None:
+        """An empty one, mounted, in place of what there was."""
+
+    # --- what is said of it ---------------------------------------------------------------------------------------
+
+    @property
+    def abilities(self) -> frozenset[Kind]:
+        """All there are."""
+        return frozenset(Kind) - {Kind.SEVERAL}
+
+    @property
+    def left_out(self) -> Mapping[Kind, str]:
+        """Nothing."""
+        return {}
+
+    def incarnation(self, node: NodeId) -> int:
+        """How often it was started."""
+        return self._starts[node]
+
+    def problems(self) -> list[str]:
+        """What was seen so far."""
+        return list(self._problems)
+
+    async def log_directory(self, node: NodeId) -> Path:
+        """As it is mounted on this machine."""
+        return self.disk_of(node).data
+
+    def _began(self, node: NodeId) -> None:
+        self._starts[node] += 1
+        self._started_at[node] = time.monotonic()
+
+    def _ended(self, node: NodeId, how: str) -> None:
+        """Nobody ended it."""
+        if node not in self._may_end and node not in self._harmed_journal:
+            self._problems.append(f"node {node} ended by itself{how}: {self.last_words(node)}")
+
+    # --- processes ------------------------------------------------------------------------------------------------
+
+    async def stop(self, node: NodeId) -> None:
+        """Ask it to end, and wait; what takes two minutes is killed, and is a problem.
+
+        As an operator would, this waits until the others that were just started serve.
+        """
+        if not self.is_running(node):
+            return
+        since = time.monotonic() - self.fresh_seconds
+        fresh = [other for other in self.nodes if other != node and self._started_at.get(other, since) > since]
+        await wait_until_serving(self, [other for other in fresh if self._may_serve(other)], self.serves_seconds)
+        if not self.is_running(node):
+            return
+        status = await self.end(node)
+        if status is None:
+            self._problems.append(f"node {node} did not stop within {STOP_SECONDS} s: {self.last_words(node)}")
+        elif status != 0 and node not in self._may_end:
+            self._problems.append(f"node {node} stopped with status {status}: {self.last_words(node)}")
+
+    def _may_serve(self, node: NodeId) -> bool:
+        """Whether there is any use in waiting for it."""
+        return self.is_running(node)
+
+    async def start(self, node: NodeId) -> None:
+        """Start it, if it does not run, on a disk that works."""
+        disk = self.disk_of(node)
+        if disk.is_shut_down:
+            await self.kill(node)
+            await asyncio.to_thread(disk.mount_again)
+        if self.is_running(node):
+            return
+        if node in self._harmed_journal and _REFUSED_JOURNAL.search(self.last_words(node)):
+            await self.lose_disk(node)
+        if node in self._forgot:
+            if not await has_no_vote(self, node):
+                return  # later, when there is a majority without it
+            self._forgot.discard(node)
+        await self.launch(node)
+
+    # --- disks ----------------------------------------------------------------------------------------------------
+
+    async def disk(self, node: NodeId, *, full: bool, fsync_delay_ms: int) -> None:
+        """Full, slow or good."""
+        disk = self.disk_of(node)
+        if disk.is_shut_down:
+            return
+        if full:
+            self._may_end.add(node)  # a node without space for its journal ends
+        await asyncio.to_thread(disk.set_slow, 0)
+        await asyncio.to_thread(disk.fill if full else disk.empty)
+        await asyncio.to_thread(disk.set_slow, fsync_delay_ms)
+        if not full and not fsync_delay_ms and node in self._may_end:
+            await self.start(node)
+
+    async def fail_fsync(self, node: NodeId) -> None:
+        """And everything after it: the disk has gone, with all that was written on it."""
+        self._may_end.add(node)
+        await asyncio.to_thread(self.disk_of(node).shut_down, AFTER_SYNC)
+
+    async def lose_unsynced(self, node: NodeId) -> None:
+        """The disk takes nothing more, the process dies, and the disk is mounted as after a power failure."""
+        self._may_end.add(node)
+        await asyncio.to_thread(self.disk_of(node).shut_down, AT_ONCE)
+        await self.kill(node)
+        await asyncio.to_thread(self.disk_of(node).mount_again)
+
+    async def lose_disk(self, node: NodeId) -> None:
+        """The process dies, and has an empty disk when it starts again."""
+        await self.kill(node)
+        disk = self.disk_of(node)
+        await asyncio.to_thread(disk.set_slow, 0)
+        await asyncio.to_thread(unmount, disk.mounted)
+        await asyncio.to_thread(self.make_disk, node)
+        self._forgot.add(node)
+        self._harmed.discard(node)
+        self._harmed_journal.discard(node)
+
+    async def corrupt(self, node: NodeId, of: str, seed: int) -> bool:
+        """Flip one bit of a file, under the node's feet."""
+        chance = Random(seed)
+        data = self.disk_of(node).data
+        files = await asyncio.to_thread(lambda: sorted(corruptible(data, of)))
+        if not files:
+            return False
+        self._may_end.add(node)
+        (self._harmed_journal if of == "quorum journal" else self._harmed).add(node)
+        await asyncio.to_thread(flip, chance.choice(files), chance)
+        return True
+
+    # --- healing --------------------------------------------------------------------------------------------------
+
+    async def heal_all(self) -> None:
+        """Everything that is wrong, as an operator would: disks, network, processes, votes, damaged copies."""
+        self._cuts.clear()
+        for node in self.nodes:
+            await self.resume(node)
+            await self.set_clock(node, 0)
+            await self.mend_network(node)
+            await asyncio.to_thread(self.disk_of(node).set_slow, 0)
+            await asyncio.to_thread(self.disk_of(node).empty)
+        deadline = time.monotonic() + _REJOIN_SECONDS
+        while time.monotonic() < deadline:
+            for node in self.nodes:
+                await self.start(node)
+            await asyncio.sleep(_SETTLE_SECONDS)
+            if all(self.is_running(node) for node in self.nodes) and not await self.wait_ready(5.0):
+                break
+        if late := await self.restore_voters(_REJOIN_SECONDS):
+            self._problems.append(f"nodes {late} do not vote again after {_REJOIN_SECONDS:g} s")
+        for node in sorted(self._harmed):
+            self._problems += await refetch_damaged(self, node, self.disk_of(node).data)
+        self._harmed.clear()
+        self._may_end.clear()
