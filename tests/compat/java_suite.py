@@ -9,8 +9,10 @@ our own client, with every codec, and partly compacted. When it has stopped:
 1. `FileRecords` reads each segment; each batch and record must be what we read in it.
 2. `DumpLogSegments --deep-iteration` goes through each segment, its index and its time index, and must find no
    mismatch; with `--index-sanity-check` and `--verify-index-only` too.
-3. It decodes `__consumer_offsets`; the commits made must be among what it prints.
-4. What Kafka's classes write (`Segments.java`) must be to us what it is to them.
+3. It decodes `__consumer_offsets` and `__transaction_state`; the commits and the transactional ids made must be among
+   what it prints.
+4. It reads the producer snapshots and the `.txnindex` files: every transaction that was aborted, and who wrote it.
+5. What Kafka's classes write (`Segments.java`) must be to us what it is to them.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
 HERE = Path(__file__).resolve().parent
@@ -42,6 +45,10 @@ COMPLAINTS = ("mismatch", "out of order", "corrupt", "isvalid: false")
 """What DumpLogSegments says of what is wrong. That offsets are not consecutive is right where compaction was."""
 
 GROUP = "readers"
+TRANSACTIONAL_ID = "java-reads-this"
+IN_TRANSACTIONS = "in-transactions"
+TRANSACTIONS = 30
+"""Every third is committed, the others are aborted."""
 KEYS = 30
 
 
@@ -74,6 +81,7 @@ def fill(home: Path) -> Path:
         names = [f"{client.name}.{codec}" for client in LIBRARIES for codec in CODECS]
         topics = [NewTopic(name, 1, 1, config=plain) for name in names]
         topics += [NewTopic(f"{name}.compact", 1, 1, config=compact) for name in names]
+        topics.append(NewTopic(IN_TRANSACTIONS, 1, 1, config={"internal.segment.bytes": "10000"}))
         for future in admin.create_topics(topics).values():
             future.result(20)
         for client, codec in itertools.product(LIBRARIES, CODECS):
@@ -91,9 +99,25 @@ def fill(home: Path) -> Path:
                     client.produce(broker.bootstrap, f"{client.name}.{codec}{suffix}", sent, codec=codec)
         for client in LIBRARIES:
             client.consume(broker.bootstrap, f"{client.name}.none", 640, group=f"{GROUP}-{client.name}")
+        write_transactions(broker.bootstrap)
         for name in names:
             records_once_compacted(data / f"{name}.compact-0", KEYS)
     return data
+
+
+def write_transactions(bootstrap: str) -> None:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": TRANSACTIONAL_ID, "linger.ms": 0}
+    )
+    producer.init_transactions(30)
+    for number in range(TRANSACTIONS):
+        producer.begin_transaction()
+        producer.produce(IN_TRANSACTIONS, os.urandom(400).hex().encode(), partition=0)
+        producer.flush(30)
+        if number % 3 == 0:
+            producer.commit_transaction(30)
+        else:
+            producer.abort_transaction(30)
 
 
 def segments(data: Path) -> list[Path]:
@@ -143,6 +167,27 @@ def dump_groups(java: Java, data: Path, found: list[str]) -> None:
     print(f"DumpLogSegments --offsets-decoder: {len(printed.splitlines())} lines, {len(missing)} groups missing")
 
 
+def dump_transactions(java: Java, data: Path, found: list[str]) -> None:
+    """Kafka's own look at what is kept of transactions."""
+    states = ",".join(str(path) for path in segments(data) if path.parent.name.startswith("__transaction_state-"))
+    printed = java.run(DUMP, "--transaction-log-decoder", "--deep-iteration", "--files", states)
+    if f'"transactionalId":"{TRANSACTIONAL_ID}"' not in printed:
+        found.append(f"DumpLogSegments --transaction-log-decoder: no {TRANSACTIONAL_ID}")
+    partition = data / f"{IN_TRANSACTIONS}-0"
+    indexes = sorted(partition.glob("*.txnindex"))
+    lines = java.run(DUMP, "--files", ",".join(map(str, indexes))).splitlines() if indexes else []
+    aborted = sum("firstOffset" in line for line in lines)
+    expected = sum(number % 3 != 0 for number in range(TRANSACTIONS))
+    if aborted != expected:
+        found.append(f"DumpLogSegments: {aborted} aborted transactions in {len(indexes)} indexes, not {expected}")
+    snapshots = sorted(partition.glob("*.snapshot"))
+    lines = java.run(DUMP, "--files", ",".join(map(str, snapshots))).splitlines()
+    producers = sum("producerId" in line for line in lines)
+    if producers != len(snapshots):
+        found.append(f"DumpLogSegments: {producers} producers in {len(snapshots)} snapshots of one producer each")
+    print(f"DumpLogSegments: {aborted} aborted transactions, {producers} producers in {len(snapshots)} snapshots")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="make the test data anew")
@@ -162,6 +207,7 @@ def main() -> int:
             print(f"written by kraftpy: {len(files)} segments, {rows} batches and records")
             dump(java, files, found)
             dump_groups(java, data, found)
+            dump_transactions(java, data, found)
     for line in found:
         print(line, file=sys.stderr)
     return 1 if found else 0

@@ -212,6 +212,42 @@ def test_kafka_pythons_admin(kraftpy_server: EmbeddedBroker, topic: str) -> None
         admin.close()
 
 
+def test_kafka_python_gives_a_group_settings_of_its_own(kraftpy_server: EmbeddedBroker, topic: str) -> None:
+    admin = kafka.KafkaAdminClient(bootstrap_servers=kraftpy_server.bootstrap)
+    group = kafka.admin.ConfigResource("GROUP", topic, {"consumer.session.timeout.ms": "50000"})
+    every = kafka.admin.ConfigResource("GROUP", topic, None)
+    try:
+        assert topic not in admin.list_config_resources(["GROUP"]).get("group", [])
+        admin.alter_configs([group])
+        assert admin.list_config_resources(["GROUP"])["group"].count(topic) == 1
+        assert "topic" not in admin.list_config_resources(["GROUP"])
+        assert admin.list_config_resources(["BROKER", "CLIENT_METRICS"]) == {"broker": ["1"]}
+        assert {"broker", "group", "broker_logger"} <= admin.list_config_resources().keys()
+        described = admin.describe_configs([every], include_synonyms=True, config_filter="all")["group"][topic]
+        session = described["consumer.session.timeout.ms"]
+        assert (session["value"], session["config_source"]) == ("50000", "DYNAMIC_GROUP_CONFIG")
+        assert [synonym["value"] for synonym in session["synonyms"]] == ["50000", "45000"]
+        assert described["consumer.heartbeat.interval.ms"]["value"] == "5000"
+        for name, text in {
+            "consumer.session.timeout.ms": "1000",
+            "consumer.heartbeat.interval.ms": "15001",
+            "streams.num.standby.replicas": "3",
+            "share.auto.offset.reset": "soon",
+            "retention.ms": "1",
+        }.items():
+            bad = kafka.admin.ConfigResource("GROUP", topic, {name: text})
+            refused = admin.alter_configs([bad], raise_on_unknown=False)["group"][topic]
+            assert "InvalidConfigurationError" in str(refused), refused
+            assert name in str(refused)
+        nobody = kafka.admin.ConfigResource("GROUP", "", {"consumer.session.timeout.ms": "50000"})
+        refused = admin.alter_configs([nobody], raise_on_unknown=False)["group"][""]
+        assert "InvalidRequestError" in str(refused), refused
+        admin.reset_configs([group])
+        assert topic not in admin.list_config_resources(["GROUP"]).get("group", [])
+    finally:
+        admin.close()
+
+
 def test_aiokafkas_admin(kraftpy_server: EmbeddedBroker, topic: str) -> None:
     async def run() -> None:
         admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=kraftpy_server.bootstrap)

@@ -1,0 +1,118 @@
+"""Share groups (KIP-932) in the hands of Apache Kafka's own client: KafkaShareConsumer, Admin. Part of `make compat`.
+
+    python tests/compat/java_share.py       exit status 1 where anything is not as it should be
+
+Needs a JDK, Maven and a repository that has Apache Kafka. Two consumers share a topic of two partitions, accept,
+release and reject its records, and each is done with exactly once; then the group is described, moved, read again from
+where it was moved to, forgotten and deleted (`java_client/ShareReader.java`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kraftpy.testing.cluster import EmbeddedBroker
+
+HERE = Path(__file__).resolve().parent
+GROUP, TOPIC = "readers", "shared"
+RECORDS = 500
+QUIET_SECONDS = 20
+"""How long a consumer that gets nothing waits for more; a start of Java included."""
+QUICK = {"group.share.heartbeat.interval.ms": "300", "group.share.session.timeout.ms": "6000"}
+EARLIEST = ("group", "alter", GROUP, "--config", "share.auto.offset.reset=earliest")
+
+
+class Client:
+    """`ShareReader`, compiled, in a directory."""
+
+    def __init__(self, scratch: Path, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._path = f"{scratch}{os.pathsep}{scratch / 'lib'}{os.sep}*"
+        shutil.copy(HERE / "java_client" / "pom.xml", scratch)
+        maven = ["mvn", "--batch-mode", "--quiet", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
+        subprocess.run(maven, cwd=scratch, check=True)
+        source = str(HERE / "java_client" / "ShareReader.java")
+        subprocess.run(["javac", "-proc:none", "-cp", self._path, "-d", str(scratch), source], check=True)
+
+    def start(self, command: str, *arguments: object) -> subprocess.Popen[str]:
+        words = ["java", "-cp", self._path, "ShareReader", command, self._bootstrap, GROUP, *map(str, arguments)]
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def lines(self, running: subprocess.Popen[str]) -> list[list[str]]:
+        """What it printed, word by word, when it is done."""
+        printed, complaints = running.communicate()
+        if running.returncode:
+            raise SystemExit(f"{' '.join(map(str, running.args[3:]))}: {printed}{complaints}")  # type: ignore[index]
+        return [line.split() for line in printed.splitlines()]
+
+    def run(self, command: str, *arguments: object) -> list[list[str]]:
+        return self.lines(self.start(command, *arguments))
+
+
+def send(bootstrap: str, first: int, end: int) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    for number in range(first, end):
+        producer.produce(TOPIC, b"%d" % number, partition=number % 2)
+    producer.flush(30)
+
+
+def check_shared(client: Client, found: list[str]) -> None:
+    """Two consumers, until nothing comes any more."""
+    running = [client.start("read", TOPIC, QUIET_SECONDS) for _ in range(2)]
+    deliveries = [line for each in running for line in client.lines(each)]
+    done = Counter(int(number) for number, _, outcome in deliveries if outcome != "release")
+    if done != Counter(range(RECORDS)):
+        odd = sorted(set(done) ^ set(range(RECORDS))) or [number for number, times in done.items() if times > 1]
+        found.append(f"{len(done)} of {RECORDS} records are done with once; not so {odd[:10]}")
+    for number, delivery, outcome in deliveries:
+        expected = {"7": {("1", "release"), ("2", "accept")}, "9": {("1", "reject")}}.get(number[-1], {("1", "accept")})
+        if (delivery, outcome) not in expected:
+            found.append(f"record {number}: delivery {delivery} ends with {outcome}")
+    print(f"KafkaShareConsumer: {len(deliveries)} deliveries of {len(done)} records to two consumers")
+
+
+def check_described(client: Client, expected: list[list[str]], found: list[str]) -> None:
+    described = sorted(client.run("describe"))
+    if described != sorted(expected):
+        found.append(f"described as {described}, not {expected}")
+    print(f"Admin: {'; '.join(' '.join(line) for line in described)}")
+
+
+def main() -> int:
+    found: list[str] = []
+    group = [["listed", "Share", "Empty"], ["described", "Empty", "0"]]
+    with tempfile.TemporaryDirectory(prefix="kraftpy-java-") as scratch, EmbeddedBroker(settings=QUICK) as broker:
+        client = Client(Path(scratch), broker.bootstrap)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(20)
+        alter = [sys.executable, "-m", "kraftpy", *EARLIEST, "--bootstrap-server", broker.bootstrap]
+        subprocess.run(alter, check=True, stdout=subprocess.DEVNULL)
+        send(broker.bootstrap, 0, RECORDS)
+        check_shared(client, found)
+        half = str(RECORDS // 2)
+        check_described(client, [*group, [f"{TOPIC}-0", half, "0"], [f"{TOPIC}-1", half, "0"]], found)
+
+        client.run("move", TOPIC, RECORDS // 2 - 10)
+        again = sorted(int(line[0]) for line in client.run("read", TOPIC, QUIET_SECONDS) if line[2] != "release")
+        if again != list(range(RECORDS - 20, RECORDS, 2)):
+            found.append(f"moved back by ten, it reads {again}")
+        client.run("forget", TOPIC)
+        check_described(client, group, found)
+        client.run("delete")
+        print(f"Admin: moved, read {len(again)} again, forgotten, deleted")
+    for line in found[:20]:
+        print(line, file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
