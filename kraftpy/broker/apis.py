@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from kraftpy.broker.connection import LONG_BYTES, Part, Response
+from kraftpy.broker.connection import LONG_BYTES, Connection, Part, Response
 from kraftpy.broker.request import RequestContext
 from kraftpy.protocol.apis import APIS, Api, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
@@ -82,9 +82,24 @@ _HANDLERS: dict[int, str] = {
     ApiKey.LIST_TRANSACTIONS: "transactions:list_transactions",
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "groups:consumer_group_heartbeat",
     ApiKey.CONSUMER_GROUP_DESCRIBE: "groups:consumer_group_describe",
+    ApiKey.LIST_CONFIG_RESOURCES: "configs:list_config_resources",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "metadata:describe_topic_partitions",
+    ApiKey.STREAMS_GROUP_HEARTBEAT: "streams_groups:streams_group_heartbeat",
+    ApiKey.STREAMS_GROUP_DESCRIBE: "streams_groups:streams_group_describe",
+    ApiKey.SHARE_GROUP_HEARTBEAT: "share_groups:share_group_heartbeat",
+    ApiKey.SHARE_GROUP_DESCRIBE: "share_groups:share_group_describe",
+    ApiKey.SHARE_FETCH: "share:share_fetch",
+    ApiKey.SHARE_ACKNOWLEDGE: "share:share_acknowledge",
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: "share_state:answer",
+    ApiKey.READ_SHARE_GROUP_STATE: "share_state:answer",
+    ApiKey.WRITE_SHARE_GROUP_STATE: "share_state:answer",
+    ApiKey.DELETE_SHARE_GROUP_STATE: "share_state:answer",
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: "share_state:answer",
     ApiKey.ADD_RAFT_VOTER: "quorum:add_raft_voter",
     ApiKey.REMOVE_RAFT_VOTER: "quorum:remove_raft_voter",
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "share_groups:describe_share_group_offsets",
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: "share_groups:alter_share_group_offsets",
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: "share_groups:delete_share_group_offsets",
 }
 
 
@@ -121,7 +136,9 @@ def _route(key: int) -> _Route:
     return route
 
 
-async def answer(broker: Broker, frame: bytearray, client_host: str, listener: str) -> Response | None:
+async def answer(
+    broker: Broker, frame: bytearray, client_host: str, listener: str, connection: Connection | None = None
+) -> Response | None:
     """The whole response to one request frame. Raises ProtocolError where the connection has to be closed."""
     header, body = decode_request_header(frame)
     api_key, version, correlation_id, client_id = header
@@ -138,6 +155,7 @@ async def answer(broker: Broker, frame: bytearray, client_host: str, listener: s
         client_id=client_id or "",
         client_host=client_host,
         listener=listener,
+        connection=connection,
     )
     try:
         response = await handler(broker, request, context)

@@ -28,6 +28,7 @@ from kraftpy.broker.coordinators import Coordinators
 from kraftpy.broker.directories import DirectoryError, DirectoryFailed, LogDirectories
 from kraftpy.broker.fetch_sessions import FetchSessions
 from kraftpy.broker.fetching import Fetchers
+from kraftpy.broker.group_settings import GroupSettingsNow
 from kraftpy.broker.isr import IsrProposals
 from kraftpy.broker.lifecycle import Lifecycle, RegistrationError
 from kraftpy.broker.log_moves import LogMoves
@@ -38,6 +39,10 @@ from kraftpy.broker.peers import Peers
 from kraftpy.broker.producer_ids import ProducerIds
 from kraftpy.broker.replicas import Replicas
 from kraftpy.broker.reporting import ReplicaReports
+from kraftpy.broker.share_coordinators import ShareCoordinators
+from kraftpy.broker.share_partitions import SharePartitions
+from kraftpy.broker.share_sessions import ShareSessions
+from kraftpy.broker.share_states import ShareStates
 from kraftpy.broker.transactions import TransactionCoordinators
 from kraftpy.config import BrokerConfig, Listener
 from kraftpy.log.layout import CorruptFile
@@ -109,8 +114,10 @@ class Broker:
         self.reports = ReplicaReports(
             self.node_id, lambda: self.broker_epoch, self.metadata, clock, self.directories, self.replicas
         )
-        self.coordinators = Coordinators(config, clock, tasks, self.metadata, self.replicas)
-        self.producer_ids = ProducerIds(self._allocate_producer_ids)
+        self.share_coordinators = ShareCoordinators(config, clock, tasks, self.metadata, self.replicas)
+        self.share_states = ShareStates(config, clock, self.metadata, self.share_coordinators)
+        self.coordinators = Coordinators(config, clock, tasks, self.metadata, self.replicas, self.share_states)
+        self.producer_ids = ProducerIds(self._allocate_producer_ids, tasks)
         self.peers = Peers(config, lambda: self.image)
         self.marker_writer = MarkerWriter(self.replicas, self.coordinators, clock)
         self.markers = MarkerSender(self.node_id, lambda: self.image, self.marker_writer, self.peers, tasks)
@@ -120,9 +127,13 @@ class Broker:
         self.fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots, lambda: self.random.randrange(1, 2**31)
         )
-        self.maintenance = Maintenance(
-            config, clock, self.replicas, (self.coordinators, self.transactions), lambda: self.connections
+        self.group_settings = GroupSettingsNow(config, lambda: self.image)
+        self.share_sessions = ShareSessions(config.group_share_max_share_sessions)
+        self.share_partitions = SharePartitions(
+            clock, tasks, self.replicas, self.share_states, self.group_settings, self.share_sessions.has_group
         )
+        self.shards = (self.coordinators, self.transactions, self.share_coordinators)
+        self.maintenance = Maintenance(config, clock, self.replicas, self.shards, lambda: self.connections)
         self.advertised: list[Listener] = []
         self.controller_address: list[Listener] = []
         """Where the other nodes reach this one, if it is a controller."""
@@ -195,13 +206,14 @@ class Broker:
         if not self.config.is_broker:
             return
         self.fetchers.start()
-        self.coordinators.reconcile()
-        self.transactions.reconcile()
+        for shards in self.shards:
+            shards.reconcile()
         for task in self.maintenance.tasks():
             self._background.append(self.tasks.create_task(task, name="maintenance"))
         self.log_moves.resume()
         for task, name in ((self.reports.run(), "reports"), (self.log_moves.run(), _MOVES)):
             self._background.append(self.tasks.create_task(task, name=name))
+        self._background.append(self.tasks.create_task(self.share_coordinators.prune_forever(), name="pruning"))
         for server in self._servers:
             await server.start_serving()
         await self.lifecycle.start()
@@ -221,10 +233,12 @@ class Broker:
             running.cancel()
         moves = [each for each in self._background if each.get_name() == _MOVES]
         await asyncio.gather(*moves, return_exceptions=True)  # one that is half done is not to meet a closed log
-        self.coordinators.stop()
-        self.transactions.stop()
+        self.share_partitions.stop()
+        for shards in self.shards:
+            shards.stop()
         self.markers.stop()
         self.peers.close()
+        self.share_states.close()
         self.isr_proposals.stop()
         await self.fetchers.stop()
         is_clean = is_ready
@@ -319,7 +333,7 @@ class Broker:
             return
         logger.critical("log directory %s is offline: %s; so are its %d partitions", path, reason, len(partitions))
         for key in partitions:
-            for shards in (self.coordinators, self.transactions):
+            for shards in self.shards:
                 if key.topic == shards.topic:
                     shards.follow_leadership(key.partition)
         self.reports.wake()
@@ -340,12 +354,13 @@ class Broker:
         await self._may_change.wait()
         if records is None:
             await self.replicas.reconcile(self.image)
-            self.coordinators.reconcile()
-            self.transactions.reconcile()
+            for shards in self.shards:
+                shards.reconcile()
         else:
             await self.replicas.apply(records, self.image)
-            self.coordinators.apply(records)
-            self.transactions.apply(records)
+            for shards in self.shards:
+                shards.apply(records)
+        self.share_partitions.reconcile()
 
     # --- connections -------------------------------------------------------------------------
 
@@ -360,7 +375,7 @@ class Broker:
         )
 
     async def _answer(self, listener: str, frame: bytearray, connection: Connection) -> Response | None:
-        return await apis.answer(self, frame, connection.client_host, listener)
+        return await apis.answer(self, frame, connection.client_host, listener, connection)
 
     def _connection_opened(self, connection: Connection) -> bool:
         host = connection.client_host
@@ -378,6 +393,9 @@ class Broker:
         if connection not in self._connections:  # it was refused
             return
         del self._connections[connection]
+        for session in self.share_sessions.of_connection(connection):
+            self.share_sessions.close(session)
+            self.share_partitions.release(session.group_id, session.member_id)
         self._connections_by_host[connection.client_host] -= 1
         if not self._connections_by_host[connection.client_host]:
             del self._connections_by_host[connection.client_host]

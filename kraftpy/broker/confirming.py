@@ -7,7 +7,8 @@ after it was asked every replica that may be elected still followed it in this l
 A follower says so with a Fetch that it sent after it had been given an answer that was sent after that moment: requests
 of a session come one after the other, and each stands for all partitions of the session. Who takes part in another
 epoch drops the partition from its session, or names the new epoch. A follower that waits for records is answered at
-once, with nothing, so that it asks again.
+once, with nothing, so that it asks again. Once it has confirmed a question it waits for records as ever, however long
+others take.
 
 Replicas that may be elected are those of the maximal ISR. Where the ISR is smaller than min.insync.replicas others may
 be (KIP-966), and nothing is confirmed.
@@ -47,9 +48,11 @@ class Confirmations:
     def __init__(self) -> None:
         self._open: dict[_Question, None] = {}
 
-    def is_awaited(self, key: PartitionKey) -> bool:
-        """Whether a follower of that partition is to be answered at once."""
-        return any(question.key == key for question in self._open)
+    def is_awaited(self, key: PartitionKey, session: Session | None) -> bool:
+        """Whether this follower of that partition is to be answered at once, since its word is still missing."""
+        return session is not None and any(
+            question.key == key and session.follower_id not in question.confirmed for question in self._open
+        )
 
     def asked(self, session: Session | None) -> None:
         """A follower's request has come in, and its session has been moved on."""
@@ -59,6 +62,7 @@ class Confirmations:
             partition = session.partitions.get(question.key)
             if (
                 session.id in question.answered
+                and session.follower_id not in question.confirmed
                 and partition is not None
                 and partition.current_leader_epoch == question.leader_epoch
             ):

@@ -10,7 +10,7 @@ Committed offsets are told once it is confirmed that nobody else has become coor
 that is cut off would tell what its successor has long moved on from. As long as that cannot be confirmed they are not
 told, and the client asks again.
 
-Left out: share coordinators.
+What share groups need of the share coordinators is asked of them in tasks (`share_changes`).
 """
 
 from __future__ import annotations
@@ -22,30 +22,39 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
+from kraftpy.broker.group_settings import GroupSettingsNow
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.replica import Replica
 from kraftpy.broker.replicas import Replicas
 from kraftpy.broker.request import RequestContext
 from kraftpy.broker.shards import Reported, Shard, Shards
+from kraftpy.broker.share_changes import change_state
+from kraftpy.broker.share_states import ShareStates
+from kraftpy.broker.streams_topics import make_internal_topics
 from kraftpy.config import BrokerConfig
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.consumer_group import TopicInfo
+from kraftpy.groups.consumer_records import NOTHING, Assignment
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import (
     Append,
     Appended,
+    ChangeState,
     Effect,
     GroupRequest,
     GroupResponse,
+    MakeTopics,
     Note,
     Reply,
     Request,
+    StateChanged,
     Tick,
     TopicsDeleted,
     TransactionEnded,
 )
-from kraftpy.groups.routing import merge, refuse, split
+from kraftpy.groups.routing import merge, partition_for_group, refuse, split
+from kraftpy.groups.share_records import partitions_of
 from kraftpy.metadata.records import PartitionCreated, Record, TopicDeleted
 from kraftpy.ports import Buffer, Clock
 from kraftpy.protocol.compression import Compression
@@ -95,19 +104,24 @@ class Coordinators(Shards[GroupCoordinator]):
         tasks: asyncio.TaskGroup,
         metadata: MetadataLog,
         replicas: Replicas,
+        share_states: ShareStates,
     ) -> None:
         super().__init__(clock, tasks, metadata, replicas)
         self.commit_timeout_ms = config.offsets_commit_timeout_ms
         self._config = config
         self._group_config = _group_config(config)
         self._topics = _TopicsNow(metadata)
+        self.settings = GroupSettingsNow(config, lambda: metadata.image)
         self._request_ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[GroupResponse]] = {}
+        self._share_states = share_states
+        self._making: dict[str, asyncio.Task[None]] = {}  # by streams group
+        self._asking: set[asyncio.Task[None]] = set()
 
     # --- the machines ------------------------------------------------------------------------
 
     def _make(self, replica: Replica) -> GroupCoordinator:
-        return GroupCoordinator(self._group_config, lambda: str(uuid.uuid4()), self._topics)
+        return GroupCoordinator(self._group_config, lambda: str(uuid.uuid4()), self._topics, self.settings)
 
     def _tick(self) -> Tick:
         return Tick()
@@ -138,8 +152,14 @@ class Coordinators(Shards[GroupCoordinator]):
                 self._topics.version += 1
             if isinstance(record, TopicDeleted) and record.name != CONSUMER_OFFSETS:
                 for shard in self._shards.values():
-                    self._step(shard, TopicsDeleted(topics=(record.name,)))
+                    self._step(shard, TopicsDeleted(topics=(record.name,), topic_ids=(record.topic_id,)))
         super().apply(records)
+
+    def stop(self) -> None:
+        """Let go of everything, for good; who waits is told to look elsewhere."""
+        super().stop()
+        for task in self._asking:
+            task.cancel()
 
     # --- requests ----------------------------------------------------------------------------
 
@@ -221,6 +241,19 @@ class Coordinators(Shards[GroupCoordinator]):
             self._step(shard, event)
         return error_code
 
+    def shared_partitions(self, group_id: str) -> Assignment | ErrorCode:
+        """The partitions that the share coordinators keep state of for a group; none of a group that is not there."""
+        topic = self._metadata.image.topic(CONSUMER_OFFSETS)
+        if topic is None:
+            return ErrorCode.NOT_COORDINATOR
+        shard = self._shards.get(partition_for_group(group_id, len(topic.partitions)))
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR
+        if not shard.machine.is_loaded:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        group = shard.machine.groups.get(group_id)
+        return NOTHING if group is None or group.share is None else partitions_of(group.share.partitions.initialized)
+
     # --- effects -----------------------------------------------------------------------------
 
     def _carry_out(self, shard: Shard[GroupCoordinator], effect: Effect) -> Sequence[Effect]:
@@ -238,11 +271,35 @@ class Coordinators(Shards[GroupCoordinator]):
                 error_code = self._append_records(shard, effect, reported)
                 if error_code is not None:
                     return self._stepped(shard, reported(error_code))
+            case ChangeState():
+                task = self._tasks.create_task(self._change_state(shard, effect), name="share group state")
+                self._asking.add(task)
+                task.add_done_callback(self._asking.discard)
+            case MakeTopics():
+                self._make_topics(effect)
             case Note():
                 logger.info("group %s: %s", effect.group_id, effect.text)
             case _:
                 assert_never(effect)
         return ()
+
+    def _make_topics(self, effect: MakeTopics) -> None:
+        """Have them made, unless that is under way; the group asks again as long as they are missing."""
+        if effect.group_id in self._making:
+            return
+        task = self._tasks.create_task(self._topics_made(effect), name="streams group topics")
+        self._making[effect.group_id] = task
+        task.add_done_callback(lambda _: self._making.pop(effect.group_id, None))
+
+    async def _topics_made(self, effect: MakeTopics) -> None:
+        failed = await make_internal_topics(effect.topics, self._metadata, self._config, self._clock)
+        for name, why in failed.items():
+            logger.warning("group %s: its internal topic %s could not be made: %s", effect.group_id, name, why)
+
+    async def _change_state(self, shard: Shard[GroupCoordinator], effect: ChangeState) -> None:
+        failed = await change_state(self._share_states, effect.group_id, effect.change)
+        if self._is_current(shard):
+            self._step(shard, StateChanged(token=effect.token, failed=failed))
 
     def _append_records(self, shard: Shard[GroupCoordinator], effect: Append, reported: Reported) -> ErrorCode | None:
         now = self._clock.now()
@@ -263,8 +320,19 @@ def _group_config(config: BrokerConfig) -> GroupConfig:
         group_max_size=config.group_max_size,
         group_consumer_assignors=tuple(config.group_consumer_assignors),
         group_consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+        group_consumer_migration_policy=config.group_consumer_migration_policy,
         group_consumer_max_size=config.group_consumer_max_size,
         group_consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
+        group_share_assignors=tuple(config.group_share_assignors),
+        group_share_heartbeat_interval_ms=config.group_share_heartbeat_interval_ms,
+        group_share_initialize_retry_interval_ms=config.group_share_initialize_retry_interval_ms,
+        group_share_max_size=config.group_share_max_size,
+        group_share_session_timeout_ms=config.group_share_session_timeout_ms,
+        group_streams_heartbeat_interval_ms=config.group_streams_heartbeat_interval_ms,
+        group_streams_initial_rebalance_delay_ms=config.group_streams_initial_rebalance_delay_ms,
+        group_streams_max_size=config.group_streams_max_size,
+        group_streams_num_standby_replicas=config.group_streams_num_standby_replicas,
+        group_streams_session_timeout_ms=config.group_streams_session_timeout_ms,
         group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         offsets_retention_minutes=config.offsets_retention_minutes,

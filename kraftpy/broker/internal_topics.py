@@ -12,6 +12,9 @@ CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 """Transactional ids and their transactions; compacted."""
 
+SHARE_GROUP_STATE = "__share_group_state"
+"""What became of records that share groups were handed; pruned by the coordinators, not by age."""
+
 _SMALLEST_SEGMENT_BYTES = 1 << 20
 """What `segment.bytes` must be at least, where `offsets.topic.segment.bytes` may be less."""
 
@@ -46,6 +49,23 @@ def settings_of(name: str, config: BrokerConfig) -> InternalTopic | None:
                 ("compression.type", "uncompressed"),
                 ("min.insync.replicas", str(config.transaction_state_log_min_isr)),
                 ("segment.bytes", str(max(_SMALLEST_SEGMENT_BYTES, config.transaction_state_log_segment_bytes))),
+                ("unclean.leader.election.enable", "false"),
+            ),
+        )
+    if name == SHARE_GROUP_STATE:
+        return InternalTopic(
+            partitions=config.share_coordinator_state_topic_num_partitions,
+            replication_factor=config.share_coordinator_state_topic_replication_factor,
+            configs=(
+                ("cleanup.policy", "delete"),
+                ("compression.type", "producer"),
+                ("min.insync.replicas", str(config.share_coordinator_state_topic_min_isr)),
+                ("retention.bytes", "-1"),
+                ("retention.ms", "-1"),
+                (
+                    "segment.bytes",
+                    str(max(_SMALLEST_SEGMENT_BYTES, config.share_coordinator_state_topic_segment_bytes)),
+                ),
                 ("unclean.leader.election.enable", "false"),
             ),
         )

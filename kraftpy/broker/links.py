@@ -231,8 +231,13 @@ class Links:
             receiver(peer, body)
 
     def asked(self, connection: Link, number: int, kind: str, body: Body) -> None:
-        """A request, answered by a task of its own."""
-        self._tasks.create_task(self._answer(connection, number, kind, body), name=f"answer {kind}")
+        """A request, answered by a task of its own. A node that is ending starts none: the link is closed instead."""
+        answering = self._answer(connection, number, kind, body)
+        try:
+            self._tasks.create_task(answering, name=f"answer {kind}")
+        except RuntimeError:  # the group takes no more tasks
+            answering.close()
+            connection.close("this node is ending")
 
     async def _answer(self, connection: Link, number: int, kind: str, body: Body) -> None:
         handler = self._handlers.get(kind)

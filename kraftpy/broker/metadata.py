@@ -198,6 +198,7 @@ class MetadataLog:
                 voters=voters or {config.node_id: ""},
                 election_timeout_ms=config.controller_quorum_election_timeout_ms,
                 fetch_timeout_ms=config.controller_quorum_fetch_timeout_ms,
+                snapshot_after_bytes=config.metadata_log_max_record_bytes_between_snapshots,
                 new_machine=self._new_machine,
                 stirred=self._stirred,
                 clock=self._clock,
@@ -209,6 +210,7 @@ class MetadataLog:
 
             assert links is not None
             self._source = Observer(
+                snapshot_after_bytes=config.metadata_log_max_record_bytes_between_snapshots,
                 new_machine=self._new_machine,
                 stirred=self._stirred,
                 voters_are=self._voters_are,

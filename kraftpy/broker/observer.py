@@ -1,7 +1,7 @@
 """An observer: a node that does not vote follows the committed log of any voter, and keeps a journal of its own.
 
-It asks the leader where that is known and connected, and any other voter else, for what comes after the entry it
-has. Only committed entries are ever told, so nothing it has is taken back. Its journal is for a quick start, and for
+It asks the leader where that is known and connected, and the other voters in turn else, for what comes after the entry
+it has. Only committed entries are ever told, so nothing it has is taken back. Its journal is for a quick start, and for
 the time when no voter can be reached; where the disk is full it goes on without one.
 """
 
@@ -35,12 +35,14 @@ class Observer:
     def __init__(
         self,
         *,
+        snapshot_after_bytes: int,
         new_machine: Callable[[], StateMachine],
         stirred: Callable[[], None],
         voters_are: Callable[[Mapping[int, str]], None],
         links: Links,
         tasks: asyncio.TaskGroup,
     ) -> None:
+        self._snapshot_after_bytes = snapshot_after_bytes
         self._machine = new_machine()
         self._stirred = stirred
         self._voters_are = voters_are
@@ -49,6 +51,7 @@ class Observer:
         self._journal: Journal | None = None
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="metadata-journal")
         self._snapshot_due_at = SNAPSHOT_AFTER_ENTRIES
+        self._applied_bytes = 0  # since the snapshot
         self._last_term = 0
         self._voters: dict[int, str] = {}
         self._running: asyncio.Task[None] | None = None
@@ -96,8 +99,9 @@ class Observer:
     async def _run(self) -> None:
         from kraftpy.broker.link import LinkError
 
+        tried: set[int] = set()  # who knew of no leader, or did not answer, since somebody did
         while True:
-            voter = self._nearest()
+            voter = self._nearest(tried)
             if voter is None:
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
@@ -110,18 +114,29 @@ class Observer:
                 if voter == self.leader_id:
                     self.leader_id = None
                     self._stirred()
+                tried.add(voter)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
-            if answer["term"] < self.term:
+            if answer["term"] < max(self.term, 0):
                 self.leader_id = None  # it knows less than the one who was asked before: look around
+                tried.add(voter)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
+            if answer["leader"] < 0:
+                tried.add(voter)
+            else:
+                tried.clear()
             await self._take(answer)
 
-    def _nearest(self) -> int | None:
+    def _nearest(self, tried: set[int]) -> int | None:
+        """The leader; else one voter after the other: a disk may be full, and who has it knows nothing meanwhile."""
         if self.leader_id is not None and self._links.is_connected(self.leader_id):
             return self.leader_id
         connected = [peer for peer in self._links.peers if not self._voters or peer in self._voters]
+        for peer in connected:
+            if peer not in tried:
+                return peer
+        tried.clear()
         return connected[0] if connected else None
 
     async def _take(self, answer: dict[str, Any]) -> None:
@@ -131,7 +146,7 @@ class Observer:
                 self._machine.restore(unpack_snapshot(data).state)
                 self.applied_index, self._last_term = index, term
                 await self._on_disk(lambda journal: journal.save_snapshot(index, term, data))
-                self._snapshot_due_at = index + SNAPSHOT_AFTER_ENTRIES
+                self._snapshot_due_at, self._applied_bytes = index + SNAPSHOT_AFTER_ENTRIES, 0
         for index, term, data in answer["entries"]:
             if index == self.applied_index + 1:
                 if self._journal is not None:
@@ -148,8 +163,8 @@ class Observer:
         self._stirred()
         if answer["entries"]:
             await self._on_disk(lambda journal: journal.sync())
-            if self.applied_index >= self._snapshot_due_at:
-                self._snapshot_due_at = self.applied_index + SNAPSHOT_AFTER_ENTRIES
+            if self.applied_index >= self._snapshot_due_at or self._applied_bytes >= self._snapshot_after_bytes:
+                self._snapshot_due_at, self._applied_bytes = self.applied_index + SNAPSHOT_AFTER_ENTRIES, 0
                 snapshot = pack_snapshot(self.applied_index, self._voters, self._machine.snapshot())
                 index, term = self.applied_index, self._last_term
                 await self._on_disk(lambda journal: journal.save_snapshot(index, term, snapshot))
@@ -158,6 +173,7 @@ class Observer:
         command = command_in(data)
         if command is not None:
             self._machine.apply(index, term, command)
+            self._applied_bytes += len(command)
         self.applied_index, self._last_term = index, term
 
     async def _on_disk(self, write: Callable[[Journal], object]) -> None:

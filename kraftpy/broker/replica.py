@@ -363,8 +363,8 @@ class Replica:
         aborted: list[AbortedTransaction] = []
         records = read if isinstance(read, LogSlice) else read.records
         if read_committed and records:
-            found = self.log.producers.aborted_transactions(offset, read.next_offset)
-            aborted = [AbortedTransaction(producer_id, first_offset) for producer_id, first_offset in found]
+            found = self.log.producers.aborted.between(offset, read.next_offset)
+            aborted = [AbortedTransaction(each.producer_id, each.first_offset) for each in found]
         return Records(records, aborted)
 
     def read_to_end(self, offset: Offset, max_bytes: int, *, min_one_batch: bool) -> bytes:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kraftpy.protocol.apis import ApiKey
+
+if TYPE_CHECKING:
+    from kraftpy.broker.connection import Connection
 
 
 @dataclass(slots=True, kw_only=True)
@@ -16,3 +20,5 @@ class RequestContext:
     client_id: str
     client_host: str
     listener: str
+    connection: Connection | None = None
+    """What it came by: None for what a broker asks itself."""

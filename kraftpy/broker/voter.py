@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from kraftpy.broker.directories import DirectoryFailed
 from kraftpy.broker.waiting import Waiter
 from kraftpy.metadata.journal import Journal
-from kraftpy.metadata.quorum import SNAPSHOT_AFTER_ENTRIES, Quorum
+from kraftpy.metadata.quorum import Quorum
 from kraftpy.metadata.quorum_messages import BadMessageError
 from kraftpy.metadata.raft import Message, StateMachine
 from kraftpy.ports import Clock, Directory
@@ -59,6 +59,7 @@ class Voter:
         voters: Mapping[int, str],
         election_timeout_ms: int,
         fetch_timeout_ms: int,
+        snapshot_after_bytes: int,
         new_machine: Callable[[], StateMachine],
         stirred: Callable[[], None],
         clock: Clock,
@@ -69,6 +70,7 @@ class Voter:
         self._voters = voters
         self._election_timeout_ms = election_timeout_ms
         self._fetch_timeout_ms = fetch_timeout_ms
+        self._snapshot_after_bytes = snapshot_after_bytes
         self._new_machine = new_machine
         self._stirred = stirred
         self._clock = clock
@@ -171,7 +173,7 @@ class Voter:
             now_ms=self._clock.monotonic_ms(),
             election_timeout_ms=self._election_timeout_ms,
             fetch_timeout_ms=self._fetch_timeout_ms,
-            snapshot_after_entries=SNAPSHOT_AFTER_ENTRIES,
+            snapshot_after_bytes=self._snapshot_after_bytes,
         )
         now = self._clock.monotonic_ms()
         for peer in self._sessions:

@@ -60,6 +60,8 @@ controller.quorum.election.timeout.ms            int      1000 50..
     Longest an election waits for votes.
 controller.quorum.fetch.timeout.ms               int      2000 100..
     Silence of the leader after which an election starts.
+metadata.log.max.record.bytes.between.snapshots  long     20971520 1..
+    Bytes of changes of the metadata after which a snapshot of it takes their place.
 broker.heartbeat.interval.ms                     int      2000 10..
     Pause between a broker's heartbeats to the controller.
 broker.session.timeout.ms                        int      9000 20..
@@ -232,8 +234,24 @@ group.consumer.heartbeat.interval.ms             int      5000 1..
     Heartbeat interval of a group of the newer protocol.
 group.consumer.max.size                          int      2147483647 1..
     Most members of a group of the newer protocol.
+group.consumer.migration.policy                  string   bidirectional ~{DISABLED,DOWNGRADE,UPGRADE,BIDIRECTIONAL}
+    Whether groups may change between the classic and the newer protocol.
 group.consumer.session.timeout.ms                int      45000 1..
     Session timeout of a group of the newer protocol.
+group.consumer.max.heartbeat.interval.ms         int      15000 1..
+    Upper bound of a group's own heartbeat interval.
+group.consumer.max.session.timeout.ms            int      60000 1..
+    Upper bound of a group's own session timeout.
+group.consumer.min.heartbeat.interval.ms         int      5000 1..
+    Lower bound of a group's own heartbeat interval.
+group.consumer.min.session.timeout.ms            int      45000 1..
+    Lower bound of a group's own session timeout.
+group.share.assignors                            list     simple {simple}
+    Assignor of share groups.
+group.share.initialize.retry.interval.ms         int      30000 1..
+    Pause before the set-up of a share partition is tried again.
+group.share.max.size                             int      200 1..1000
+    Most members of a share group.
 offset.metadata.max.bytes                        int      4096
     Longest note beside a committed offset.
 offsets.commit.timeout.ms                        int      5000 1..
@@ -250,6 +268,80 @@ offsets.topic.segment.bytes                      int      104857600 1..
     Segment size of __consumer_offsets.
 offsets.topic.compression.codec                  int      0
     Codec of __consumer_offsets, by its number.
+
+# Defaults and bounds of the settings of single groups
+group.share.delivery.count.limit                 int      5 2..10
+    Times a record is delivered to a share group.
+group.share.heartbeat.interval.ms                int      5000 1..
+    Heartbeat interval of a share group.
+group.share.max.delivery.count.limit             int      10 5..25
+    Upper bound of a share group's own limit of deliveries.
+group.share.max.heartbeat.interval.ms            int      15000 1..
+    Upper bound of a share group's own heartbeat interval.
+group.share.max.partition.max.record.locks       int      4000 2000..10000
+    Upper bound of a share group's own limit of locks.
+group.share.max.record.lock.duration.ms          int      60000 30000..3600000
+    Upper bound of a share group's own lock duration.
+group.share.max.session.timeout.ms               int      60000 1..
+    Upper bound of a share group's own session timeout.
+group.share.max.share.sessions                   int      2000 1..
+    Share sessions kept at once.
+group.share.min.delivery.count.limit             int      2 2..5
+    Lower bound of a share group's own limit of deliveries.
+group.share.min.heartbeat.interval.ms            int      5000 1..
+    Lower bound of a share group's own heartbeat interval.
+group.share.min.partition.max.record.locks       int      100 100..2000
+    Lower bound of a share group's own limit of locks.
+group.share.min.record.lock.duration.ms          int      15000 1000..30000
+    Lower bound of a share group's own lock duration.
+group.share.min.session.timeout.ms               int      45000 1..
+    Lower bound of a share group's own session timeout.
+group.share.partition.max.record.locks           int      2000 100..10000
+    Records of a share partition locked at once.
+group.share.record.lock.duration.ms              int      30000 1000..3600000
+    How long a record is locked for its consumer.
+group.share.session.timeout.ms                   int      45000 1..
+    Session timeout of a share group.
+group.streams.heartbeat.interval.ms              int      5000 1..
+    Heartbeat interval of a streams group.
+group.streams.initial.rebalance.delay.ms         int      3000 0..
+    Wait for more members before a streams group's first assignment.
+group.streams.max.heartbeat.interval.ms          int      15000 1..
+    Upper bound of a streams group's own heartbeat interval.
+group.streams.max.session.timeout.ms             int      60000 1..
+    Upper bound of a streams group's own session timeout.
+group.streams.max.standby.replicas               int      2 0..
+    Upper bound of a streams group's own number of standby tasks.
+group.streams.min.heartbeat.interval.ms          int      5000 1..
+    Lower bound of a streams group's own heartbeat interval.
+group.streams.min.session.timeout.ms             int      45000 1..
+    Lower bound of a streams group's own session timeout.
+group.streams.max.size                           int      2147483647 1..
+    Most members of a streams group.
+group.streams.num.standby.replicas               int      0 0..
+    Standby tasks of a streams group.
+group.streams.session.timeout.ms                 int      45000 1..
+    Session timeout of a streams group.
+
+# The state of share groups (KIP-932)
+share.coordinator.cold.partition.snapshot.interval.ms int      300000 1..
+    Pause between snapshots of idle share partitions.
+share.coordinator.snapshot.update.records.per.snapshot int      500 0..500
+    Updates of share state between two snapshots.
+share.coordinator.state.topic.compression.codec  int      0 0..4
+    Codec of __share_group_state, by its number.
+share.coordinator.state.topic.min.isr            short    2->1 1..
+    Replicas that must have a record of __share_group_state.
+share.coordinator.state.topic.num.partitions     int      50 1..
+    Partitions of __share_group_state.
+share.coordinator.state.topic.prune.interval.ms  int      300000 1..
+    Pause between prunings of __share_group_state.
+share.coordinator.state.topic.replication.factor short    3->1 1..
+    Replicas of __share_group_state.
+share.coordinator.state.topic.segment.bytes      int      104857600 1..
+    Segment size of __share_group_state.
+share.coordinator.write.timeout.ms               int      5000 1..
+    Longest a write of share state waits to be durable.
 
 # Transactions
 add.partitions.to.txn.retry.backoff.max.ms       int      100 0..

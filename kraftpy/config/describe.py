@@ -11,6 +11,8 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from kraftpy.config.broker import BROKER_SETTINGS, CLUSTER_SETTINGS, DYNAMIC_SETTINGS, BrokerConfig
+from kraftpy.config.group import GROUP_SETTINGS, group_default_values
+from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND
 from kraftpy.config.listeners import Listener
 from kraftpy.config.settings import ConfigType, Setting, render
 from kraftpy.config.topic import TOPIC_SETTINGS, topic_default_values
@@ -28,6 +30,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +141,26 @@ def describe_topic(
     return entries
 
 
+def describe_group(
+    overrides: Mapping[str, str], config: BrokerConfig, names: Collection[str] | None = None
+) -> list[ConfigEntry]:
+    """A group's settings, sorted by name: all of them, or the ones named. There need be no such group."""
+    defaults = group_default_values(config)
+    entries = []
+    for name, setting in sorted(GROUP_SETTINGS.items()):
+        if names is not None and name not in names:
+            continue
+        behind = BROKER_SETTINGS_BEHIND.get(name)
+        synonyms = [] if behind is None else _static_and_default(config, BROKER_SETTINGS[behind.default])
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+        value = render(defaults[name])
+        if name in overrides:
+            source, value = ConfigSource.DYNAMIC_GROUP_CONFIG, overrides[name]
+            synonyms.insert(0, ConfigSynonym(name=name, value=value, source=source))
+        entries.append(_entry(setting, value, source, synonyms, read_only=False))
+    return entries
+
+
 def differing_defaults() -> list[tuple[str, str | None, str | None, str]]:
     """(name, Kafka's default, ours, meaning) of every setting whose default is not Kafka's, sorted by name."""
     return sorted(
@@ -208,7 +231,12 @@ def _entry(
 
 
 def _documentation(setting: Setting) -> str:
-    is_topic_setting = TOPIC_SETTINGS.get(setting.name) is setting
-    if setting.name in NO_EFFECT if is_topic_setting else setting.name not in BROKER_SETTINGS:
+    if TOPIC_SETTINGS.get(setting.name) is setting:
+        has_none = setting.name in NO_EFFECT
+    elif setting.name in GROUP_SETTINGS:
+        has_none = False
+    else:
+        has_none = setting.name not in BROKER_SETTINGS
+    if has_none:
         return f"{setting.meaning} (No effect in this broker.)"
     return setting.meaning

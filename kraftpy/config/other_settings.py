@@ -265,8 +265,6 @@ internal.metadata.max.batch.size.in.bytes        int      8388608
     Largest batch of the metadata log.
 metadata.log.dir                                 string   null
     Directory of the metadata log.
-metadata.log.max.record.bytes.between.snapshots  long     20971520 1..
-    Bytes of metadata after which a snapshot is made.
 metadata.log.max.snapshot.interval.ms            long     3600000 0..
     Longest time between snapshots of the metadata.
 metadata.log.segment.bytes                       int      1073741824 8388608..
@@ -382,18 +380,8 @@ group.consumer.assignment.interval.ms            int      1000 0..
     Shortest time between two assignments of a consumer group.
 group.consumer.max.assignment.interval.ms        int      15000 0..
     Upper bound of a group's own assignment interval.
-group.consumer.max.heartbeat.interval.ms         int      15000 1..
-    Upper bound of a group's own heartbeat interval.
-group.consumer.max.session.timeout.ms            int      60000 1..
-    Upper bound of a group's own session timeout.
-group.consumer.migration.policy                  string   bidirectional ~{DISABLED,DOWNGRADE,UPGRADE,BIDIRECTIONAL}
-    Whether groups may change between the classic and the newer protocol.
 group.consumer.min.assignment.interval.ms        int      0 0..
     Lower bound of a group's own assignment interval.
-group.consumer.min.heartbeat.interval.ms         int      5000 1..
-    Lower bound of a group's own heartbeat interval.
-group.consumer.min.session.timeout.ms            int      45000 1..
-    Lower bound of a group's own session timeout.
 group.consumer.regex.refresh.interval.ms         int      600000 10000..
     Pause between looks for topics that match a subscription.
 group.coordinator.append.linger.ms               int      -1 -1..
@@ -408,104 +396,28 @@ group.coordinator.threads                        int      4 1..
     Threads of the coordinator.
 group.share.assignment.interval.ms               int      1000 0..
     Shortest time between two assignments of a share group.
-group.share.assignors                            list     simple
-    Assignor of share groups.
-group.share.delivery.count.limit                 int      5 2..10
-    Times a record is delivered to a share group.
-group.share.heartbeat.interval.ms                int      5000 1..
-    Heartbeat interval of a share group.
-group.share.initialize.retry.interval.ms         int      30000 1..
-    Pause before the set-up of a share partition is tried again.
 group.share.max.assignment.interval.ms           int      15000 0..
     Upper bound of a share group's own assignment interval.
-group.share.max.delivery.count.limit             int      10 5..25
-    Upper bound of a share group's own limit of deliveries.
-group.share.max.heartbeat.interval.ms            int      15000 1..
-    Upper bound of a share group's own heartbeat interval.
-group.share.max.partition.max.record.locks       int      4000 2000..10000
-    Upper bound of a share group's own limit of locks.
-group.share.max.record.lock.duration.ms          int      60000 30000..3600000
-    Upper bound of a share group's own lock duration.
-group.share.max.session.timeout.ms               int      60000 1..
-    Upper bound of a share group's own session timeout.
-group.share.max.share.sessions                   int      2000 1..
-    Share sessions kept at once.
-group.share.max.size                             int      200 1..1000
-    Most members of a share group.
 group.share.min.assignment.interval.ms           int      0 0..
     Lower bound of a share group's own assignment interval.
-group.share.min.delivery.count.limit             int      2 2..5
-    Lower bound of a share group's own limit of deliveries.
-group.share.min.heartbeat.interval.ms            int      5000 1..
-    Lower bound of a share group's own heartbeat interval.
-group.share.min.partition.max.record.locks       int      100 100..2000
-    Lower bound of a share group's own limit of locks.
-group.share.min.record.lock.duration.ms          int      15000 1000..30000
-    Lower bound of a share group's own lock duration.
-group.share.min.session.timeout.ms               int      45000 1..
-    Lower bound of a share group's own session timeout.
-group.share.partition.max.record.locks           int      2000 100..10000
-    Records of a share partition locked at once.
 group.share.persister.class.name string org.apache.kafka.server.share.persister.DefaultStatePersister
     Class that keeps the state of share groups.
-group.share.record.lock.duration.ms              int      30000 1000..3600000
-    How long a record is locked for its consumer.
-group.share.session.timeout.ms                   int      45000 1..
-    Session timeout of a share group.
 group.streams.assignment.interval.ms             int      1000 0..
     Shortest time between two assignments of a streams group.
-group.streams.heartbeat.interval.ms              int      5000 1..
-    Heartbeat interval of a streams group.
-group.streams.initial.rebalance.delay.ms         int      3000 0..
-    Wait for more members before a streams group's first assignment.
 group.streams.max.assignment.interval.ms         int      15000 0..
     Upper bound of a streams group's own assignment interval.
-group.streams.max.heartbeat.interval.ms          int      15000 1..
-    Upper bound of a streams group's own heartbeat interval.
-group.streams.max.session.timeout.ms             int      60000 1..
-    Upper bound of a streams group's own session timeout.
-group.streams.max.size                           int      2147483647 1..
-    Most members of a streams group.
-group.streams.max.standby.replicas               int      2 0..
-    Upper bound of a streams group's own number of standby tasks.
 group.streams.min.assignment.interval.ms         int      0 0..
     Lower bound of a streams group's own assignment interval.
-group.streams.min.heartbeat.interval.ms          int      5000 1..
-    Lower bound of a streams group's own heartbeat interval.
-group.streams.min.session.timeout.ms             int      45000 1..
-    Lower bound of a streams group's own session timeout.
-group.streams.num.standby.replicas               int      0 0..
-    Standby tasks of a streams group.
-group.streams.session.timeout.ms                 int      45000 1..
-    Session timeout of a streams group.
 offsets.load.buffer.size                         int      5242880 1..
     Bytes read at a time when committed offsets are loaded.
 share.coordinator.append.linger.ms               int      -1 -1..
     Time the share coordinator gathers writes; -1 adapts to the load.
 share.coordinator.cached.buffer.max.bytes        int      1048588 524288..
     Largest buffer the share coordinator keeps for its next write.
-share.coordinator.cold.partition.snapshot.interval.ms int      300000 1..
-    Pause between snapshots of idle share partitions.
 share.coordinator.load.buffer.size               int      5242880 1..
     Bytes read at a time when share state is loaded.
-share.coordinator.snapshot.update.records.per.snapshot int      500 0..500
-    Updates of share state between two snapshots.
-share.coordinator.state.topic.compression.codec  int      0
-    Codec of __share_group_state, by its number.
-share.coordinator.state.topic.min.isr            short    2 1..
-    Replicas that must have a record of __share_group_state.
-share.coordinator.state.topic.num.partitions     int      50 1..
-    Partitions of __share_group_state.
-share.coordinator.state.topic.prune.interval.ms  int      300000 1..
-    Pause between prunings of __share_group_state.
-share.coordinator.state.topic.replication.factor short    3 1..
-    Replicas of __share_group_state.
-share.coordinator.state.topic.segment.bytes      int      104857600 1..
-    Segment size of __share_group_state.
 share.coordinator.threads                        int      1 1..
     Threads of the share coordinator.
-share.coordinator.write.timeout.ms               int      5000 1..
-    Longest a write of share state waits to be durable.
 
 # Transactions
 transaction.state.log.load.buffer.size           int      5242880 1..

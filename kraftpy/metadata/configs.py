@@ -1,12 +1,12 @@
-"""What is decided about settings of topics and brokers: incremental changes (KIP-339) and whole replacements.
+"""What is decided about settings of topics, brokers and groups: incremental changes (KIP-339) and whole replacements.
 
 A resource's changes are taken all or none, judged by the settings that would stand afterwards. The judgement uses the
 tables of `kraftpy.config` and Kafka's defaults, never the settings of the broker that happens to decide: every node
 must come to the same answer. Where the default of the broker that took the request matters (appending to a list that
 is not set), the command carries it.
 
-Left out: loggers, client metrics and group settings as resources (INVALID_REQUEST); whether a broker can act on a
-changed setting without a restart, which is for the broker that takes the request to refuse.
+Left out: loggers and client metrics as resources (INVALID_REQUEST); whether a broker can act on a changed setting
+without a restart, and the bounds it sets to groups, which is for the broker that takes the request to refuse.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from kraftpy.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType, topic_config
+from kraftpy.config.group import GROUP_SETTINGS, parse_group_setting
 from kraftpy.metadata.commands import (
     ConfigChange,
     ConfigOperation,
@@ -31,6 +32,11 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import BrokerId
 
 _KAFKA_DEFAULTS = BrokerConfig()
+_SETTINGS = {
+    ConfigResourceType.TOPIC: TOPIC_SETTINGS,
+    ConfigResourceType.BROKER: BROKER_SETTINGS,
+    ConfigResourceType.GROUP: GROUP_SETTINGS,
+}
 _FOR_ELECTIONS = (MIN_INSYNC_REPLICAS, UNCLEAN_ELECTION)
 
 
@@ -128,6 +134,10 @@ def _existing(change: ConfigChange, image: Image) -> ConfigResourceType:
             if name and image.broker(BrokerId(int(name))) is None:
                 raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {name} is registered.")
             return ConfigResourceType.BROKER
+        case ConfigResourceType.GROUP:  # there may be no such group yet
+            if not name:
+                raise Refused(ErrorCode.INVALID_REQUEST, "The name of a group is empty.")
+            return ConfigResourceType.GROUP
         case _:
             raise Refused(ErrorCode.INVALID_REQUEST, f"Resources of type {change.resource_type} have no settings here.")
 
@@ -145,7 +155,7 @@ def _after(operation: ConfigOperation, resource_type: ConfigResourceType, curren
             return operation.value
         case ConfigOperationType.DELETE:
             return None
-    setting = (TOPIC_SETTINGS if resource_type is ConfigResourceType.TOPIC else BROKER_SETTINGS).get(operation.name)
+    setting = _SETTINGS[resource_type].get(operation.name)
     if setting is not None and setting.type is not ConfigType.LIST:
         verb = operation.operation.name.lower()
         raise Refused(ErrorCode.INVALID_CONFIG, f"{operation.name} is not a list: there is nothing to {verb}.")
@@ -195,6 +205,10 @@ def _problem(resource_type: ConfigResourceType, configs: tuple[tuple[str, str], 
     try:
         if resource_type is ConfigResourceType.TOPIC:
             topic_config(dict(configs), _KAFKA_DEFAULTS)
+            return None
+        if resource_type is ConfigResourceType.GROUP:
+            for name, text in configs:
+                parse_group_setting(name, text)
             return None
         for name, text in configs:
             if name not in BROKER_SETTINGS:

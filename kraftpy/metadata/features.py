@@ -28,6 +28,8 @@ from kraftpy.protocol.errors import ErrorCode
 
 METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"
+SHARE_FEATURE = "share.version"
+STREAMS_FEATURE = "streams.version"
 LATEST_METADATA_VERSION = 30
 """What Kafka calls 4.3-IV0."""
 
@@ -36,8 +38,8 @@ SUPPORTED: dict[str, tuple[int, int]] = {
     "group.version": (0, 0),  # 1 asks for KIP-848
     KRAFT_VERSION: (0, 1),
     METADATA_VERSION: (LATEST_METADATA_VERSION, LATEST_METADATA_VERSION),
-    "share.version": (0, 0),  # 1 asks for KIP-932
-    "streams.version": (0, 0),  # 1 asks for KIP-1071
+    SHARE_FEATURE: (0, 1),  # 1: there are share groups (KIP-932)
+    STREAMS_FEATURE: (0, 1),  # 1: there are streams groups (KIP-1071)
     "transaction.version": (0, 2),  # 2: the epoch rises with every transaction (KIP-890)
 }
 """The lowest and the highest level of each feature that this version can run at."""

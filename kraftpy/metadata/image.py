@@ -275,6 +275,10 @@ class Image:
         """What is set for a resource, without defaults. "" names what is set for every broker."""
         return self._configs.get((resource_type, resource_name), _NOTHING)
 
+    def configured(self, resource_type: ConfigResourceType) -> list[str]:
+        """The resources of that type for which something is set, in order."""
+        return sorted(name for kind, name in self._configs if kind is resource_type)
+
     def topic_configs(self, topic: str) -> Mapping[str, str]:
         """What is set for a topic, without defaults."""
         return self._configs.get((ConfigResourceType.TOPIC, topic), _NOTHING)

@@ -49,7 +49,7 @@ from kraftpy.metadata.raft_library import LEADER, NOW_S, QuorumStoppedError
 from kraftpy.metadata.raft_log import RaftLog
 
 SNAPSHOT_AFTER_ENTRIES = 10_000
-SNAPSHOT_AFTER_BYTES = 64 << 20
+SNAPSHOT_AFTER_BYTES = 20 << 20
 MAX_UNCOMMITTED_BYTES = 2 * MAX_ENTRY_BYTES
 
 
@@ -74,7 +74,7 @@ class Quorum:
     def __init__(
         self, *, node_id: int, voters: Mapping[int, str], journal: Journal, loaded: Loaded, machine: StateMachine,
         rng: Chance, now_ms: int, election_timeout_ms: int = 1000, fetch_timeout_ms: int = 2000,
-        snapshot_after_entries: int = SNAPSHOT_AFTER_ENTRIES,
+        snapshot_after_entries: int = SNAPSHOT_AFTER_ENTRIES, snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES,
     ) -> None:  # fmt: skip
         """Restores the machine from the snapshot that was loaded; raises what that raises. Entries are applied once
         they are known to be committed."""
@@ -99,6 +99,7 @@ class Quorum:
                 election_timeout_ms=election_timeout_ms,
                 fetch_timeout_ms=fetch_timeout_ms,
                 snapshot_after_entries=snapshot_after_entries,
+                snapshot_after_bytes=snapshot_after_bytes,
             )
 
     @contextmanager
@@ -328,7 +329,8 @@ class Quorum:
         raft = self._raft
         applied = raft.applied_index()
         grown = (
-            applied - raft.snapshot_index >= raft.snapshot_after_entries or raft.applied_bytes >= SNAPSHOT_AFTER_BYTES
+            applied - raft.snapshot_index >= raft.snapshot_after_entries
+            or raft.applied_bytes >= raft.snapshot_after_bytes
         )
         return grown and raft.saving_index is None and raft.received is None and self._can_begin(applied)
 

@@ -88,6 +88,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
     def __init__(
         self, *, node_id: int, log: RaftLog, machine: StateMachine, chance: Chance, now_ms: int,
         election_timeout_ms: int, fetch_timeout_ms: int, snapshot_after_entries: int,
+        snapshot_after_bytes: int,
     ) -> None:  # fmt: skip
         self.id = node_id
         self.log = log
@@ -97,6 +98,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         self.election_timeout_ms = election_timeout_ms
         self.heartbeat_every_ms = max(1, election_timeout_ms // 5)
         self.snapshot_after_entries = snapshot_after_entries
+        self.snapshot_after_bytes = snapshot_after_bytes
         self.connected_peers: set[int] = set()
         self.learner_ids: set[int] = set()  # connected, and asked to be fed
         self.followers: dict[int, Follower] = {}  # of a leader
@@ -199,6 +201,8 @@ class Raft(library.SyncObj):  # type: ignore[misc]
             return
         if self.id not in self.voter_ids() or self.received is not None:
             self._SyncObj__raftElectionDeadline = self._in_s(self.election_timeout_ms)
+            if self.id not in self.voter_ids():  # whom it asked before may not have taken it in: a disk was full
+                self._ask_to_learn()
         elif self.voter_ids() == {self.id}:
             self._may_campaign = True
         elif self._SyncObj__transferInProgress:

@@ -85,7 +85,7 @@ def _one(
             return chance.randbytes(chance.choice((0, 1, 30, 300)))
     if field.name in POOLS:
         return chance.choice(POOLS[field.name])
-    if "partition" in field.name and field.name not in ("partition_max_bytes",):
+    if "partition" in field.name and field.name not in ("partition_max_bytes",) and wire.code == "i":
         return chance.choice(PARTITIONS)
     if wire.code == "H":
         return chance.choice((0, 1, 9092, 2**16 - 1))

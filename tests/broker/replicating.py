@@ -25,6 +25,8 @@ from kraftpy.broker.isr import IsrProposals
 from kraftpy.broker.replica import Replica
 from kraftpy.broker.replicas import Replicas
 from kraftpy.broker.runtime import SystemClock
+from kraftpy.broker.share_coordinators import ShareCoordinators
+from kraftpy.broker.share_states import ShareStates
 from kraftpy.client.connection import Connection as ClientConnection
 from kraftpy.client.runtime import RealRuntime
 from kraftpy.config import BrokerConfig
@@ -230,7 +232,16 @@ class Node:
             checkpoint=lambda: self.replicas.checkpoint(),
         )
         self.replicas = Replicas(self.config, self.clock, self.directories, proposals.propose, self.fetchers)
-        self.coordinators = Coordinators(self.config, self.clock, tasks, cluster, self.replicas)  # type: ignore[arg-type]
+        share_coordinators = ShareCoordinators(self.config, self.clock, tasks, cluster, self.replicas)  # type: ignore[arg-type]
+        share_states = ShareStates(self.config, self.clock, cluster, share_coordinators)  # type: ignore[arg-type]
+        self.coordinators = Coordinators(
+            self.config,
+            self.clock,
+            tasks,
+            cluster,  # type: ignore[arg-type]
+            self.replicas,
+            share_states,
+        )
         ids = iter(range(1, 1 << 30))
         self.fetch_sessions = FetchSessions(1000, lambda: next(ids))
         self.port = 0

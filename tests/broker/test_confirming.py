@@ -21,8 +21,14 @@ def _replica(*isr: int, replicas: tuple[int, ...] = (1, 2, 3), is_under_min_isr:
         maximal_isr=frozenset(isr),
         is_under_min_isr=is_under_min_isr,
     )
+    nudges: list[None] = []
     return SimpleNamespace(
-        news_key=KEY, leader_epoch=EPOCH, leadership=7, leading=leading, nudges=0, nudge_followers=lambda: None
+        news_key=KEY,
+        leader_epoch=EPOCH,
+        leadership=7,
+        leading=leading,
+        nudges=nudges,
+        nudge_followers=lambda: nudges.append(None),
     )
 
 
@@ -49,14 +55,38 @@ def _again(confirmations: Confirmations, session: Any) -> None:
 async def test_it_leads_when_all_in_sync_say_so() -> None:
     confirmations = Confirmations()
     task = await _asks(confirmations, _replica(1, 2, 3))
-    assert confirmations.is_awaited(KEY)
-    assert not confirmations.is_awaited(("", b"topic", 1))
+    assert confirmations.is_awaited(KEY, _session(10, 2))
+    assert not confirmations.is_awaited(("", b"topic", 1), _session(10, 2))
     _again(confirmations, _session(10, 2))
     await asyncio.sleep(0.01)
     assert not task.done(), "one of two"
     _again(confirmations, _session(11, 3))
     assert await task
-    assert not confirmations.is_awaited(KEY)
+    assert not confirmations.is_awaited(KEY, _session(10, 2))
+
+
+async def test_who_has_confirmed_is_not_asked_again_while_others_are_waited_for() -> None:
+    """Else it would fetch as often as the network lets it, for as long as the others are silent."""
+    confirmations, replica = Confirmations(), _replica(1, 2, 3)
+    task = await _asks(confirmations, replica, seconds=0.3)
+    quick = _session(10, 2)
+    _again(confirmations, quick)
+    await asyncio.sleep(0)
+    assert not confirmations.is_awaited(KEY, quick)
+    assert confirmations.is_awaited(KEY, _session(11, 3))
+    nudged = len(replica.nudges)
+    for _ in range(100):
+        _again(confirmations, quick)
+        await asyncio.sleep(0)
+    assert len(replica.nudges) == nudged, "it says nothing new"
+    assert not await task
+
+
+async def test_who_has_no_session_cannot_confirm_and_is_not_hurried() -> None:
+    confirmations = Confirmations()
+    task = await _asks(confirmations, _replica(1, 2), seconds=0.2)
+    assert not confirmations.is_awaited(KEY, None)
+    assert not await task
 
 
 async def test_nobody_else_has_the_partition() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from kraftpy.broker import metadata, observer, voter
+from kraftpy.broker import metadata
 from kraftpy.broker.links import Links
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.runtime import OsDirectory, SystemClock
@@ -25,7 +25,9 @@ SETTING = "log.retention.ms"
 class Node:
     """One node: its links, its log, and what its log has told."""
 
-    def __init__(self, node_id: int, directory: Path, voters: str, *, votes: bool) -> None:
+    def __init__(
+        self, node_id: int, directory: Path, voters: str, more_settings: Mapping[str, str], *, votes: bool
+    ) -> None:
         settings = {
             "node.id": str(node_id),
             "process.roles": "broker,controller" if votes else "broker",
@@ -33,6 +35,7 @@ class Node:
             "controller.quorum.election.timeout.ms": "300",
             "controller.quorum.fetch.timeout.ms": "600",
             "request.timeout.ms": "10000",
+            **more_settings,
         }
         if votes:
             settings["listeners"] = "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0"
@@ -109,11 +112,14 @@ class Nodes:
         self.addresses = {number + 1: Address("127.0.0.1", port) for number, port in enumerate(ports)}
         self.voters = ",".join(f"{node_id}@{address}" for node_id, address in self.addresses.items())
         self._directory = directory
+        self.settings: dict[str, str] = {}
+        """Of nodes that start from now on."""
         self.all: dict[int, Node] = {}
 
     async def start(self, *node_ids: int) -> None:
         for node_id in node_ids:
-            self.all[node_id] = Node(node_id, self._directory, self.voters, votes=node_id in self.addresses)
+            votes = node_id in self.addresses
+            self.all[node_id] = Node(node_id, self._directory, self.voters, self.settings, votes=votes)
         await asyncio.gather(*(self._start(node_id) for node_id in node_ids))
 
     async def _start(self, node_id: int) -> None:
@@ -187,9 +193,8 @@ async def test_a_change_goes_on_while_leaders_come_and_go(nodes: Nodes) -> None:
     assert values[:answered] == list(range(2000, 2000 + answered))
 
 
-async def test_who_was_away_for_long_gets_a_snapshot(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voter, "SNAPSHOT_AFTER_ENTRIES", 50)
-    monkeypatch.setattr(observer, "SNAPSHOT_AFTER_ENTRIES", 50)
+async def test_who_was_away_for_long_gets_a_snapshot(nodes: Nodes) -> None:
+    nodes.settings["metadata.log.max.record.bytes.between.snapshots"] = "1000000"
     await nodes.start(1, 2, 3, 7)
     leader = await nodes.leader()
     away = next(node for node in (1, 2, 3) if nodes[node] is not leader)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import pickle
 import resource
@@ -123,6 +124,47 @@ async def test_a_request_whose_link_is_lost_has_no_answer(make: Make) -> None:
     for task in asyncio.all_tasks():
         if task.get_name() == "answer never":
             task.cancel()
+
+
+async def test_a_request_to_a_node_that_fails_closes_the_link_and_leaves_no_coroutine(make: Make) -> None:
+    answered: list[int] = []
+    one = make(1)
+    voters = {1: await listening(one)}
+
+    async def answer(peer: int, body: dict[str, Any]) -> dict[str, Any]:
+        answered.append(peer)
+        return {}
+
+    async def fails() -> None:
+        raise OSError("the broker fails")
+
+    async def fails_and_is_asked() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            two = Links(2, tasks=tasks, is_voter=True, silence_ms=2000)
+            two.serve("word", answer)
+            voters[2] = await listening(two)
+            await one.start(voters)
+            await two.start(voters)
+            await until(lambda: one.peers == [2] and two.peers == [1])
+
+            async def lingers() -> None:
+                try:
+                    await asyncio.sleep(BOUND_SECONDS)
+                finally:  # the group takes no more tasks from now on, and waits for this one
+                    with pytest.raises(LinkError, match="lost"):
+                        await one.request(2, "word", {}, 60_000)
+                    assert not two.peers
+                    await two.stop()
+
+            tasks.create_task(lingers())
+            await asyncio.sleep(0)
+            tasks.create_task(fails())
+
+    with pytest.raises(ExceptionGroup) as failure:
+        await fails_and_is_asked()
+    assert [str(error) for error in failure.value.exceptions] == ["the broker fails"]
+    assert not answered
+    gc.collect()  # a coroutine that nobody awaited would be told of now
 
 
 async def test_a_node_that_does_not_vote_connects_to_every_voter(make: Make) -> None:

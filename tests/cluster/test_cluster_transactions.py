@@ -1,40 +1,52 @@
 """Read, transform, write, in transactions on three nodes, while nodes and applications die: each input comes out once.
 
-The application is librdkafka's, the checker is the count of every value in the output that committed readers see.
+The application is librdkafka's, in a process of its own (`transforming_app`); the checker counts every value in
+the output that committed readers see. A round of it: inputs are written, something is killed while they are worked on,
+and the work goes on without it; then it comes back.
+
+`make test` runs a round of each fault; `make test-long` runs 200 of them in a random order, or as many as
+KRAFTPY_ROUNDS says; KRAFTPY_SEED repeats an order.
 """
 
 from __future__ import annotations
 
-import contextlib
+import os
 import random
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import confluent_kafka
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from transforming_app import GROUP, TRANSACTIONAL_ID
 
+from kraftpy.client import BlockingAdmin
 from kraftpy.testing import Cluster
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
-    pytest.mark.timeout(900),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")]
 
-SESSION_SETTINGS = {"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"}
+SETTINGS = {
+    "broker.session.timeout.ms": "1500",
+    "broker.heartbeat.interval.ms": "300",
+    "transaction.state.log.num.partitions": "6",
+    "offsets.topic.num.partitions": "6",
+}
 PARTITIONS = 3
-INPUTS = 900
-BOUND_SECONDS = 240.0
-GROUP, TRANSACTIONAL_ID = "transformers", "transformer"
+INPUTS_A_ROUND = 90
+BOUND_SECONDS = 120.0
+APPLICATION = Path(__file__).parent / "transforming_app.py"
 
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    with Cluster(settings=SESSION_SETTINGS, keep_on_failure=True) as made:
+    with Cluster(settings=SETTINGS, keep_on_failure=True, start_timeout=90.0) as made:
         admin = AdminClient({"bootstrap.servers": made.bootstrap_servers})
         topics = [NewTopic(name, PARTITIONS, 3, config={"min.insync.replicas": "2"}) for name in ("in", "out")]
         for created in admin.create_topics(topics).values():
@@ -45,139 +57,230 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Application:
-    """Reads ten, writes ten, commits both together; begins anew as a new instance after any error, and at random."""
+    """One process of the application, and what it says."""
 
     def __init__(self, bootstrap: str, seed: int) -> None:
-        self.bootstrap = bootstrap
-        self.random = random.Random(seed)
-        self.is_over = threading.Event()
+        command = [sys.executable, str(APPLICATION), bootstrap, str(seed)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.commits = 0
-        self.instances = 0
         self.errors: Counter[str] = Counter()
-        self.thread = threading.Thread(target=self.run, name="application")
+        self.reading = threading.Thread(target=self._read, daemon=True)
+        self.reading.start()
 
-    def run(self) -> None:
-        while not self.is_over.is_set():
-            self.instances += 1
-            try:
-                self.one_life()
-            except KafkaException as error:
-                self.errors[error.args[0].name()] += 1
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            what, _, rest = line.strip().partition(" ")
+            if what == "commit":
+                self.commits += 1
+            else:
+                self.errors[rest] += 1
 
-    def one_life(self) -> None:
-        producer = Producer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "transactional.id": TRANSACTIONAL_ID,
-                "transaction.timeout.ms": 20000,
-                "log_level": 0,
-            }
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.reading.join(BOUND_SECONDS)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class Transforming:
+    """The cluster, the application, and what is to come out."""
+
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self.cluster = cluster
+        self.chance = random.Random(seed)
+        self.inputs = 0
+        self.ended: Counter[str] = Counter()
+        self.earlier_commits = 0
+        self.writer = Producer(
+            {"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True, "log_level": 0}
         )
-        producer.init_transactions(10)
+        self.application = self._start()
+
+    def _start(self) -> Application:
+        return Application(self.cluster.bootstrap_servers, self.chance.randrange(1 << 30))
+
+    def close(self) -> None:
+        self.application.kill()
+
+    @property
+    def commits(self) -> int:
+        return self.earlier_commits + self.application.commits
+
+    def replace_application(self) -> Application:
+        """Another one; the former is still there."""
+        former, self.application = self.application, self._start()
+        self._forget(former)
+        return former
+
+    def _forget(self, former: Application) -> None:
+        self.earlier_commits += former.commits
+        self.ended.update(former.errors)
+
+    def one_round(self, fault: Callable[[Transforming], None]) -> None:
+        for number in range(self.inputs, self.inputs + INPUTS_A_ROUND):
+            self.writer.produce("in", b"%d" % number, partition=number % PARTITIONS)
+        assert self.writer.flush(BOUND_SECONDS) == 0, self.told()
+        self.inputs += INPUTS_A_ROUND
+        self.wait_for_commits(self.chance.randrange(1, 4))
+        time.sleep(self.chance.random() * 0.3)  # anywhere in a transaction
+        fault(self)
+
+    def wait_for_commits(self, more: int) -> None:
+        """Until so many more transactions are committed, or all that was put in has come out."""
+        enough, deadline = self.commits + more, time.monotonic() + BOUND_SECONDS
+        look_at = time.monotonic() + 5
+        while self.commits < enough:
+            assert time.monotonic() < deadline, self.told()
+            if self.application.process.poll() is not None:  # fenced by one that is gone by now, or it was stuck
+                former = self.replace_application()
+                former.kill()
+            if time.monotonic() > look_at:
+                if sum(self.output().values()) >= self.inputs:
+                    return
+                look_at = time.monotonic() + 5
+            time.sleep(0.05)
+
+    def finish(self) -> Counter[bytes]:
+        """All that comes out, once as much has come out as went in."""
+        deadline = time.monotonic() + BOUND_SECONDS
+        while sum((values := self.output()).values()) < self.inputs:
+            assert time.monotonic() < deadline, f"{sum(values.values())} of {self.inputs}: {self.told()}"
+            self.wait_for_commits(1)
+        self.application.kill()
+        return self.output()
+
+    def told(self) -> str:
+        """What is known when something takes too long."""
+        logs = "\n".join(self.cluster.logs(node)[-3000:] for node in self.cluster.nodes)
+        return f"{self.commits} commits, {self.ended + self.application.errors}: {logs}"
+
+    def output(self) -> Counter[bytes]:
+        """Every value that committed readers see now, to the end of each partition."""
         consumer = Consumer(
             {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": GROUP,
+                "bootstrap.servers": self.cluster.bootstrap_servers,
+                "group.id": f"checker-{time.time_ns()}",
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "session.timeout.ms": 6000,
-                "heartbeat.interval.ms": 500,
+                "enable.partition.eof": True,
                 "log_level": 0,
             }
         )
-        try:
-            consumer.subscribe(["in"])
-            while not self.is_over.is_set():
-                taken = [each for each in consumer.consume(10, 0.2) if each.error() is None]
-                if not taken:
-                    continue
-                producer.begin_transaction()
-                for message in taken:
-                    producer.produce("out", message.value(), partition=message.partition())
-                producer.send_offsets_to_transaction(
-                    [TopicPartition(each.topic(), each.partition(), each.offset() + 1) for each in last_of(taken)],
-                    consumer.consumer_group_metadata(),
-                    10,
-                )
-                if self.random.random() < 0.1:
-                    return  # it is killed: its transaction stays open until the next instance fences it
-                if self.random.random() < 0.1:
-                    producer.abort_transaction(10)
-                    return
-                producer.commit_transaction(10)
-                self.commits += 1
-        finally:
-            consumer.close()
-            producer.purge()
+        consumer.assign([TopicPartition("out", partition, 0) for partition in range(PARTITIONS)])
+        values: Counter[bytes] = Counter()
+        ended: set[int] = set()
+        deadline = time.monotonic() + BOUND_SECONDS
+        while len(ended) < PARTITIONS:
+            assert time.monotonic() < deadline, f"{sum(values.values())} values, the ends of {ended}: {self.told()}"
+            for message in consumer.consume(500, 1.0):
+                if (error := message.error()) is None:
+                    values[message.value() or b""] += 1
+                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+        consumer.close()
+        return values
+
+    def kill_node(self, node: int) -> None:
+        """Kill it, see that the work goes on, and have it back and in sync."""
+        self.cluster.kill(node)
+        self.wait_for_commits(1)
+        self.cluster.start(node)
+        self.cluster.wait_in_sync(BOUND_SECONDS)
+
+    def coordinator(self) -> int:
+        """The node that coordinates the application's transactions."""
+        with BlockingAdmin(bootstrap_servers=self.cluster.bootstrap_servers) as admin:
+            (found,) = admin.describe_transactions([TRANSACTIONAL_ID])
+        return found.coordinator_id
+
+    def group_coordinator(self) -> int:
+        """The node that has the offsets of its group."""
+        admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap_servers, "log_level": 0})
+        return int(admin.describe_consumer_groups([GROUP])[GROUP].result(30).coordinator.id)
 
 
-def last_of(taken: list[confluent_kafka.Message]) -> list[confluent_kafka.Message]:
-    return list({each.partition(): each for each in taken}.values())
+# --- the faults -------------------------------------------------------------------------------------------------------
 
 
-def told(cluster: Cluster) -> str:
-    """What the nodes said last."""
-    return "\n".join(cluster.logs(node)[-4000:] for node in cluster.nodes)
+def the_application_is_killed(world: Transforming) -> None:
+    world.application.kill()
+    world.replace_application()
+    world.wait_for_commits(1)
 
 
-def read_out(cluster: Cluster) -> Counter[bytes]:
-    """Every value that committed readers see now, to the end of each partition."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": cluster.bootstrap_servers,
-            "group.id": f"checker-{time.time_ns()}",
-            "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "log_level": 0,
-        }
-    )
-    consumer.assign([TopicPartition("out", partition, 0) for partition in range(PARTITIONS)])
-    values: Counter[bytes] = Counter()
-    ended: set[int] = set()
-    deadline = time.monotonic() + BOUND_SECONDS
-    while len(ended) < PARTITIONS:
-        assert time.monotonic() < deadline, f"{sum(values.values())} values, the ends of {ended}: {told(cluster)}"
-        message = consumer.poll(1.0)
-        if message is None:
-            continue
-        if message.error() is None:
-            values[message.value() or b""] += 1
-        elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-            ended.add(message.partition())
-    consumer.close()
-    return values
-
-
-def test_each_input_is_once_in_the_output_whoever_dies(cluster: Cluster) -> None:
-    plain = Producer({"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True, "log_level": 0})
-    for number in range(INPUTS):
-        plain.produce("in", b"%d" % number, partition=number % PARTITIONS)
-    assert plain.flush(30) == 0
-    application = Application(cluster.bootstrap_servers, seed=1)
-    application.thread.start()
-    deadline = time.monotonic() + 2 * BOUND_SECONDS
-
-    def wait_for_commits(more: int) -> None:
-        enough = application.commits + more
-        while application.commits < enough and sum(read_out(cluster).values()) < INPUTS:
-            assert time.monotonic() < deadline, (application.commits, application.errors)
-            time.sleep(0.1)
-
+def a_zombie_comes_back(world: Transforming) -> None:
+    """It was stopped, not dead: another has its place when it goes on."""
+    world.application.process.send_signal(signal.SIGSTOP)
+    zombie = world.replace_application()
     try:
-        for node in cluster.nodes:  # each has some of the coordinators, and of the leaders
-            wait_for_commits(5)
-            cluster.kill(node)
-            wait_for_commits(3)
-            cluster.start(node)
-            with contextlib.suppress(TimeoutError):
-                cluster.wait_in_sync()
-        while sum((values := read_out(cluster)).values()) < INPUTS:
-            assert time.monotonic() < deadline, (sum(values.values()), application.commits, application.errors)
+        world.wait_for_commits(2)
     finally:
-        application.is_over.set()
-        application.thread.join(60)
-    values = read_out(cluster)
-    assert values == Counter(b"%d" % number for number in range(INPUTS)), "each input once"
-    assert application.instances > 1
+        zombie.process.send_signal(signal.SIGCONT)
+    world.wait_for_commits(1)
+    zombie.kill()
+
+
+def a_broker_is_killed(world: Transforming) -> None:
+    world.kill_node(world.chance.choice(world.cluster.nodes))
+
+
+def the_coordinator_is_killed(world: Transforming) -> None:
+    world.kill_node(world.coordinator())
+
+
+def the_coordinator_of_the_group_is_killed(world: Transforming) -> None:
+    world.kill_node(world.group_coordinator())
+
+
+def application_and_coordinator_are_killed(world: Transforming) -> None:
+    """Nobody ends what was open but the next coordinator."""
+    node = world.coordinator()
+    world.application.kill()
+    world.cluster.kill(node)
+    world.replace_application()
+    world.wait_for_commits(1)
+    world.cluster.start(node)
+    world.cluster.wait_in_sync(BOUND_SECONDS)
+
+
+FAULTS = (
+    the_application_is_killed,
+    a_zombie_comes_back,
+    a_broker_is_killed,
+    the_coordinator_is_killed,
+    the_coordinator_of_the_group_is_killed,
+    application_and_coordinator_are_killed,
+)
+
+
+def run(cluster: Cluster, faults: list[Callable[[Transforming], None]], seed: int) -> None:
+    """A round for each fault; then each input is in the output, once."""
+    world = Transforming(cluster, seed)
+    try:
+        for number, fault in enumerate(faults, 1):
+            world.one_round(fault)
+            if number % 20 == 0:
+                print(f"round {number}: {fault.__name__}, {world.commits} commits", flush=True)
+        values = world.finish()
+    finally:
+        world.close()
+    expected = Counter(b"%d" % number for number in range(world.inputs))
+    missing, twice = expected - values, values - expected
+    assert (missing, twice) == (Counter(), Counter()), f"seed {seed}: {world.ended}"
+
+
+@pytest.mark.timeout(600)
+def test_each_input_is_once_in_the_output_whoever_dies(cluster: Cluster) -> None:
+    run(cluster, [the_application_is_killed, a_zombie_comes_back, the_coordinator_is_killed], seed=1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_each_input_is_once_in_the_output_after_many_rounds(cluster: Cluster) -> None:
+    rounds = int(os.environ.get("KRAFTPY_ROUNDS", "200"))
+    seed = int(os.environ.get("KRAFTPY_SEED", str(time.time_ns() % 1_000_000)))
+    print(f"KRAFTPY_SEED={seed}", flush=True)
+    chance = random.Random(seed)
+    run(cluster, [chance.choice(FAULTS) for _ in range(rounds)], seed)

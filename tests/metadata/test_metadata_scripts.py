@@ -257,7 +257,11 @@ class Script:
                         inherited=inherited or None,
                     )
                 )
-            kind = {"topic": ConfigResourceType.TOPIC, "broker": ConfigResourceType.BROKER}.get(part[0], 8)
+            kind = {
+                "topic": ConfigResourceType.TOPIC,
+                "broker": ConfigResourceType.BROKER,
+                "group": ConfigResourceType.GROUP,
+            }.get(part[0], 8)
             name = "" if part[1] == "all" else part[1]
             changes.append(
                 ConfigChange(resource_type=kind, resource_name=name, operations=tuple(operations), replace=replace)

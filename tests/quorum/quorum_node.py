@@ -49,6 +49,7 @@ class Node:
         now_ms: int = 1000,
         quorum_class: type[Quorum] = Quorum,
         snapshot_after_entries: int = 10_000,
+        snapshot_after_bytes: int = 20 << 20,
         machine: ListMachine | None = None,
     ) -> None:
         self.id = node_id
@@ -65,6 +66,7 @@ class Node:
             rng=random.Random(node_id),
             now_ms=now_ms,
             snapshot_after_entries=snapshot_after_entries,
+            snapshot_after_bytes=snapshot_after_bytes,
         )
 
     def sync(self) -> None:

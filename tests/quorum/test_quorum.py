@@ -285,6 +285,23 @@ def test_what_a_follower_of_the_log_is_given() -> None:
     assert (snapshot.index, machine.commands) == (leader.quorum.applied_index, commands(0, 20))
 
 
+def test_a_snapshot_is_due_after_so_many_bytes() -> None:
+    node = Node(1, {1: "one:9093"}, snapshot_after_bytes=1000)
+    node.quorum.tick(1000)
+    node.sync()
+    propose(node, bytes(800))
+    node.sync()
+    assert not node.quorum.snapshot_due
+    propose(node, bytes(200))
+    node.sync()
+    assert node.quorum.snapshot_due
+    node.save_snapshots()
+    assert not node.quorum.snapshot_due
+    propose(node, bytes(800))
+    node.sync()
+    assert not node.quorum.snapshot_due, "counted since the last one"
+
+
 # -- voters
 
 
@@ -325,6 +342,22 @@ def test_a_node_that_does_not_vote_never_campaigns() -> None:
         node.quorum.tick(now_ms)
         assert {message.body["type"] for message in node.messages()} <= {"learn"}
     assert node.quorum.term == 0
+
+
+def test_a_node_that_does_not_vote_is_fed_though_every_voter_forgot_that_it_had_asked() -> None:
+    """A voter whose disk was full begins anew, with the connections that it had: who asked before is not told of it."""
+    cluster = Cluster()
+    cluster.settle()
+    learner = cluster.start(4)
+    cluster.settle()
+    for node_id in sorted(THREE):
+        anew = Node(node_id, disk=cluster.disks[node_id], now_ms=cluster.now_ms)
+        cluster.nodes[node_id] = anew
+        for other in sorted(cluster.nodes.keys() - {node_id}):
+            anew.quorum.connected(other, cluster.now_ms)
+    propose(cluster.leader(), *commands(0, 5))
+    cluster.settle()
+    assert learner.machine.commands == commands(0, 5)
 
 
 def test_a_change_of_voters_that_was_not_committed_is_taken_back() -> None:

@@ -1,11 +1,14 @@
-"""DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44): the settings of topics and brokers.
+"""DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44), ListConfigResources (74): settings.
+
+They belong to topics, brokers and groups; a group's need no group yet, and the broker that takes the request bounds
+them by its own.
 
 Topic settings change in the metadata log and take effect on the open logs at once. Of the brokers' settings few can be
 changed while they run: the replication throttles of one broker or of every one, and for every one together what
 elections go by (`CLUSTER_SETTINGS`). An attempt at another says so (INVALID_CONFIG). KIP-133, KIP-226 (sources and
-synonyms), KIP-339 (incremental), KIP-569 (types and documentation).
+synonyms), KIP-339 (incremental), KIP-569 (types and documentation), KIP-848 (groups), KIP-1142 (lists).
 
-Left out: broker loggers, client metrics and groups as resources (KIP-412, KIP-714, KIP-848): INVALID_REQUEST.
+Left out: broker loggers and client metrics as resources (KIP-412, KIP-714): INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -14,19 +17,25 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.apis import shortened
-from kraftpy.config import BrokerConfig
+from kraftpy.config import BrokerConfig, ConfigError
 from kraftpy.config.broker import CLUSTER_SETTINGS, DYNAMIC_ONLY, DYNAMIC_SETTINGS
-from kraftpy.config.describe import ConfigEntry, describe_broker, describe_every_broker, describe_topic
+from kraftpy.config.describe import ConfigEntry, describe_broker, describe_every_broker, describe_group, describe_topic
+from kraftpy.config.group import check_group_settings
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType, SetConfigs
 from kraftpy.metadata.decision import ConfigResult
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages import alter_configs as alter
 from kraftpy.protocol.messages import describe_configs as describe
 from kraftpy.protocol.messages import incremental_alter_configs as incremental
+from kraftpy.protocol.messages import list_config_resources as listing
 
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
     from kraftpy.broker.request import RequestContext
+
+_CLIENT_METRICS = 16
+_BROKER_LOGGER = 8
+_FIRST_LIST_WITH_TYPES = 1
 
 
 async def describe_configs(
@@ -74,6 +83,11 @@ def _entries(broker: Broker, resource: describe.DescribeConfigsResource) -> list
                 own=broker.image.configs(ConfigResourceType.BROKER, resource.resource_name),
                 cluster=broker.image.cluster_configs(),
             )
+        case ConfigResourceType.GROUP:
+            if not resource.resource_name:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "the name of a group is empty")
+            overrides = broker.image.configs(ConfigResourceType.GROUP, resource.resource_name)
+            return describe_group(overrides, broker.config, names)
         case other:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"resources of type {other} have no settings here")
 
@@ -185,7 +199,7 @@ async def _set(
     broker: Broker, changes: Sequence[ConfigChange | ConfigResult], *, validate_only: bool
 ) -> list[ConfigResult]:
     """Decide the changes as one; a result for each, in order. What is a result already stays what it is."""
-    results = [_refused_here(change) if isinstance(change, ConfigChange) else change for change in changes]
+    results = [_refused_here(change, broker) if isinstance(change, ConfigChange) else change for change in changes]
     open_changes = [
         change
         for change, result in zip(changes, results, strict=True)
@@ -199,7 +213,9 @@ async def _set(
     return [next(decided) if result is None else result for result in results]
 
 
-def _refused_here(change: ConfigChange) -> ConfigResult | None:
+def _refused_here(change: ConfigChange, broker: Broker) -> ConfigResult | None:
+    if change.resource_type == ConfigResourceType.GROUP:
+        return _out_of_bounds(change, broker)
     if change.resource_type != ConfigResourceType.BROKER:
         return None
     allowed = DYNAMIC_ONLY if change.resource_name else DYNAMIC_SETTINGS
@@ -214,7 +230,46 @@ def _refused_here(change: ConfigChange) -> ConfigResult | None:
     return None
 
 
+def _out_of_bounds(change: ConfigChange, broker: Broker) -> ConfigResult | None:
+    """What this broker does not allow a group, by the settings it would then have."""
+    after = {} if change.replace else dict(broker.image.configs(ConfigResourceType.GROUP, change.resource_name))
+    for operation in change.operations:
+        if operation.operation is ConfigOperationType.SET and operation.value is not None:
+            after[operation.name] = operation.value
+        elif operation.operation is ConfigOperationType.DELETE:
+            after.pop(operation.name, None)
+    try:
+        check_group_settings(after, broker.config)
+    except ConfigError as error:
+        return _refused(change, ErrorCode.INVALID_CONFIG, str(error))
+    return None
+
+
 def _refused(change: ConfigChange, error: ErrorCode, message: str) -> ConfigResult:
     return ConfigResult(
         resource_type=change.resource_type, resource_name=change.resource_name, error=error, message=message
+    )
+
+
+async def list_config_resources(
+    broker: Broker, request: listing.ListConfigResourcesRequest, context: RequestContext
+) -> listing.ListConfigResourcesResponse:
+    """What settings can be described: every topic and broker, and the groups for which something is set."""
+    asked = request.resource_types if context.api_version >= _FIRST_LIST_WITH_TYPES else [_CLIENT_METRICS]
+    names: dict[int, list[str]] = {
+        _CLIENT_METRICS: [],  # nobody can set any (KIP-714)
+        ConfigResourceType.TOPIC: [topic.name for topic in broker.image.topics()],
+        ConfigResourceType.BROKER: [str(known.broker_id) for known in broker.image.brokers()],
+        _BROKER_LOGGER: [str(known.broker_id) for known in broker.image.brokers()],
+        ConfigResourceType.GROUP: broker.image.configured(ConfigResourceType.GROUP),
+    }
+    if not set(asked) <= names.keys():
+        return listing.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    return listing.ListConfigResourcesResponse(
+        config_resources=[
+            listing.ConfigResource(resource_name=name, resource_type=int(kind))
+            for kind, of_kind in sorted(names.items())
+            if not asked or kind in asked
+            for name in of_kind
+        ]
     )

@@ -4,7 +4,7 @@ The protocol itself is `groups.coordinator`. What is added here is what only the
 `__consumer_offsets` a group belongs to and who leads it (FindCoordinator, KIP-699 for several keys), whether the
 topics of a commit exist, and the names behind topic ids (OffsetCommit and OffsetFetch 10, KIP-848).
 
-Left out: coordinators of share groups (FindCoordinator answers INVALID_REQUEST for that key type).
+The coordinator of a share partition's state is found by the key "group:topic id:partition" (KIP-932).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.apis import shortened
 from kraftpy.broker.auto_creation import auto_create_topics
-from kraftpy.broker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from kraftpy.broker.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
+from kraftpy.broker.share_apis import is_coordinator_key
 from kraftpy.groups.events import GroupRequest
 from kraftpy.groups.routing import partition_for_group
 from kraftpy.protocol.errors import ErrorCode
@@ -51,7 +52,8 @@ if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
     from kraftpy.broker.request import RequestContext
 
-_TOPICS = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}  # by key type
+_SHARE = 2
+_TOPICS = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE, _SHARE: SHARE_GROUP_STATE}  # by key type
 _FIRST_KEYS_VERSION = 4
 _FIRST_TOPIC_ID_VERSION = 10
 
@@ -142,7 +144,11 @@ async def _coordinator(broker: Broker, key: str, key_type: int, context: Request
     name = _TOPICS.get(key_type)
     if name is None:
         answer.error_code = ErrorCode.INVALID_REQUEST
-        answer.error_message = "this broker coordinates consumer groups and transactions"
+        answer.error_message = f"there are no coordinators of kind {key_type}"
+        return answer
+    if key_type == _SHARE and not is_coordinator_key(key):
+        answer.error_code = ErrorCode.INVALID_REQUEST
+        answer.error_message = "the key of a share partition is group:topic id:partition"
         return answer
     if broker.image.topic(name) is None:
         await auto_create_topics([name], broker.metadata, broker.config, broker.clock)

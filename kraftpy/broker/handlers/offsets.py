@@ -90,7 +90,9 @@ def _look_up(
             answer.leader_epoch = replica.epoch_of(Offset(log.log_start_offset))
         case -3:
             found = replica.offset_of_max_timestamp()
-            if found is not None:
+            if found is None or found.offset >= readable_end:  # what this reader may not read yet counts as none
+                _check_high_watermark(replica)
+            else:
                 answer.offset, answer.timestamp, answer.leader_epoch = found.offset, found.timestamp, found.leader_epoch
         case -5 | -6:
             pass  # -1: nothing is tiered

@@ -151,10 +151,14 @@ class _Reading:
             if answer.error_code != ErrorCode.NONE:
                 self._must_answer = True
                 self._news.put_back(key)  # to be told until it is well, or no longer asked
-            elif answer.diverging_epoch.epoch >= 0 or self._broker.replicas.confirmations.is_awaited(key):
+            elif answer.diverging_epoch.epoch >= 0 or self._is_awaited(key):
                 self._must_answer = True
             elif partition.is_news(answer):
                 self._has_news = True
+
+    def _is_awaited(self, key: PartitionKey) -> bool:
+        """The leader wants to hear whether this follower still follows."""
+        return self._broker.replicas.confirmations.is_awaited(key, self._fetched.session)
 
     def _read_partition(self, partition: FetchedPartition) -> PartitionData:
         answer = PartitionData(partition_index=partition.partition, high_watermark=-1, records=b"")

@@ -6,14 +6,17 @@ by versions from before KIP-588, INVALID_PRODUCER_EPOCH.
 
 AddPartitionsToTxn from version 4 and WriteTxnMarkers are what brokers ask each other (KIP-890, KIP-98).
 
-Left out: who may do that, as long as there are no ACLs; ListTransactions by pattern (version 2, KIP-1152).
+Left out: who may do that, as long as there are no ACLs; TxnOffsetCommit 6 (KIP-1319), which is Kafka 4.4's; and
+two-phase commit (KIP-939): what Kafka 4.3 has of it is a version of InitProducerId that it does not advertise.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
+from kraftpy.groups.patterns import ALPHABET, Pattern, PatternError
 from kraftpy.groups.routing import partition_for_group
 from kraftpy.groups.transactional import refuse
 from kraftpy.protocol.errors import ErrorCode
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
 
     from kraftpy.broker.broker import Broker
     from kraftpy.broker.request import RequestContext
+
+logger = logging.getLogger(__name__)
 
 _FIRST_FENCED_VERSION = 2
 _FIRST_BATCHED_VERSION = 4
@@ -288,12 +293,19 @@ def _described(broker: Broker, transactional_id: str) -> TransactionState:
 async def list_transactions(
     broker: Broker, request: ListTransactionsRequest, context: RequestContext
 ) -> ListTransactionsResponse:
-    """The transactional ids that are coordinated here, and meet all the filters (KIP-664, KIP-994)."""
+    """The transactional ids that are coordinated here, and meet all the filters (KIP-664, KIP-994, KIP-1152)."""
     names = {state.value for state in State}
     unknown = [name for name in dict.fromkeys(request.state_filters) if name not in names]
     known = broker.transactions.known()
     if known is None:
         return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    pattern = None
+    if request.transactional_id_pattern:
+        try:
+            pattern = Pattern(request.transactional_id_pattern, ALPHABET.union(*(each for each, _ in known)))
+        except PatternError as error:
+            logger.info("ListTransactions: %s", error)
+            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     now = broker.clock.now()
     states, producers = set(request.state_filters), set(request.producer_id_filters)
     found = []
@@ -303,6 +315,7 @@ async def list_transactions(
             value is None
             or (states and value.state.value not in states)
             or (producers and value.producer_id not in producers)
+            or (pattern is not None and not pattern.matches(transactional_id))
             or (request.duration_filter >= 0 and now - value.started_at <= request.duration_filter)
         ):
             continue

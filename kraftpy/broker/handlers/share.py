@@ -1,0 +1,420 @@
+"""ShareFetch (78) and ShareAcknowledge (79): members of share groups take records, and say what became of them.
+
+Acknowledgements that come with a fetch are taken first and written while it waits for records; both are answered
+together. A fetch waits for `min_bytes` at most `max_wait_ms`, but not where a partition is led elsewhere: that is told
+at once, with the leader (KIP-951), so that nobody asks in vain again and again. A partition that cannot be loaded now,
+or does not exist, hurries no fetch.
+
+Records come in whole batches of the log; of those batches only the ones with acquired records are sent. Which records
+are acquired stands beside them, and need not be contiguous.
+
+KIP-932; KIP-1206 (`share_acquire_mode`), KIP-1222 (renewing locks).
+
+Left out: throttling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kraftpy.broker.apis import shortened
+from kraftpy.broker.leader_hints import LeaderHints
+from kraftpy.broker.share_reading import Piece, read_pieces, with_acquired
+from kraftpy.broker.share_sessions import (
+    CLOSING_EPOCH,
+    OPENING_EPOCH,
+    SessionKey,
+    SharedPartition,
+    ShareSession,
+    change,
+)
+from kraftpy.broker.waiting import Watch
+from kraftpy.metadata.features import SHARE_FEATURE
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages import share_acknowledge as acknowledging
+from kraftpy.protocol.messages import share_fetch as fetching
+from kraftpy.protocol.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
+from kraftpy.protocol.messages.share_fetch import LeaderIdAndEpoch, NodeEndpoint, ShareFetchRequest, ShareFetchResponse
+from kraftpy.share.acknowledgements import Acknowledgement, BadAcknowledgement, read_batch
+from kraftpy.share.partition import Reply
+from kraftpy.share.records import ShareKey
+from kraftpy.types import TopicId
+
+if TYPE_CHECKING:
+    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.share_partitions import HeldPartition
+
+_RECORD_LIMIT = 1
+_READ_BYTES = 1 << 20
+"""How much of one partition is looked at for one fetch, however much the member would take: records are limited too."""
+_LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+@dataclass(slots=True)
+class _Said:
+    """What a request acknowledges, by partition, and what comes of it."""
+
+    waiting: dict[SharedPartition, asyncio.Future[Reply]] = field(default_factory=dict)
+    refused: dict[SharedPartition, Reply] = field(default_factory=dict)
+
+    async def results(self) -> dict[SharedPartition, Reply]:
+        """What came of everything, once it is known."""
+        written = {partition: await answer for partition, answer in self.waiting.items()}
+        return {**self.refused, **written}
+
+
+# --- ShareFetch -------------------------------------------------------------------------------------------------------
+
+
+async def share_fetch(broker: Broker, request: ShareFetchRequest, context: RequestContext) -> ShareFetchResponse:
+    """Take what is acknowledged, and hand out what is there; wait when it is too little; answer."""
+    try:
+        _check_served(broker)
+        key = _session_key(request.group_id, request.member_id)
+        _check_fetch(request)
+        session = _session_of_fetch(broker, key, request, context)
+    except KafkaError as error:
+        return ShareFetchResponse(error_code=error.code, error_message=shortened(error.message))
+    is_closing = request.share_session_epoch == CLOSING_EPOCH
+    try:
+        said = _acknowledge(broker, key, _batches(request.topics), is_renewing=request.is_renew_ack)
+        fetch = _Fetch(broker, request, session)
+        if not is_closing and not request.is_renew_ack and request.max_records > 0:
+            await fetch.wait()
+        results = await said.results()
+    finally:
+        if is_closing:
+            close_session(broker, key)
+    answers = [_answer(partition, fetch.taken.get(partition), results) for partition in fetch.told(results)]
+    endpoints = _name_leaders(broker, context, answers)
+    response = ShareFetchResponse(
+        acquisition_lock_timeout_ms=broker.share_partitions.lock_duration_ms(key.group_id), node_endpoints=endpoints
+    )
+    response.responses = _by_topic(answers, fetching.ShareFetchableTopicResponse)
+    return response
+
+
+def _session_of_fetch(
+    broker: Broker, key: SessionKey, request: ShareFetchRequest, context: RequestContext
+) -> ShareSession:
+    """The session as the request leaves it. Raises KafkaError."""
+    sessions = broker.share_sessions
+    has_acknowledgements = any(part.acknowledgement_batches for topic in request.topics for part in topic.partitions)
+    if request.share_session_epoch == OPENING_EPOCH:
+        if has_acknowledgements:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a session does not begin with acknowledgements")
+        if sessions.find(key) is not None:
+            close_session(broker, key)
+        session = sessions.open(key, context.connection)
+        change(session, request)
+        return session
+    if request.share_session_epoch == CLOSING_EPOCH and request.forgotten_topics_data:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a session that is closed forgets everything")
+    session = sessions.take(key, request.share_session_epoch)
+    if request.share_session_epoch != CLOSING_EPOCH:
+        change(session, request)
+    return session
+
+
+def _check_served(broker: Broker) -> None:
+    """That the cluster has share groups. Raises KafkaError (UNSUPPORTED_VERSION)."""
+    if broker.image.feature_level(SHARE_FEATURE) < 1:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{SHARE_FEATURE} is 0: this cluster has no share groups")
+
+
+def _check_fetch(request: ShareFetchRequest) -> None:
+    if request.share_session_epoch < CLOSING_EPOCH:
+        raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, f"there is no epoch {request.share_session_epoch}")
+    asks_for = (request.max_wait_ms, request.min_bytes, request.max_bytes, request.max_records)
+    if request.is_renew_ack and any(asks_for):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "who renews locks fetches nothing: all limits are to be 0")
+    if not 0 <= request.share_acquire_mode <= _RECORD_LIMIT:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no acquire mode {request.share_acquire_mode}")
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What a fetch has of one partition."""
+
+    error: KafkaError | None = None
+    records: bytes = b""
+    acquired: list[fetching.AcquiredRecords] = field(default_factory=list)
+
+
+class _Fetch:
+    """One fetch: what it takes of the partitions of its session."""
+
+    def __init__(self, broker: Broker, request: ShareFetchRequest, session: ShareSession) -> None:
+        self._broker = broker
+        self._request = request
+        self._session = session
+        self._has_skipped = False
+        self.taken: dict[SharedPartition, _Taken] = {}
+
+    def told(self, results: dict[SharedPartition, Reply]) -> list[SharedPartition]:
+        """The partitions that stand in the answer: those with something to tell."""
+        told = {partition: None for partition, taken in self.taken.items() if taken.error or taken.acquired}
+        return [*told, *(partition for partition in results if partition not in told)]
+
+    async def wait(self) -> None:
+        """Take what there is when there is enough, or when the time is up."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + max(0, self._request.max_wait_ms) / 1000
+        while True:
+            held = self._held()
+            is_late = loop.time() >= deadline
+            self._has_skipped = False
+            if self._take(held, is_late=is_late) or is_late:
+                return
+            if self._has_skipped:  # what was read holds nothing, but what comes behind it may
+                await asyncio.sleep(0)
+                continue
+            with Watch([*held.values(), *(each.replica for each in held.values())]) as watch:
+                await watch.wait_until(deadline)
+            if self._broker.share_sessions.find(self._session.key) is not self._session:
+                return  # its connection is gone, or it was opened anew
+
+    def _held(self) -> dict[SharedPartition, HeldPartition]:
+        """What is served here; what is not is noted."""
+        held = {}
+        for partition in self._session.partitions:
+            key = ShareKey(self._session.key.group_id, partition.topic_id, partition.partition)
+            try:
+                held[partition] = self._broker.share_partitions.get(key)
+            except KafkaError as error:
+                self.taken[partition] = _Taken(error)
+        return held
+
+    def _take(self, held: dict[SharedPartition, HeldPartition], *, is_late: bool) -> bool:
+        """Hand out what there is, if that is enough, or it is late; whether the answer is to be sent."""
+        must_answer = any(taken.error and taken.error.code in _LED_ELSEWHERE for taken in self.taken.values())
+        found: list[tuple[SharedPartition, HeldPartition, int, list[Piece]]] = []
+        remaining_bytes = min(self._request.max_bytes, self._broker.config.fetch_max_bytes)
+        total_bytes = 0
+        for partition, each in held.items():
+            self.taken.pop(partition, None)
+            if not each.is_loaded:
+                if each.error is not None and is_late:
+                    self._note_unloaded(partition, each.error)
+                continue
+            if total_bytes and total_bytes >= remaining_bytes:
+                break
+            try:
+                offset, pieces = self._read(each, max(0, remaining_bytes - total_bytes))
+            except KafkaError as error:
+                self.taken[partition] = _Taken(error)
+                must_answer = True
+                continue
+            if pieces:
+                found.append((partition, each, offset, pieces))
+                total_bytes += sum(len(piece.batch) for piece in pieces if piece.stretch.has_records)
+        is_enough = total_bytes >= min(self._request.min_bytes, remaining_bytes, _READ_BYTES)
+        if not (must_answer or is_late or total_bytes == 0 or is_enough):
+            return False
+        has_any = self._acquire(found)
+        return must_answer or has_any
+
+    def _note_unloaded(self, partition: SharedPartition, error: KafkaError) -> None:
+        """A coordinator that cannot be reached now is none of the member's business; that there is no state is."""
+        if error.code in (ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            self.taken[partition] = _Taken(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error.message))
+
+    def _read(self, held: HeldPartition, max_bytes: int) -> tuple[int, list[Piece]]:
+        partitions = self._broker.share_partitions
+        if held.replica.log_start_offset > held.machine.start_offset:
+            partitions.log_start_advanced(held)
+        offset = held.machine.next_fetch_offset()
+        if offset is None:
+            return 0, []
+        isolation = self._broker.group_settings(held.key.group_id).share_isolation_level
+        is_committed = isolation == "read_committed"
+        return offset, read_pieces(held.replica, offset, min(max_bytes, _READ_BYTES), read_committed=is_committed)
+
+    def _acquire(self, found: Iterable[tuple[SharedPartition, HeldPartition, int, list[Piece]]]) -> bool:
+        """Whether anything was handed out."""
+        request = self._request
+        remaining = request.max_records
+        has_any = False
+        for partition, held, offset, pieces in found:
+            if remaining <= 0:
+                break
+            acquired = held.machine.acquire(
+                self._session.key.member_id,
+                [piece.stretch for piece in pieces],
+                fetch_offset=offset,
+                max_records=remaining,
+                batch_size=max(1, request.batch_size),
+                is_record_limit=request.share_acquire_mode == _RECORD_LIMIT,
+                now=self._broker.clock.monotonic_ms(),
+            )
+            if not acquired:
+                self._has_skipped = self._has_skipped or held.machine.next_fetch_offset() != offset
+                continue
+            has_any = True
+            remaining -= sum(each.size for each in acquired)
+            self._broker.share_partitions.acquired(held)
+            self._session.served(partition)
+            self.taken[partition] = _Taken(
+                records=with_acquired(pieces, acquired),
+                acquired=[
+                    fetching.AcquiredRecords(
+                        first_offset=each.first_offset, last_offset=each.last_offset, delivery_count=each.delivery_count
+                    )
+                    for each in acquired
+                ],
+            )
+        return has_any
+
+
+def _answer(
+    partition: SharedPartition, taken: _Taken | None, results: dict[SharedPartition, Reply]
+) -> tuple[SharedPartition, fetching.PartitionData]:
+    answer = fetching.PartitionData(partition_index=partition.partition)
+    if taken is not None:
+        answer.records, answer.acquired_records = taken.records, taken.acquired
+        if taken.error is not None:
+            answer.error_code, answer.error_message = taken.error.code, shortened(taken.error.message)
+    result = results.get(partition)
+    if result is not None:
+        answer.acknowledge_error_code = result.error_code
+        answer.acknowledge_error_message = shortened(result.message)
+    return partition, answer
+
+
+# --- ShareAcknowledge -------------------------------------------------------------------------------------------------
+
+
+async def share_acknowledge(
+    broker: Broker, request: ShareAcknowledgeRequest, context: RequestContext
+) -> ShareAcknowledgeResponse:
+    """Take what is acknowledged; answered once it is written."""
+    try:
+        _check_served(broker)
+        key = _session_key(request.group_id, request.member_id)
+        if request.share_session_epoch == OPENING_EPOCH or request.share_session_epoch < CLOSING_EPOCH:
+            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "a session begins with a fetch")
+        broker.share_sessions.take(key, request.share_session_epoch)
+    except KafkaError as error:
+        return ShareAcknowledgeResponse(error_code=error.code, error_message=shortened(error.message))
+    try:
+        said = _acknowledge(broker, key, _batches(request.topics), is_renewing=request.is_renew_ack)
+        results = await said.results()
+    finally:
+        if request.share_session_epoch == CLOSING_EPOCH:
+            close_session(broker, key)
+    answers = [
+        (
+            partition,
+            acknowledging.PartitionData(
+                partition_index=partition.partition,
+                error_code=result.error_code,
+                error_message=shortened(result.message),
+            ),
+        )
+        for partition, result in results.items()
+    ]
+    endpoints = _name_leaders(broker, context, answers)
+    response = ShareAcknowledgeResponse(
+        acquisition_lock_timeout_ms=broker.share_partitions.lock_duration_ms(key.group_id), node_endpoints=endpoints
+    )
+    response.responses = _by_topic(answers, acknowledging.ShareAcknowledgeTopicResponse)
+    return response
+
+
+def _batches(topics: Iterable[Any]) -> dict[SharedPartition, list[fetching.AcknowledgementBatch]]:
+    """What a request acknowledges; what names a partition without acknowledging anything is left out."""
+    found: dict[SharedPartition, list[fetching.AcknowledgementBatch]] = {}
+    for topic in topics:
+        for part in topic.partitions:
+            if part.acknowledgement_batches:
+                partition = SharedPartition(TopicId(topic.topic_id), part.partition_index)
+                found.setdefault(partition, []).extend(part.acknowledgement_batches)
+    return found
+
+
+def _acknowledge(
+    broker: Broker,
+    key: SessionKey,
+    batches: dict[SharedPartition, list[fetching.AcknowledgementBatch]],
+    *,
+    is_renewing: bool,
+) -> _Said:
+    """Tell the share partitions, without waiting."""
+    said = _Said()
+    for partition, each in batches.items():
+        try:
+            acknowledgements = _read_batches(each, may_renew=is_renewing)
+            held = _acknowledged(broker, ShareKey(key.group_id, partition.topic_id, partition.partition))
+        except BadAcknowledgement as bad:
+            said.refused[partition] = Reply(request_id=0, error_code=bad.error_code, message=str(bad))
+        except KafkaError as error:
+            said.refused[partition] = Reply(request_id=0, error_code=error.code, message=error.message)
+        else:
+            said.waiting[partition] = broker.share_partitions.acknowledge(held, key.member_id, acknowledgements)
+    return said
+
+
+def _acknowledged(broker: Broker, key: ShareKey) -> HeldPartition:
+    """The share partition that handed the records out. Raises KafkaError."""
+    held = broker.share_partitions.find(key)
+    if held is not None and held.is_loaded:
+        return held
+    broker.replicas.leader_by_id(key.topic_id, key.partition)
+    raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "nothing of this partition is acquired by this member")
+
+
+def _read_batches(batches: Sequence[fetching.AcknowledgementBatch], *, may_renew: bool) -> list[Acknowledgement]:
+    said: list[Acknowledgement] = []
+    for each in batches:
+        said += read_batch(each.first_offset, each.last_offset, each.acknowledge_types, may_renew=may_renew)
+    return said
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------
+
+
+def _session_key(group_id: str | None, member_id: str | None) -> SessionKey:
+    if not group_id or not member_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "who fetches for a share group names the group and itself")
+    return SessionKey(group_id, member_id)
+
+
+def close_session(broker: Broker, key: SessionKey) -> None:
+    """A member's session is over: what it has is anybody's."""
+    broker.share_sessions.close(key)
+    broker.share_partitions.release(key.group_id, key.member_id)
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def _name_leaders(
+    broker: Broker, context: RequestContext, answers: Iterable[tuple[SharedPartition, Any]]
+) -> list[NodeEndpoint]:
+    """Say who leads the partitions that are not led here (KIP-951)."""
+    hints: LeaderHints | None = None
+    for partition, answer in answers:
+        codes = (answer.error_code, getattr(answer, "acknowledge_error_code", ErrorCode.NONE))
+        if any(code in _LED_ELSEWHERE for code in codes):
+            hints = hints or LeaderHints(broker, context.listener)
+            leader = hints.of("", partition.topic_id, partition.partition)
+            if leader is not None:
+                answer.current_leader = LeaderIdAndEpoch(leader_id=leader.leader_id, leader_epoch=leader.leader_epoch)
+    if hints is None:
+        return []
+    return [
+        NodeEndpoint(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack) for each in hints.endpoints
+    ]
+
+
+def _by_topic(answers: Iterable[tuple[SharedPartition, Any]], kind: type[Any]) -> list[Any]:
+    topics: dict[bytes, Any] = {}
+    for partition, answer in answers:
+        if partition.topic_id not in topics:
+            topics[partition.topic_id] = kind(topic_id=partition.topic_id, partitions=[])
+        topics[partition.topic_id].partitions.append(answer)
+    return list(topics.values())

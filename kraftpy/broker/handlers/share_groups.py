@@ -1,0 +1,198 @@
+"""Share groups (keys 76, 77, 90 to 92): their members, and where each group begins in a partition (KIP-932).
+
+The protocol itself is `groups.coordinator`; how records are handed out is in other handlers. What is added here is what
+only the broker knows: whether the cluster has share groups at all (`share.version`), what the share coordinators keep
+of a group's partitions, and where those end (KIP-1226).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kraftpy.broker.apis import shortened
+from kraftpy.broker.share_changes import summaries
+from kraftpy.groups.consumer_records import Assignment, TopicIdPartition, by_topic
+from kraftpy.groups.events import GroupRequest
+from kraftpy.groups.routing import refuse
+from kraftpy.metadata.features import SHARE_FEATURE
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
+from kraftpy.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
+from kraftpy.protocol.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponseGroup,
+    DescribeShareGroupOffsetsResponsePartition,
+    DescribeShareGroupOffsetsResponseTopic,
+)
+from kraftpy.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kraftpy.protocol.messages.share_group_describe import ShareGroupDescribeRequest
+from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from kraftpy.share.events import Result
+from kraftpy.types import BrokerId, TopicId
+
+if TYPE_CHECKING:
+    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.request import RequestContext
+
+_LATEST = -1
+
+
+def _has_share_groups(broker: Broker) -> bool:
+    return broker.image.feature_level(SHARE_FEATURE) >= 1
+
+
+async def _ask(broker: Broker, request: GroupRequest, context: RequestContext) -> Any:
+    if not _has_share_groups(broker):
+        return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
+    return await broker.coordinators.ask(request, context)
+
+
+async def share_group_heartbeat(broker: Broker, request: ShareGroupHeartbeatRequest, context: RequestContext) -> Any:
+    """Enter, stay in or leave a share group."""
+    answer = await _ask(broker, request, context)
+    answer.error_message = shortened(answer.error_message)
+    return answer
+
+
+async def share_group_describe(broker: Broker, request: ShareGroupDescribeRequest, context: RequestContext) -> Any:
+    """Share groups, each once, however often it is named."""
+    request.group_ids = list(dict.fromkeys(request.group_ids))
+    return await _ask(broker, request, context)
+
+
+async def alter_share_group_offsets(
+    broker: Broker, request: AlterShareGroupOffsetsRequest, context: RequestContext
+) -> Any:
+    """Set where a share group without members begins."""
+    return await _ask(broker, request, context)
+
+
+async def delete_share_group_offsets(
+    broker: Broker, request: DeleteShareGroupOffsetsRequest, context: RequestContext
+) -> Any:
+    """Forget where a share group without members begins."""
+    return await _ask(broker, request, context)
+
+
+async def describe_share_group_offsets(
+    broker: Broker, request: DescribeShareGroupOffsetsRequest, context: RequestContext
+) -> DescribeShareGroupOffsetsResponse:
+    """Where share groups begin in partitions, and how much they have still before them."""
+    groups = {group.group_id: group for group in request.groups}
+    described = await asyncio.gather(*(_describe(broker, group) for group in groups.values()))
+    return DescribeShareGroupOffsetsResponse(groups=list(described))
+
+
+async def _describe(
+    broker: Broker, asked: DescribeShareGroupOffsetsRequestGroup
+) -> DescribeShareGroupOffsetsResponseGroup:
+    known: Assignment | ErrorCode = ErrorCode.UNSUPPORTED_VERSION
+    if _has_share_groups(broker):
+        known = broker.coordinators.shared_partitions(asked.group_id)
+    if isinstance(known, ErrorCode):
+        return DescribeShareGroupOffsetsResponseGroup(
+            group_id=asked.group_id, error_code=known, error_message=known.meaning
+        )
+    wanted, without_topic = (known, []) if asked.topics is None else _named(broker, asked)
+    found = await summaries(broker.share_states, asked.group_id, wanted & known)
+    ends = await _ends(broker, frozenset(each for each, summary in found.items() if _has_lag(summary)))
+    topics = []
+    for topic_id, numbers in by_topic(wanted):
+        name = _name(broker, topic_id)
+        if name is not None:
+            partitions = [
+                _partition(TopicIdPartition(topic_id, number), found, ends) for number in dict.fromkeys(numbers)
+            ]
+            topics.append(
+                DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id, partitions=partitions)
+            )
+    return DescribeShareGroupOffsetsResponseGroup(group_id=asked.group_id, topics=topics + without_topic)
+
+
+def _named(
+    broker: Broker, asked: DescribeShareGroupOffsetsRequestGroup
+) -> tuple[Assignment, list[DescribeShareGroupOffsetsResponseTopic]]:
+    """The partitions a request names; and the answer about topics that there are not: no start offset."""
+    found: list[TopicIdPartition] = []
+    others = []
+    for topic in asked.topics or []:
+        known = broker.image.topic(topic.topic_name)
+        if known is not None:
+            found += [TopicIdPartition(known.topic_id, number) for number in topic.partitions]
+        else:
+            partitions = [DescribeShareGroupOffsetsResponsePartition(partition_index=each) for each in topic.partitions]
+            others.append(DescribeShareGroupOffsetsResponseTopic(topic_name=topic.topic_name, partitions=partitions))
+    return frozenset(found), others
+
+
+def _name(broker: Broker, topic_id: TopicId) -> str | None:
+    topic = broker.image.topic_by_id(topic_id)
+    return None if topic is None else topic.name
+
+
+def _has_lag(summary: Result) -> bool:
+    return summary.error_code == ErrorCode.NONE and summary.start_offset >= 0 and summary.delivery_complete_count >= 0
+
+
+def _partition(
+    partition: TopicIdPartition,
+    found: Mapping[TopicIdPartition, Result],
+    ends: Mapping[TopicIdPartition, int | ErrorCode],
+) -> DescribeShareGroupOffsetsResponsePartition:
+    """What there is no state of, or none that could be read, has no start offset; that is no error."""
+    answer = DescribeShareGroupOffsetsResponsePartition(partition_index=partition.partition)
+    summary = found.get(partition)
+    if summary is None or summary.error_code != ErrorCode.NONE:
+        return answer
+    end = ends.get(partition)
+    if isinstance(end, ErrorCode):
+        answer.error_code, answer.error_message = end, end.meaning
+        return answer
+    answer.start_offset, answer.leader_epoch = summary.start_offset, summary.leader_epoch
+    if end is not None:
+        answer.lag = end - summary.start_offset - summary.delivery_complete_count
+    return answer
+
+
+async def _ends(broker: Broker, partitions: Assignment) -> dict[TopicIdPartition, int | ErrorCode]:
+    """Where each partition ends for its consumers, as its leader says."""
+    by_leader: dict[BrokerId, list[TopicIdPartition]] = {}
+    for each in sorted(partitions):
+        topic = broker.image.topic_by_id(each.topic_id)
+        leader = -1 if topic is None else topic.partitions[each.partition].leader
+        by_leader.setdefault(BrokerId(leader), []).append(each)
+    answers = await asyncio.gather(*(_ends_at(broker, leader, theirs) for leader, theirs in by_leader.items()))
+    return {each: end for answer in answers for each, end in answer.items()}
+
+
+async def _ends_at(
+    broker: Broker, leader: BrokerId, partitions: list[TopicIdPartition]
+) -> dict[TopicIdPartition, int | ErrorCode]:
+    if leader < 0:
+        return dict.fromkeys(partitions, ErrorCode.LEADER_NOT_AVAILABLE)
+    names = {topic_id: _name(broker, topic_id) or "" for topic_id, _ in by_topic(frozenset(partitions))}
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        topics=[
+            ListOffsetsTopic(
+                name=names[topic_id],
+                partitions=[ListOffsetsPartition(partition_index=number, timestamp=_LATEST) for number in numbers],
+            )
+            for topic_id, numbers in by_topic(frozenset(partitions))
+        ],
+    )
+    try:
+        response = await broker.peers.ask(leader, ApiKey.LIST_OFFSETS, request)
+    except KafkaError as error:
+        return dict.fromkeys(partitions, error.code)
+    told = {(topic.name, each.partition_index): each for topic in response.topics for each in topic.partitions}
+    found: dict[TopicIdPartition, int | ErrorCode] = {}
+    for partition in partitions:
+        answer = told[names[partition.topic_id], partition.partition]
+        found[partition] = ErrorCode.of(answer.error_code) if answer.error_code else answer.offset
+    return found

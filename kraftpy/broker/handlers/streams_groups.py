@@ -1,0 +1,40 @@
+"""Streams groups (keys 88, 89): their members and topologies (KIP-1071). The protocol itself is `groups.coordinator`.
+
+A cluster has them where the feature `streams.version` is at least 1, as it is in a new one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kraftpy.broker.apis import shortened
+from kraftpy.groups.routing import refuse
+from kraftpy.metadata.features import STREAMS_FEATURE
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
+from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
+
+if TYPE_CHECKING:
+    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.request import RequestContext
+
+
+async def streams_group_heartbeat(
+    broker: Broker, request: StreamsGroupHeartbeatRequest, context: RequestContext
+) -> Any:
+    """Enter, stay in or leave a streams group."""
+    if broker.image.feature_level(STREAMS_FEATURE) < 1:
+        return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
+    if not request.group_id.strip():
+        return refuse(request, context.api_version, ErrorCode.INVALID_REQUEST)
+    answer: Any = await broker.coordinators.ask(request, context)
+    answer.error_message = shortened(answer.error_message)
+    return answer
+
+
+async def streams_group_describe(broker: Broker, request: StreamsGroupDescribeRequest, context: RequestContext) -> Any:
+    """Streams groups, each once, however often it is named."""
+    request.group_ids = list(dict.fromkeys(request.group_ids))
+    if broker.image.feature_level(STREAMS_FEATURE) < 1:
+        return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
+    return await broker.coordinators.ask(request, context)

@@ -1,0 +1,218 @@
+"""The APIs of share group state (83 to 87): from a request to what is asked of share partitions, and back.
+
+A request names share partitions of one group, by topic id and partition. Each is a command of its own, for whichever
+coordinator has that share partition: `commands` takes a request apart, `request_of` makes one of a part of it, and
+`response_of` makes the answer of the results.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kraftpy.broker.apis import shortened
+from kraftpy.groups.routing import partition_for_group
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages import delete_share_group_state as delete
+from kraftpy.protocol.messages import initialize_share_group_state as initialize
+from kraftpy.protocol.messages import read_share_group_state as read
+from kraftpy.protocol.messages import read_share_group_state_summary as summary
+from kraftpy.protocol.messages import write_share_group_state as write
+from kraftpy.share.batches import TELLABLE, DeliveryState, StateBatch
+from kraftpy.share.events import Command, Delete, Initialize, Read, ReadSummary, Result, Write
+from kraftpy.share.records import ShareKey
+from kraftpy.types import TopicId
+
+_TOPIC_ID_BYTES = 16
+
+
+class _Messages(NamedTuple):
+    """The classes of one API's answer."""
+
+    response: type[Any]
+    topic: type[Any]
+    partition: type[Any]
+
+
+_ANSWERS: Mapping[ApiKey, _Messages] = {
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: _Messages(
+        initialize.InitializeShareGroupStateResponse, initialize.InitializeStateResult, initialize.PartitionResult
+    ),
+    ApiKey.READ_SHARE_GROUP_STATE: _Messages(
+        read.ReadShareGroupStateResponse, read.ReadStateResult, read.PartitionResult
+    ),
+    ApiKey.WRITE_SHARE_GROUP_STATE: _Messages(
+        write.WriteShareGroupStateResponse, write.WriteStateResult, write.PartitionResult
+    ),
+    ApiKey.DELETE_SHARE_GROUP_STATE: _Messages(
+        delete.DeleteShareGroupStateResponse, delete.DeleteStateResult, delete.PartitionResult
+    ),
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: _Messages(
+        summary.ReadShareGroupStateSummaryResponse, summary.ReadStateSummaryResult, summary.PartitionResult
+    ),
+}
+
+
+def coordinator_key(key: ShareKey) -> str:
+    """What the coordinator of a share partition is looked for by: "group:topic id:partition", Kafka's form."""
+    topic_id = urlsafe_b64encode(key.topic_id).decode().rstrip("=")
+    return f"{key.group_id}:{topic_id}:{key.partition}"
+
+
+def is_coordinator_key(text: str) -> bool:
+    """Whether that is the key of a share partition. A group's id may have colons."""
+    group_id, topic_id, partition = ["", "", *text.rsplit(":", 2)][-3:]
+    try:
+        is_topic_id = len(urlsafe_b64decode(topic_id + "==")) == _TOPIC_ID_BYTES
+    except ValueError:
+        return False
+    return bool(group_id) and is_topic_id and partition.isascii() and partition.isdecimal()
+
+
+def state_partition(key: ShareKey, count: int) -> int:
+    """The partition of `__share_group_state`, of `count`, that has the share partition."""
+    return partition_for_group(coordinator_key(key), count)
+
+
+class Asked(NamedTuple):
+    """What is asked of one share partition: the request's own part, and the command where it makes sense."""
+
+    key: ShareKey
+    part: Any
+    command: Command | Result
+
+
+def asked_of(request: Any) -> list[Asked]:
+    """What a request asks, of each share partition once, however often it is named."""
+    found: dict[ShareKey, Asked] = {}
+    for topic in request.topics:
+        for part in topic.partitions:
+            key = ShareKey(request.group_id, TopicId(topic.topic_id), part.partition)
+            found[key] = Asked(key, part, _command(request, key, part))
+    return list(found.values())
+
+
+def request_of(request: Any, asked: Iterable[Asked]) -> Any:
+    """The same request, of these share partitions alone."""
+    topics: dict[bytes, Any] = {}
+    kinds = {topic.topic_id: type(topic) for topic in request.topics}
+    for each in asked:
+        topic_id = each.key.topic_id
+        if topic_id not in topics:
+            topics[topic_id] = kinds[topic_id](topic_id=topic_id, partitions=[])
+        topics[topic_id].partitions.append(each.part)
+    return type(request)(group_id=request.group_id, topics=list(topics.values()))
+
+
+def response_of(api_key: ApiKey, results: Mapping[ShareKey, Result]) -> Any:
+    """The answer."""
+    kinds = _ANSWERS[api_key]
+    topics: dict[bytes, Any] = {}
+    for key, result in results.items():
+        if key.topic_id not in topics:
+            topics[key.topic_id] = kinds.topic(topic_id=key.topic_id, partitions=[])
+        topics[key.topic_id].partitions.append(_answered(api_key, kinds.partition, key.partition, result))
+    return kinds.response(results=list(topics.values()))
+
+
+def results_of(group_id: str, response: Any) -> dict[ShareKey, Result]:
+    """What another broker answered."""
+    return {
+        ShareKey(group_id, TopicId(topic.topic_id), part.partition): _result(part)
+        for topic in response.results
+        for part in topic.partitions
+    }
+
+
+def _command(request: Any, key: ShareKey, part: Any) -> Command | Result:
+    if not key.group_id or key.partition < 0:
+        return _invalid("a share partition has a group and a partition")
+    match request:
+        case initialize.InitializeShareGroupStateRequest():
+            if part.start_offset < -1 or part.state_epoch < 0:
+                return _invalid(f"no start offset {part.start_offset}, no state epoch {part.state_epoch}")
+            return Initialize(key=key, state_epoch=part.state_epoch, start_offset=part.start_offset)
+        case read.ReadShareGroupStateRequest():
+            return Read(key=key, leader_epoch=part.leader_epoch)
+        case delete.DeleteShareGroupStateRequest():
+            return Delete(key=key)
+        case summary.ReadShareGroupStateSummaryRequest():
+            return ReadSummary(key=key)
+    return _write(key, part)
+
+
+def _write(key: ShareKey, part: write.PartitionData) -> Command | Result:
+    batches = []
+    for each in part.state_batches:
+        if each.delivery_state not in TELLABLE or not 0 <= each.first_offset <= each.last_offset:
+            return _invalid(f"no state {each.delivery_state} of {each.first_offset} to {each.last_offset}")
+        if each.delivery_count < 0:
+            return _invalid(f"{each.delivery_count} deliveries")
+        state = DeliveryState(each.delivery_state)
+        batches.append(StateBatch(each.first_offset, each.last_offset, state, each.delivery_count))
+    if part.start_offset < -1:
+        return _invalid(f"no start offset {part.start_offset}")
+    return Write(
+        key=key,
+        state_epoch=part.state_epoch,
+        leader_epoch=part.leader_epoch,
+        start_offset=part.start_offset,
+        delivery_complete_count=part.delivery_complete_count,
+        batches=tuple(batches),
+    )
+
+
+def _invalid(message: str) -> Result:
+    return Result(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
+
+
+def _answered(api_key: ApiKey, kind: type[Any], partition: int, result: Result) -> Any:
+    answer = kind(partition=partition, error_code=result.error_code, error_message=shortened(result.error_message))
+    if result.error_code != ErrorCode.NONE:
+        return answer
+    if api_key == ApiKey.READ_SHARE_GROUP_STATE:
+        answer.state_epoch, answer.start_offset = result.state_epoch, result.start_offset
+        answer.state_batches = [
+            read.StateBatch(
+                first_offset=each.first_offset,
+                last_offset=each.last_offset,
+                delivery_state=each.state,
+                delivery_count=each.delivery_count,
+            )
+            for each in result.batches
+        ]
+    elif api_key == ApiKey.READ_SHARE_GROUP_STATE_SUMMARY:
+        answer.state_epoch, answer.leader_epoch = result.state_epoch, result.leader_epoch
+        answer.start_offset = result.start_offset
+        answer.delivery_complete_count = result.delivery_complete_count
+    return answer
+
+
+def _result(part: Any) -> Result:
+    code = ErrorCode.of(part.error_code)
+    match part:
+        case read.PartitionResult():
+            return Result(
+                error_code=code,
+                error_message=part.error_message,
+                state_epoch=part.state_epoch,
+                start_offset=part.start_offset,
+                batches=tuple(
+                    StateBatch(
+                        each.first_offset, each.last_offset, DeliveryState(each.delivery_state), each.delivery_count
+                    )
+                    for each in part.state_batches
+                ),
+            )
+        case summary.PartitionResult():
+            return Result(
+                error_code=code,
+                error_message=part.error_message,
+                state_epoch=part.state_epoch,
+                leader_epoch=part.leader_epoch,
+                start_offset=part.start_offset,
+                delivery_complete_count=part.delivery_complete_count,
+            )
+    return Result(error_code=code, error_message=part.error_message)

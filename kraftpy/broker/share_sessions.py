@@ -1,0 +1,118 @@
+"""Share sessions: which partitions a member of a share group fetches from this broker (KIP-932).
+
+A session is a member's of a group, and lives as long as the connection it was opened by. A request names its epoch,
+which must match exactly: 0 opens a session (or opens it anew), -1 closes it, and in between it rises by one with each
+request, ShareFetch and ShareAcknowledge alike.
+
+Invariants: at most `group.share.max.share.sessions` at once; none is evicted for another, since a member would lose
+what it has acquired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.share_fetch import ShareFetchRequest
+from kraftpy.types import TopicId
+
+OPENING_EPOCH = 0
+CLOSING_EPOCH = -1
+_MAX_EPOCH = 2**31 - 1
+
+
+class SessionKey(NamedTuple):
+    """Whose a session is."""
+
+    group_id: str
+    member_id: str
+
+
+class SharedPartition(NamedTuple):
+    """A partition, by its topic's id and its index from 0."""
+
+    topic_id: TopicId
+    partition: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareSession:
+    """One member's partitions, in the order they are served."""
+
+    key: SessionKey
+    connection: Hashable
+    epoch: int = 1
+    partitions: dict[SharedPartition, None] = field(default_factory=dict)
+
+    def moved_on(self) -> None:
+        """One more request was taken."""
+        self.epoch = 1 if self.epoch == _MAX_EPOCH else self.epoch + 1
+
+    def served(self, partition: SharedPartition) -> None:
+        """It had its turn: the others come first next time."""
+        if partition in self.partitions:
+            del self.partitions[partition]
+            self.partitions[partition] = None
+
+
+class ShareSessions:
+    """Every share session of this broker."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._sessions: dict[SessionKey, ShareSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def has_group(self, group_id: str) -> bool:
+        """Whether a member of the group has a session here."""
+        return any(key.group_id == group_id for key in self._sessions)
+
+    def open(self, key: SessionKey, connection: Hashable) -> ShareSession:
+        """A new session. The member must have none. Raises KafkaError (SHARE_SESSION_LIMIT_REACHED)."""
+        assert key not in self._sessions
+        if len(self._sessions) >= self._limit:
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"{self._limit} share sessions are open")
+        session = self._sessions[key] = ShareSession(key=key, connection=connection)
+        return session
+
+    def find(self, key: SessionKey) -> ShareSession | None:
+        """The member's session, if it has one."""
+        return self._sessions.get(key)
+
+    def take(self, key: SessionKey, epoch: int) -> ShareSession:
+        """The session a request is of, moved on by it unless it closes it.
+
+        Raises KafkaError (SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH).
+        """
+        session = self._sessions.get(key)
+        if session is None:
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, f"{key.member_id} has no share session here")
+        if epoch != CLOSING_EPOCH:
+            if epoch != session.epoch:
+                raise KafkaError(
+                    ErrorCode.INVALID_SHARE_SESSION_EPOCH, f"the share session is at epoch {session.epoch}, not {epoch}"
+                )
+            session.moved_on()
+        return session
+
+    def close(self, key: SessionKey) -> ShareSession | None:
+        """Forget a session; what it was."""
+        return self._sessions.pop(key, None)
+
+    def of_connection(self, connection: Hashable) -> list[SessionKey]:
+        """The sessions that end with a connection."""
+        return [session.key for session in self._sessions.values() if session.connection == connection]
+
+
+def change(session: ShareSession, request: ShareFetchRequest) -> None:
+    """What a fetch adds to its session, and what it has forgotten."""
+    for topic in request.topics:
+        for part in topic.partitions:
+            session.partitions.setdefault(SharedPartition(TopicId(topic.topic_id), part.partition_index))
+    for forgotten in request.forgotten_topics_data:
+        for index in forgotten.partitions:
+            session.partitions.pop(SharedPartition(TopicId(forgotten.topic_id), index), None)

@@ -1,0 +1,130 @@
+"""A group's settings: defaults from the broker's, overrides of its own, and how those are checked (KIP-848, KIP-932).
+
+An override is kept as the text the client sent; `group_settings` gives the values. The broker bounds what a group may
+set (`group.consumer.min.session.timeout.ms` and the like). What was set before the bounds moved is brought within them:
+a group goes on with the nearest value that is allowed. The broker's own default is always within bounds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kraftpy.config.broker import BrokerConfig
+from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND, GROUP_TABLE
+from kraftpy.config.settings import ConfigError, Setting, Value, nearest, parse_table
+
+GROUP_SETTINGS: dict[str, Setting] = parse_table(GROUP_TABLE)
+
+_MORE_THAN = (
+    ("consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"),
+    ("share.session.timeout.ms", "share.heartbeat.interval.ms"),
+    ("streams.session.timeout.ms", "streams.heartbeat.interval.ms"),
+)
+_DURATION = re.compile(r"P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d{1,9})?S)?)?", re.IGNORECASE)
+
+
+def _default(name: str) -> Any:
+    return GROUP_SETTINGS[name].default_value()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """Every setting of a group with its value: Kafka's name with dots as underscores, Kafka's default if not given."""
+
+    consumer_heartbeat_interval_ms: int = _default("consumer.heartbeat.interval.ms")
+    consumer_session_timeout_ms: int = _default("consumer.session.timeout.ms")
+    share_auto_offset_reset: str = _default("share.auto.offset.reset")
+    share_delivery_count_limit: int = _default("share.delivery.count.limit")
+    share_heartbeat_interval_ms: int = _default("share.heartbeat.interval.ms")
+    share_isolation_level: str = _default("share.isolation.level")
+    share_partition_max_record_locks: int = _default("share.partition.max.record.locks")
+    share_record_lock_duration_ms: int = _default("share.record.lock.duration.ms")
+    share_renew_acknowledge_enable: bool = _default("share.renew.acknowledge.enable")
+    share_session_timeout_ms: int = _default("share.session.timeout.ms")
+    streams_heartbeat_interval_ms: int = _default("streams.heartbeat.interval.ms")
+    streams_initial_rebalance_delay_ms: int = _default("streams.initial.rebalance.delay.ms")
+    streams_num_standby_replicas: int = _default("streams.num.standby.replicas")
+    streams_session_timeout_ms: int = _default("streams.session.timeout.ms")
+
+
+def group_settings(overrides: Mapping[str, str], broker: BrokerConfig) -> GroupSettings:
+    """The settings of a group with these overrides on this broker. Raises ConfigError for text that means nothing."""
+    values: dict[str, Any] = dict(group_default_values(broker))
+    for name, text in overrides.items():
+        values[name] = _within(name, parse_group_setting(name, text), broker)
+    return GroupSettings(**{name.replace(".", "_"): value for name, value in values.items()})
+
+
+def check_group_settings(overrides: Mapping[str, str], broker: BrokerConfig) -> None:
+    """Raise ConfigError where these may not be set together for a group on this broker."""
+    values = group_default_values(broker)
+    for name, text in overrides.items():
+        values[name] = parse_group_setting(name, text)
+        least, most = _bounds(name, broker)
+        value = values[name]
+        if isinstance(value, int) and not least <= value <= most:
+            wanted = f"at least {least:g}" if most == float("inf") else f"{max(least, 0):g} to {most:g}"
+            raise ConfigError(f"{name}={text} is not allowed: the broker's settings allow {wanted}")
+    for longer, shorter in _MORE_THAN:
+        if longer.partition(".")[0] in {name.partition(".")[0] for name in overrides}:
+            _check_longer(longer, shorter, values)
+
+
+def parse_group_setting(name: str, text: str) -> Value:
+    """The value of one setting of a group. Raises ConfigError, also for a name that is none."""
+    setting = GROUP_SETTINGS.get(name)
+    if setting is None:
+        guess = nearest(name, sorted(GROUP_SETTINGS))
+        raise ConfigError(f"{name} is not a group setting" + (f": did you mean {guess}?" if guess else ""))
+    value = setting.parse(text)
+    if name == "share.auto.offset.reset" and not _is_reset(str(value)):
+        raise ConfigError(f"{name}='{text}' is not allowed: expected latest, earliest, or by_duration:PnDTnHnMn.nS")
+    return value
+
+
+def group_default_values(broker: BrokerConfig) -> dict[str, Value]:
+    """Group setting -> the value that a group without overrides has on this broker."""
+    values = {name: setting.default_value() for name, setting in GROUP_SETTINGS.items()}
+    for name, behind in BROKER_SETTINGS_BEHIND.items():
+        values[name] = _of(broker, behind.default)
+    return values
+
+
+def _of(broker: BrokerConfig, name: str) -> int:
+    value: int = getattr(broker, name.replace(".", "_"))
+    return value
+
+
+def _bounds(name: str, broker: BrokerConfig) -> tuple[float, float]:
+    behind = BROKER_SETTINGS_BEHIND.get(name)
+    if behind is None:
+        return float("-inf"), float("inf")
+    default = _of(broker, behind.default)
+    least = float("-inf") if behind.least is None else min(_of(broker, behind.least), default)
+    most = float("inf") if behind.most is None else max(_of(broker, behind.most), default)
+    return least, most
+
+
+def _within(name: str, value: Value, broker: BrokerConfig) -> Value:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    least, most = _bounds(name, broker)
+    return int(min(max(value, least), most))
+
+
+def _check_longer(longer: str, shorter: str, values: Mapping[str, Value]) -> None:
+    long, short = values[longer], values[shorter]
+    assert isinstance(long, int)
+    assert isinstance(short, int)
+    if long <= short:
+        raise ConfigError(f"{longer}={long} is not allowed: it must be above {shorter}={short}")
+
+
+def _is_reset(text: str) -> bool:
+    kind, colon, duration = text.partition(":")
+    if not colon:
+        return kind in ("latest", "earliest")
+    return kind == "by_duration" and _DURATION.fullmatch(duration) is not None

@@ -1,0 +1,181 @@
+"""Share groups on three nodes: what was acknowledged never comes again, and all the rest does, whichever node dies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from broker_wire import ask, connect, produce_values
+from share_wire import ACCEPT, RELEASE, Member, begin
+
+from kraftpy.broker.share_apis import coordinator_key
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
+from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kraftpy.share.records import ShareKey
+from kraftpy.testing import Cluster
+from kraftpy.types import TopicId
+
+pytestmark = [pytest.mark.timeout(240)]
+
+BOUND_SECONDS = 60.0
+SETTINGS = {
+    "broker.session.timeout.ms": "2500",
+    "broker.heartbeat.interval.ms": "300",
+    "min.insync.replicas": "2",
+    "group.share.record.lock.duration.ms": "60000",  # no lock runs out in here
+}
+
+
+@pytest.fixture(autouse=True)
+def _members_are_gone_afterwards() -> Iterator[None]:
+    yield
+    while Member.there:
+        Member.there.pop().vanish()
+
+
+def until(what: Callable[[], Any], told: str) -> Any:
+    deadline = time.monotonic() + BOUND_SECONDS
+    while not (found := what()):
+        assert time.monotonic() < deadline, told
+        time.sleep(0.1)
+    return found
+
+
+def alive(cluster: Cluster) -> str:
+    return cluster.address(next(node for node in cluster.nodes if cluster.is_running(node)))
+
+
+def create(cluster: Cluster, name: str) -> bytes:
+    with connect(alive(cluster)) as connection:
+        topic = CreatableTopic(name=name, num_partitions=1, replication_factor=3)
+        made = ask(connection, ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
+        assert made.topics[0].error_code == ErrorCode.NONE
+        return bytes(made.topics[0].topic_id)
+
+
+def leader(cluster: Cluster, name: str) -> int:
+    """Who leads the topic's partition and is running."""
+
+    def found() -> int | None:
+        with connect(alive(cluster)) as connection:
+            request = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+            node = int(ask(connection, ApiKey.METADATA, 12, request).topics[0].partitions[0].leader_id)
+        return node if node > 0 and cluster.is_running(node) else None
+
+    return int(until(found, f"{name} has no leader"))
+
+
+def coordinator(cluster: Cluster, group: str, topic_id: bytes) -> int:
+    """Who keeps the state of the group's share partition."""
+
+    def found() -> int | None:
+        key = coordinator_key(ShareKey(group, TopicId(topic_id), 0))
+        with connect(alive(cluster)) as connection:
+            request = FindCoordinatorRequest(key_type=2, coordinator_keys=[key])
+            answer = ask(connection, ApiKey.FIND_COORDINATOR, 6, request).coordinators[0]
+        return None if answer.error_code or not cluster.is_running(answer.node_id) else int(answer.node_id)
+
+    return int(until(found, f"{group} has no share coordinator"))
+
+
+def join(cluster: Cluster, name: str, group: str, topic_id: bytes) -> Member:
+    """A member that fetches from whoever leads now."""
+
+    def ready() -> Member | None:
+        member = Member(cluster.address(leader(cluster, name)), group, topic_id)
+        part = member.fetch()
+        return None if part is not None and part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER else member
+
+    member = until(ready, "nobody leads")
+    assert isinstance(member, Member)
+    member.close()
+    return Member(cluster.address(leader(cluster, name)), group, topic_id)
+
+
+def produce(cluster: Cluster, name: str, count: int) -> None:
+    with connect(cluster.address(leader(cluster, name))) as connection:
+        produce_values(connection, name, *(b"%d" % number for number in range(count)))
+
+
+def test_a_group_outlives_leaders_and_coordinators() -> None:
+    with Cluster(settings=SETTINGS, keep_on_failure=True) as cluster:
+        topic_id = create(cluster, "t")
+        with connect(alive(cluster)) as connection:
+            begin(connection, "g", topic_id)
+        cluster.wait_in_sync()
+        produce(cluster, "t", 50)
+        first = join(cluster, "t", "g", topic_id)
+        assert first.take(50) == [(offset, 1) for offset in range(50)]
+        assert first.acknowledge([(0, 19, [ACCEPT]), (20, 29, [RELEASE])]) == ErrorCode.NONE
+        old = leader(cluster, "t")
+        cluster.kill(old)
+        second = join(cluster, "t", "g", topic_id)
+        expected = [(offset, 2) for offset in range(20, 30)] + [(offset, 1) for offset in range(30, 50)]
+        assert sorted(second.take(30)) == expected
+        until(lambda: second.acknowledge([(20, 49, [ACCEPT])]) == ErrorCode.NONE, "nothing is acknowledged")
+        cluster.start(old)
+        cluster.wait_in_sync()
+
+        keeper = coordinator(cluster, "g", topic_id)
+        cluster.kill(keeper)
+        produce(cluster, "t", 10)
+        third = join(cluster, "t", "g", topic_id)
+        assert third.take(10) == [(offset, 1) for offset in range(50, 60)]
+        until(lambda: third.acknowledge([(50, 59, [ACCEPT])]) == ErrorCode.NONE, "nothing is acknowledged")
+        cluster.start(keeper)
+        cluster.wait_in_sync()
+
+        cluster.kill(leader(cluster, "t"))
+        last = join(cluster, "t", "g", topic_id)
+        assert last.fetch(wait_ms=2000) is None, "everything was acknowledged"
+
+
+def test_who_does_not_lead_says_at_once_who_does() -> None:
+    with Cluster(settings=SETTINGS, keep_on_failure=True) as cluster:
+        topic_id = create(cluster, "t")
+        node = leader(cluster, "t")
+        other = next(each for each in cluster.nodes if each != node)
+        member = Member(cluster.address(other), "g", topic_id)
+
+        def told() -> Any:  # until it has heard of the topic
+            member.epoch = 0
+            response = member.fetch_all(wait_ms=300_000)
+            (part,) = response.responses[0].partitions
+            return response if part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER else None
+
+        response = until(told, "it never heard of the topic")
+        assert response.responses[0].partitions[0].current_leader.leader_id == node
+        (endpoint,) = response.node_endpoints
+        assert (endpoint.node_id, f"{endpoint.host}:{endpoint.port}") == (node, cluster.address(node))
+        assert member.acknowledge([(0, 0, [ACCEPT])]) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_silent_coordinator_holds_up_nobody_for_long() -> None:
+    """Its connections stay open, and it says nothing: the leader gives up long before replica.socket.timeout.ms."""
+    settings = {**SETTINGS, "share.coordinator.write.timeout.ms": "1500", "broker.session.timeout.ms": "60000"}
+    settings["replica.socket.timeout.ms"] = "120000"
+    with Cluster(settings=settings, keep_on_failure=True) as cluster:
+        topic_id = create(cluster, "t")
+        node = leader(cluster, "t")
+        groups = (f"g{number}" for number in range(100))
+        group = next(each for each in groups if coordinator(cluster, each, topic_id) != node)
+        keeper = coordinator(cluster, group, topic_id)
+        with connect(alive(cluster)) as connection:
+            begin(connection, group, topic_id)
+        cluster.wait_in_sync()
+        produce(cluster, "t", 3)
+        member = Member(cluster.address(node), group, topic_id)
+        assert member.take(3) == [(0, 1), (1, 1), (2, 1)]
+        assert member.acknowledge([(0, 0, [ACCEPT])]) == ErrorCode.NONE
+        cluster.pause(keeper)
+        assert member.acknowledge([(1, 1, [ACCEPT])]) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert member.fetch(acknowledge=[(2, 2, [ACCEPT])]).acknowledge_error_code == (
+            ErrorCode.COORDINATOR_NOT_AVAILABLE
+        )
+        cluster.resume(keeper)
+        until(lambda: member.acknowledge([(1, 2, [ACCEPT])]) == ErrorCode.NONE, "still not to be had")
