@@ -1,9 +1,10 @@
-"""`kraftpy demo`: real flights through a broker, a consumer group and Spark, with an audit at the end.
+"""`kraftpy demo`: real flights through three nodes and a Spark pipeline, with an audit that must balance.
 
-The steps are small functions, one module each, that a notebook or a test can call alone: `java` finds a Java for Spark,
-`flights` reads the input, `load` produces it, `consume` reads it with a consumer group, `analyse` runs Spark, `plot`
-draws, `audit` compares the counts; `run` puts them in order and prints. Nothing heavy is imported here, so that
-`kraftpy --help` stays quick.
+The steps are small functions, one module each, that a notebook or a test can call alone: `flights` reads the input,
+`replay` produces it, `outage` kills a node meanwhile, `transformations/` is the pipeline (`kraftpy.pipeline` runs it),
+`consume` reads the topic with a consumer group, `windows` has what the pipeline told, `tiers` what is where, `audit`
+compares, `delays`, `show` and `plot` show; `interrupts` ends it early and in order; `run` puts the steps in order.
+Nothing heavy is imported here, so that `kraftpy --help` stays quick.
 """
 
 from __future__ import annotations

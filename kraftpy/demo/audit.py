@@ -1,8 +1,8 @@
-"""Does every event that was loaded appear exactly once everywhere else? Counts side by side, and a verdict.
+"""Does every event appear exactly once everywhere, and every window? Counts side by side, and a verdict.
 
-Each count comes from where it happened: the producer's acknowledgements, the broker's offsets, the members'
-records, and the rows Spark saw. A topic that nothing else writes to, without transactions or compaction, has one
-record per offset, so all must be equal.
+Each count comes from where it happened: the producers' acknowledgements and what they told the audit topic, the
+cluster's offsets, the group's records, the rows of the pipeline's tables, the records of the output topic. What a place
+should have, `expected`, is what the place before it has.
 """
 
 from __future__ import annotations
@@ -16,32 +16,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """How many events one place saw, how many of them distinct (by partition and offset), and how it knows."""
+    """What one place has, how much of it is distinct and as it should be, how much there should be; how it is known."""
 
     where: str
-    events: int
+    count: int
     distinct: int
+    expected: int
     evidence: str
+
+    @property
+    def off_by(self) -> int:
+        """How many are missing (negative) or too many (positive)."""
+        return self.count - self.expected
+
+    @property
+    def agrees(self) -> bool:
+        """Whether a place has all it should have, once, and that this is more than nothing."""
+        return self.count == self.distinct == self.expected > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """The counts, the first of them being the one the others are held against."""
+    """The counts, in the order of the events' way."""
 
     counts: tuple[Count, ...]
 
-    def off_by(self, count: Count) -> int:
-        """Events missing (negative) or too many (positive) against the first count."""
-        return count.events - self.counts[0].events
-
-    def agrees(self, count: Count) -> bool:
-        """Whether a place saw what was loaded, all of it, once."""
-        return count.events == count.distinct == self.counts[0].events
-
     @property
     def balances(self) -> bool:
-        """Whether every place agrees, on more than nothing."""
-        return self.counts[0].events > 0 and all(self.agrees(count) for count in self.counts)
+        """Whether every place agrees, and there is one."""
+        return bool(self.counts) and all(count.agrees for count in self.counts)
 
 
 def audit_table(audit: Audit) -> Table:
@@ -50,15 +53,15 @@ def audit_table(audit: Audit) -> Table:
 
     verdict = "[green]it balances[/]" if audit.balances else "[bold red]it does NOT balance[/]"
     table = Table(title=f"Audit: {verdict}", title_style="bold", title_justify="left")
-    table.add_column("events")
+    table.add_column("what")
     table.add_column("count", justify="right")
     table.add_column("distinct", justify="right")
+    table.add_column("expected", justify="right")
     table.add_column("off by", justify="right")
     table.add_column("counted from", style="dim")
     for count in audit.counts:
-        style = None if audit.agrees(count) else "red"
-        off_by = audit.off_by(count)
-        difference = f"{off_by:+,}" if off_by else "0"
-        cells = (count.where, f"{count.events:,}", f"{count.distinct:,}", difference, count.evidence)
-        table.add_row(*cells, style=style)
+        style = None if count.agrees else "red"
+        difference = f"{count.off_by:+,}" if count.off_by else "0"
+        numbers = (f"{count.count:,}", f"{count.distinct:,}", f"{count.expected:,}", difference)
+        table.add_row(count.where, *numbers, count.evidence, style=style)
     return table

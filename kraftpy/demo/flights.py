@@ -74,13 +74,6 @@ def event_time_ms(time_hour: str, minute: str, departure_delay: str) -> int:
     return _hour_ms(time_hour) + (int(minute) + late) * 60_000
 
 
-def read_airlines(directory: Path | None = None) -> dict[str, str]:
-    """The name of each carrier, by its code."""
-    table = (directory or data_directory()) / "airlines.csv"
-    with table.open(encoding="utf-8", newline="") as lines:
-        return {row["carrier"]: row["name"] for row in csv.DictReader(lines)}
-
-
 def _as_json(column: str, text: str) -> str:
     if text == MISSING:
         return "null"

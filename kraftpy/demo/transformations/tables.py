@@ -1,0 +1,38 @@
+"""Bronze, silver and quarantine of the demo: what a flight is, and what is left out."""
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+
+from kraftpy.pipeline import steps
+
+spark = SparkSession.active()
+
+FIELDS = {
+    "carrier": "string",
+    "flight": "int",
+    "tailnum": "string",
+    "origin": "string",
+    "dest": "string",
+    "dep_delay": "int",
+}
+REQUIRED = ("carrier", "flight", "tailnum", "origin", "dest")  # some of the real rows do not say which aircraft it was
+
+
+@dp.table
+def bronze() -> DataFrame:
+    """The events of the topic as they came."""
+    servers = str(spark.conf.get("spark.kraftpy.bootstrap.servers"))
+    topic = str(spark.conf.get("spark.kraftpy.source.topic"))
+    return steps.bronze(spark, topic, bootstrap_servers=servers, commitGroupId="@name@")
+
+
+@dp.table
+def silver() -> DataFrame:
+    """Flights whose aircraft is known; `timestamp` is when they left, or should have."""
+    return steps.good(spark.readStream.table("bronze"), fields=FIELDS, required=REQUIRED)
+
+
+@dp.table
+def quarantine() -> DataFrame:
+    """The other events, and why."""
+    return steps.quarantined(spark.readStream.table("bronze"), fields=FIELDS, required=REQUIRED)

@@ -1,0 +1,98 @@
+"""A project for Spark Declarative Pipelines in a directory: made from the template, and found again.
+
+A project holds its own place, since Spark wants its storage by an absolute address: one that was moved is refused with
+what to change, rather than begun anew elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+SPEC = "spark-pipeline.yml"
+CONF = "conf"
+_TRANSFORMATIONS = Path("transformations")
+_EXAMPLE = frozenset({Path("README.md"), Path("sample.jsonl")})
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_STORAGE = re.compile(r"^storage:\s*(\S+)\s*$", re.MULTILINE)
+_VALUE = re.compile(r"@([a-z_]+)@")
+
+
+class ProjectError(ValueError):
+    """There is no project, there is one already, or it cannot be used; the message is one line for people."""
+
+
+def create(
+    name: str,
+    parent: Path,
+    *,
+    bootstrap_servers: str,
+    source_topic: str,
+    target_topic: str,
+    transformations: Traversable | None = None,
+) -> list[Path]:
+    """Write the project `name` below `parent`. Returns its files, in order. Raises ProjectError, OSError.
+
+    `transformations` is a folder whose files stand for the example's, and may hold the same @values@; the example's
+    README and sample are then left out.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise ProjectError(f"{name!r} is no name of a project: letters, digits, - and _, a letter first")
+    place = (parent / name).resolve()
+    if place.exists():
+        raise ProjectError(f"{place} is there already")
+    values = {
+        "name": name,
+        "bootstrap_servers": bootstrap_servers,
+        "source_topic": source_topic,
+        "target_topic": target_topic,
+        "storage": _storage(place),
+        "tables": (place / "tables").as_uri(),
+        "catalog": str(place / "catalog"),
+        "catalog_log": str(place / "catalog.log"),
+    }
+    if any(" " in value for value in values.values()):
+        raise ProjectError(f"{place}: Spark's settings take no place and no topic with a space in it")
+    sources = dict(_template(files("kraftpy.pipeline") / "template", Path()))
+    if transformations is not None:
+        sources = {relative: source for relative, source in sources.items() if relative not in _EXAMPLE}
+        sources = {relative: source for relative, source in sources.items() if _TRANSFORMATIONS not in relative.parents}
+        sources |= _template(transformations, _TRANSFORMATIONS)
+    written = []
+    for relative, source in sorted(sources.items()):
+        text = source.read_text(encoding="utf-8")
+        target = place / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(_VALUE.sub(lambda found: values[found.group(1)], text), encoding="utf-8")
+        written.append(target)
+    return written
+
+
+def check(place: Path) -> None:
+    """Whether a directory is a project that lies where it was made. Raises ProjectError, OSError."""
+    spec = place / SPEC
+    if not spec.is_file():
+        raise ProjectError(f"{place} is no pipeline: it has no {SPEC} (kraftpy pipeline init NAME makes one)")
+    found = _STORAGE.search(spec.read_text(encoding="utf-8"))
+    wanted = _storage(place.resolve())
+    if found is not None and found.group(1) != wanted and not Path(found.group(1).removeprefix("file://")).exists():
+        raise ProjectError(
+            f"{spec} keeps its progress in {found.group(1)}, which is not there: was the project moved? Its place is"
+            f" also in {CONF}/spark-defaults.conf; for here it would be {wanted}"
+        )
+
+
+def _storage(place: Path) -> str:
+    return (place / "storage").as_uri()
+
+
+def _template(folder: Traversable, relative: Path) -> Iterator[tuple[Path, Traversable]]:
+    """The template's files with their places in a project."""
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _template(each, relative / each.name)
+        elif each.is_file() and "__pycache__" not in relative.parts:
+            yield relative / each.name, each

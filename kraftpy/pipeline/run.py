@@ -1,0 +1,86 @@
+"""Run a project: Spark's own `spark-pipelines`, with a Java, this Python and the project's settings.
+
+The program is a process of its own in the project's directory. What it writes goes to the caller's output as it comes,
+or to a file; an interrupt ends it. Its exit status is ours.
+
+Left out: a remote Spark Connect server; `spark-pipelines run --remote` of Spark does that for a project of ours too.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from kraftpy.pipeline.project import CONF, ProjectError, check
+from kraftpy.spark.java import find_java
+
+_NEEDED = ("pyspark", "pandas", "grpc", "yaml")
+_PATIENCE_SECONDS = 30
+
+
+def run(place: Path, *, dry: bool = False, arguments: Sequence[str] = (), output: IO[bytes] | None = None) -> int:
+    """Run the project at `place`, or only check it. Returns the exit status. Raises ProjectError, NoJavaError.
+
+    `output` is a file for what Spark writes to standard output and error.
+    """
+    check(place)
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ProjectError(f"{', '.join(missing)} missing: pip install 'kraftpy[pipelines]'")
+    with tempfile.TemporaryDirectory(prefix="kraftpy-pipeline-") as scratch:
+        command = [str(spark_home() / "bin" / "spark-pipelines"), "dry-run" if dry else "run", *arguments]
+        (place / "storage").mkdir(exist_ok=True)
+        process = subprocess.Popen(
+            command,
+            cwd=place,
+            env=_environment(place, Path(scratch)),
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            return process.wait()
+        except BaseException:
+            _end(process)
+            raise
+
+
+def spark_home() -> Path:
+    """Where the installed pyspark is; it is not imported. Raises ProjectError."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ProjectError("pyspark missing: pip install 'kraftpy[pipelines]'")
+    return Path(spec.origin).parent
+
+
+def _environment(place: Path, scratch: Path) -> dict[str, str]:
+    java = find_java(os.environ, scratch)
+    ours = {
+        "JAVA_HOME": str(java.home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_HOME": str(spark_home()),
+        "SPARK_CONF_DIR": str((place / CONF).resolve()),
+    }
+    return {"SPARK_LOCAL_IP": "127.0.0.1", **os.environ, **ours}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End Spark and the Python that speaks to it: both are in the session we made."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(timeout=_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+        break

@@ -1,0 +1,31 @@
+"""Bronze, silver and quarantine: tables in Parquet below tables/."""
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+
+from kraftpy.pipeline import steps
+
+spark = SparkSession.active()
+
+FIELDS = {"id": "string", "at": "timestamp", "place": "string", "amount": "double"}  # of the JSON value -> SQL type
+REQUIRED = ("id", "at", "place")  # a record without one of these goes into quarantine
+
+
+@dp.table
+def bronze() -> DataFrame:
+    """The records of the topic as they came."""
+    servers = str(spark.conf.get("spark.kraftpy.bootstrap.servers"))
+    topic = str(spark.conf.get("spark.kraftpy.source.topic"))
+    return steps.bronze(spark, topic, bootstrap_servers=servers, commitGroupId="@name@")
+
+
+@dp.table
+def silver() -> DataFrame:
+    """Events."""
+    return steps.good(spark.readStream.table("bronze"), fields=FIELDS, required=REQUIRED)
+
+
+@dp.table
+def quarantine() -> DataFrame:
+    """Records that are no events, and why."""
+    return steps.quarantined(spark.readStream.table("bronze"), fields=FIELDS, required=REQUIRED)
