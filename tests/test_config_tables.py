@@ -12,6 +12,8 @@ import pytest
 import kraftpy
 from kraftpy.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType, Setting, TopicConfig
 from kraftpy.config.broker import DYNAMIC_ONLY
+from kraftpy.config.group import GROUP_SETTINGS, GroupSettings
+from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND
 from kraftpy.config.other_settings import DROPPED, OTHER_SETTINGS
 from kraftpy.config.settings import parse_table
 from kraftpy.config.topic_settings import NO_EFFECT, SYNONYMS
@@ -49,7 +51,9 @@ def test_every_topic_setting_of_kafka_4_3_is_there() -> None:
     assert TOPIC_SETTINGS.keys() >= NO_EFFECT
 
 
-@pytest.mark.parametrize("setting", [*EVERY.values(), *TOPIC_SETTINGS.values()], ids=lambda setting: setting.name)
+@pytest.mark.parametrize(
+    "setting", [*EVERY.values(), *TOPIC_SETTINGS.values(), *GROUP_SETTINGS.values()], ids=lambda setting: setting.name
+)
 def test_every_default_is_allowed_by_its_own_rule(setting: Setting) -> None:
     for text in (setting.default, setting.kafka_default):
         if text not in (None, ""):
@@ -58,9 +62,11 @@ def test_every_default_is_allowed_by_its_own_rule(setting: Setting) -> None:
     assert setting.meaning.endswith((".", ")"))
 
 
-@pytest.mark.parametrize("kind", [BrokerConfig, TopicConfig])
-def test_the_typed_fields_are_the_tables(kind: type) -> None:
-    settings = BROKER_SETTINGS if kind is BrokerConfig else TOPIC_SETTINGS
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(BrokerConfig, BROKER_SETTINGS), (TopicConfig, TOPIC_SETTINGS), (GroupSettings, GROUP_SETTINGS)],
+)
+def test_the_typed_fields_are_the_tables(kind: type, settings: dict[str, Setting]) -> None:
     hints = typing.get_type_hints(kind)
     fields = {field.name for field in dataclasses.fields(kind)} - {"given"}
     assert fields == {setting.attribute for setting in settings.values()}
@@ -177,7 +183,8 @@ def test_the_settings_called_used_are_those_the_broker_reads() -> None:
     source = _broker_source()
     read = {name for name, setting in EVERY.items() if re.search(rf"\.{setting.attribute}\b", source)}
     for_topics = {synonym for synonyms in SYNONYMS.values() for synonym in synonyms}
-    assert BROKER_SETTINGS.keys() - read - for_topics == WITHIN_CONFIG - read
+    for_groups = {name for behind in BROKER_SETTINGS_BEHIND.values() for name in behind if name is not None}
+    assert BROKER_SETTINGS.keys() - read - for_topics - for_groups == WITHIN_CONFIG - read
     assert read - BROKER_SETTINGS.keys() == set()
 
 
@@ -187,3 +194,15 @@ def test_the_topic_settings_said_to_have_no_effect_are_those_nobody_reads() -> N
     # Into segment.bytes; refused where true; read by its name, in the metadata.
     resolved = {"internal.segment.bytes", "remote.storage.enable", "unclean.leader.election.enable"}
     assert TOPIC_SETTINGS.keys() - read - resolved == NO_EFFECT
+
+
+def test_every_group_setting_is_read() -> None:
+    source = _broker_source()
+    read = {name for name, setting in GROUP_SETTINGS.items() if re.search(rf"\.{setting.attribute}\b", source)}
+    assert GROUP_SETTINGS.keys() == read
+
+
+def test_what_is_behind_a_group_setting_are_broker_settings_with_its_default() -> None:
+    for name, behind in BROKER_SETTINGS_BEHIND.items():
+        assert BROKER_SETTINGS[behind.default].default == GROUP_SETTINGS[name].default
+        assert all(each in BROKER_SETTINGS for each in behind if each is not None)

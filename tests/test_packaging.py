@@ -87,16 +87,25 @@ def test_its_metadata_is_the_project_s(wheel: Path) -> None:
 
 def test_what_the_package_imports_is_what_the_wheel_requires(wheel: Path) -> None:
     """Else it works only where something else happens to have installed it."""
-    required: dict[str, set[str]] = {"": set(), "spark": set(), "demo": set()}
+    extras = ("", "spark", "avro", "load", "delta", "iceberg", "pipelines", "demo")
+    required: dict[str, set[str]] = {extra: set() for extra in extras}
     for line in _metadata(wheel).get_all("Requires-Dist", []):
         match = re.match(r"([\w.-]+)", line)
         assert match
         extra = re.search(r"extra == ['\"](\w+)['\"]", line)
         required.setdefault(extra[1] if extra else "", set()).add(match[1].lower().replace("-", "_"))
     base = required[""]
-    spark = base | required["spark"]
+    spark, load = base | required["spark"], base | required["load"]
     allowed = {
-        "kraftpy/demo/": spark | required["demo"],
+        "kraftpy/audit/counting.py": load,
+        "kraftpy/audit/plot.py": base | required["demo"],
+        "kraftpy/demo/": spark | required["pipelines"] | required["demo"],
+        "kraftpy/pipeline/": spark | required["pipelines"],
+        "kraftpy/spark/values.py": spark | required["avro"],
+        "kraftpy/spark/load_delta.py": load | required["delta"],
+        "kraftpy/spark/load_iceberg.py": load | required["iceberg"],
+        "kraftpy/spark/load": load,
+        "kraftpy/cli/load.py": load | required["iceberg"],
         "kraftpy/spark/": spark,
         "kraftpy/testing/pytest_plugin.py": base | {"pytest"},  # which is who loads it
         "kraftpy/client/columns.py": spark,

@@ -22,7 +22,8 @@ from kraftpy.broker.apis import MAX_REQUEST_ELEMENTS
 from kraftpy.cli import COMMANDS
 from kraftpy.config.broker import BROKER_SETTINGS
 from kraftpy.config.describe import render_differing_defaults
-from kraftpy.spark.options import CLIENT_USED, READ
+from kraftpy.spark.client_options import CLIENT_USED
+from kraftpy.spark.options import BATCH_ONLY, READ, STREAM_ONLY
 from kraftpy.testing.cluster import EmbeddedBroker
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -129,8 +130,8 @@ def test_every_command_of_make_and_of_the_program_is_mentioned() -> None:
 
 
 def test_every_option_of_the_spark_reader_is_in_its_table() -> None:
-    text = README.read_text(encoding="utf-8")
-    for option in [*READ, *(f"kafka.{name}" for name in CLIENT_USED)]:
+    text = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    for option in [*READ, *BATCH_ONLY, *STREAM_ONLY, *(f"kafka.{name}" for name in CLIENT_USED)]:
         assert f"`{option}`" in text, option
 
 

@@ -38,8 +38,13 @@ LONG_FUNCTIONS = {
 
 PUBLIC = {
     "chaos.__main__": "the command of the source tree",
+    "kraftpy.audit.interceptor": "for users' producers and consumers",
     "kraftpy.__main__": "the command",
     "kraftpy.cli.container": "docker/run and docker/Dockerfile",
+    "kraftpy.demo.transformations.publish": "a part of the demo's pipeline",
+    "kraftpy.demo.transformations.tables": "a part of the demo's pipeline",
+    "kraftpy.pipeline.template.transformations.publish": "a part of every new project",
+    "kraftpy.pipeline.template.transformations.tables": "a part of every new project",
     "kraftpy.testing.cluster": "for users' tests",
     "kraftpy.testing.memory_files": "for tests of what keeps files",
     "kraftpy.testing.pytest_plugin": "found by pytest",

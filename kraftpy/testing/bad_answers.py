@@ -44,8 +44,9 @@ from kraftpy.testing.rules import CLIENT_ID, Hit, Rule, claim
 
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
+    from kraftpy.broker.connection import Connection
 
-Answer = Callable[["Broker", bytearray, str, str], Awaitable[Response | None]]
+Answer = Callable[["Broker", bytearray, str, str, "Connection | None"], Awaitable[Response | None]]
 
 
 class Dropped(ProtocolError):
@@ -58,12 +59,14 @@ def replacements(in_force: InForce, what: str) -> Iterable[tuple[Any, str, Calla
     late: set[asyncio.Task[None]] = set()
 
     def made_of(original: Answer) -> Answer:
-        async def answer(broker: Broker, frame: bytearray, client_host: str, listener: str) -> Response | None:
+        async def answer(
+            broker: Broker, frame: bytearray, client_host: str, listener: str, connection: Connection | None = None
+        ) -> Response | None:
             header, body = decode_request_header(frame)
             is_between_brokers = broker.links is not None and listener == broker.config.inter_broker_listener
             sender = "brokers" if is_between_brokers else "clients"
             if header.client_id == CLIENT_ID:
-                return await original(broker, frame, client_host, listener)
+                return await original(broker, frame, client_host, listener, connection)
 
             def rules(*, is_response: bool) -> Iterable[Rule]:
                 for rule in in_force.rules:
@@ -72,7 +75,7 @@ def replacements(in_force: InForce, what: str) -> Iterable[tuple[Any, str, Calla
 
             async def arrives_late() -> None:
                 with contextlib.suppress(KafkaError, ProtocolError):
-                    _release(await original(broker, frame, client_host, listener))
+                    _release(await original(broker, frame, client_host, listener, connection))
 
             for rule in rules(is_response=False):
                 try:
@@ -85,7 +88,7 @@ def replacements(in_force: InForce, what: str) -> Iterable[tuple[Any, str, Calla
                     raise
                 if rule.kind == "fail" and _claimed(in_force, rule, header):
                     return failed(header, body, rule.error)
-            response = await original(broker, frame, client_host, listener)
+            response = await original(broker, frame, client_host, listener, connection)
             try:
                 for rule in rules(is_response=True):
                     await _wait(in_force, rule, header)

@@ -59,7 +59,8 @@ class Cluster(Faulty, Questions):
     `controllers` is how many nodes keep the metadata and nothing else; without it the first three brokers do that too.
     `settings` are settings of every node, by Kafka's names; `node_settings` are of single nodes, by node id. `racks`
     are those of the brokers, in order. A topic that is created without a count of replicas has three, or as many as
-    there are brokers; `__consumer_offsets` and `__transaction_state` have so many too, and 8 partitions.
+    there are brokers; `__consumer_offsets`, `__transaction_state` and `__share_group_state` have so many too,
+    and 8 partitions.
 
     Data are kept where a `directory` is given; the nodes then stop cleanly at the end of the block, rather than being
     killed. With `keep_on_failure` a temporary one is kept too where the block ends with an exception, which says where.
@@ -491,6 +492,9 @@ class Cluster(Faulty, Questions):
             "transaction.state.log.replication.factor": replicas,
             "transaction.state.log.min.isr": str(min(2, len(self.brokers))),
             "transaction.state.log.num.partitions": "8",
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.min.isr": str(min(2, len(self.brokers))),
+            "share.coordinator.state.topic.num.partitions": "8",
         }
         if is_broker:
             settings["inter.broker.listener.name"] = "REPLICATION"

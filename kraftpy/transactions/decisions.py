@@ -224,6 +224,10 @@ def _end_with_bump(
         case State.PREPARE_COMMIT | State.PREPARE_ABORT if is_retry:
             in_vain = ErrorCode.CONCURRENT_TRANSACTIONS
             return refused(in_vain if _is_outcome(value, command) else ErrorCode.INVALID_TXN_STATE)
+        case State.PREPARE_COMMIT | State.PREPARE_ABORT if is_current:
+            # It has the epoch that this end gave it, and aborts its next transaction before anything of it arrived.
+            # Kafka takes it for a fenced producer, which it is not.
+            return refused(ErrorCode.CONCURRENT_TRANSACTIONS)
         case State.COMPLETE_COMMIT | State.COMPLETE_ABORT if is_retry or is_retry_with_old_id:
             if _is_outcome(value, command):
                 return Decision(result=_ended(value))
