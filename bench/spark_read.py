@@ -22,13 +22,13 @@ VALUE_BYTES = 100
 COLUMNS = {"all seven columns": None, "value only": "value binary"}
 
 
-def load(bootstrap: str, topic: str, records: int) -> None:
-    """Create the topic and fill it with records. Raises RuntimeError where one is not delivered."""
+def load(bootstrap: str, topic: str, records: int, *, size: int = VALUE_BYTES, partitions: int = PARTITIONS) -> None:
+    """Create the topic and fill it with records of `size` bytes. Raises RuntimeError where one is not delivered."""
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1)])[topic].result(30)
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -44,13 +44,13 @@ def load(bootstrap: str, topic: str, records: int) -> None:
         if error is not None:
             failed.append(str(error))
 
-    random = os.urandom(VALUE_BYTES * 10_000)
+    random = os.urandom(size * 10_000)
     for index in range(records):
-        start = index % 10_000 * VALUE_BYTES
-        value = random[start : start + VALUE_BYTES]
+        start = index % 10_000 * size
+        value = random[start : start + size]
         while True:
             try:
-                producer.produce(topic, value, partition=index % PARTITIONS, on_delivery=delivered)
+                producer.produce(topic, value, partition=index % partitions, on_delivery=delivered)
                 break
             except BufferError:
                 producer.poll(0.1)
