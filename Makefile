@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-seeds chaos-mutants test test-long test-failures check format bench bench-failover sim compat image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-seeds chaos-mutants test test-long test-failures check format bench bench-spark bench-failover bench-groups sim compat image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 help:                ## this list
@@ -22,7 +22,7 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	@touch $@
 
-demo: $(VENV)/.demo  ## real flights through a broker, a consumer group and Spark
+demo: $(VENV)/.demo  ## real flights through three nodes, one killed meanwhile, and a Spark pipeline; an audit
 	$(BIN)/kraftpy demo
 
 test: $(VENV)/.dev   ## the tests
@@ -45,8 +45,8 @@ sim: $(VENV)/.dev    ## the quorum, replicas, compacted logs and power losses of
 	$(BIN)/python tests/log/compaction_simulation.py --seeds 3000
 	$(BIN)/python tests/log/power_loss.py --points 10000
 
-chaos-sim: $(VENV)/.dev  ## whole clusters, simulated under faults: seeds that once failed, and 50 that nobody has run
-	$(BIN)/python -m chaos sim --known --fresh 50 --minutes 2
+chaos-sim: $(VENV)/.dev  ## whole clusters, simulated under faults: seeds that once failed, and 50 of this version's own
+	$(BIN)/python -m chaos sim --known --fresh 50 --minutes 2 --jobs 2 --shrink 0
 
 chaos-seeds: $(VENV)/.dev  ## the same for hours: 2000 seeds of five minutes
 	$(BIN)/python -m chaos sim --seeds 2000
@@ -64,6 +64,12 @@ chaos-docker: $(VENV)/.dev  ## the same in containers: root, Docker, docker-comp
 chaos-check: $(VENV)/.dev  ## every checker over a history: make chaos-check FILE=history.jsonl
 	$(BIN)/python -m chaos check $(FILE)
 
+bench-spark: $(VENV)/.dev  ## reading, streaming and writing with Spark, beside its own ceiling, into bench/SPARK.md
+	$(BIN)/python -m bench.spark
+
+bench-groups: $(VENV)/.dev  ## a thousand groups of ten members: joining, heartbeats, a failover, into bench/GROUPS.md
+	$(BIN)/python -m bench.groups
+
 bench-failover: $(VENV)/.dev  ## kills, pauses, cuts and restarts of three nodes, into bench/FAILOVER.md
 	$(BIN)/python -m bench.failover
 
@@ -79,9 +85,11 @@ format: $(VENV)/.dev ## rewrite the files as `check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-compat: $(VENV)/.dev ## kafka-python's own integration suite against our server, Kafka's classes on our files (JDK, Maven)
+compat: $(VENV)/.dev ## kafka-python's own integration suite against our server, Kafka's classes on our files, its share consumer (JDK, Maven)
 	$(BIN)/python tests/compat/kafka_python_suite.py
 	$(BIN)/python tests/compat/java_suite.py
+	$(BIN)/python tests/compat/java_share.py
+	$(BIN)/python tests/compat/java_streams_suite.py
 
 image:               ## the container image `kraftpy`
 	docker build --file docker/Dockerfile --tag kraftpy .

@@ -3,8 +3,6 @@
 Spark imports every top-level module named `pyspark_*` in a worker when a session first needs a Python data source,
 and takes its `DefaultSource`. So this module imports nothing of its own until a source is used; all the work is in
 `kraftpy.spark`.
-
-Left out: streaming reads and writing; Spark says of both that they are not implemented.
 """
 
 from __future__ import annotations
@@ -14,7 +12,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 
@@ -34,6 +37,24 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader for the columns of `schema`; a schema the user gave prunes them. Raises OptionError."""
-        from kraftpy.spark.source import BatchReader
+        from kraftpy.spark.source import batch_reader
 
-        return BatchReader(self.options, schema)
+        return batch_reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """A stream reader for the columns of `schema`. Raises OptionError."""
+        from kraftpy.spark.stream import StreamReader
+
+        return StreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch sink for rows of `schema`, Kafka's sink columns. Raises OptionError."""
+        from kraftpy.spark.sink import BatchSink
+
+        return BatchSink(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """A sink for a streaming query's rows, made anew for every batch. Raises OptionError."""
+        from kraftpy.spark.sink import StreamSink
+
+        return StreamSink(self.options, schema, overwrite=overwrite)
