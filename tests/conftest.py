@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import leftover_sockets
 import pytest
@@ -29,17 +30,47 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run side by side (`--dist loadgroup`), those of a file stay together, one after another,
+    and so do all of Spark, which share a session."""
+    for item in items:
+        folder = item.path.parent.name
+        item.add_marker(pytest.mark.xdist_group("spark" if folder == "spark" else f"{folder}/{item.path.stem}"))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of several says to the one that prints what it could not test."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["untested"] = _untested()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Hear what one process of several could not test."""
+    _told.update(dict.fromkeys(getattr(node, "workeroutput", {}).get("untested", [])))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what this machine did not let be tested: no test is skipped, some have fewer ways."""
+    for line in dict.fromkeys([*_told, *_untested()]):
+        terminalreporter.write_line(line)
+
+
+_told: dict[str, None] = {}
+
+
+def _untested() -> list[str]:
+    lines = []
     mounting = sys.modules.get("mounting")
     if mounting is not None and not mounting.CAN_MOUNT:
-        terminalreporter.write_line(
+        lines.append(
             "No file system can be mounted here (that takes root, loop devices and mkfs.ext4): log directories failed "
             "in tests by being moved away, and by nothing else."
         )
     namespacing = sys.modules.get("namespacing")
     if namespacing is not None and namespacing.WHY_NOT is not None:
-        terminalreporter.write_line(f"No chaos run on real processes was tested: {namespacing.WHY_NOT}.")
+        lines.append(f"No chaos run on real processes was tested: {namespacing.WHY_NOT}.")
+    return lines
 
 
 @pytest.fixture(scope="session")
