@@ -183,12 +183,18 @@ class ConsumerTurns:
     def _upgrade(
         self, group: Group, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, turn: Turn
     ) -> ConsumerGroupHeartbeatResponse:
-        """A classic group with members becomes a consumer group, if there is nothing against whoever joins it so."""
+        """A classic group with members becomes a consumer group, if there is nothing against whoever joins it so.
+
+        A member of the time before it became a classic group is told that it is none, so that it joins again, and not
+        GROUP_ID_NOT_FOUND as by Kafka, which clients take for final.
+        """
         problem = migration.why_not_upgraded(group, self._config)
-        if problem is None and message.member_epoch != JOINING:
-            problem = f"{group.group_id} is a group of the classic protocol"
         if problem is not None:
             return heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, problem)
+        if message.member_epoch != JOINING:  # it was removed, and the group passed back
+            if message.instance_id is not None and message.instance_id in group.static_members:
+                return heartbeat_error(ErrorCode.FENCED_INSTANCE_ID, f"{message.instance_id} is somebody else now")
+            return heartbeat_error(ErrorCode.UNKNOWN_MEMBER_ID, f"{message.member_id} is not a member: it may join")
         upgraded = Draft(ConsumerGroup(group_id=group.group_id))
         migration.upgrade(upgraded, group, self.protocol.topics)
         answer = self.protocol.heartbeat(upgraded, event, message, turn.timestamp)

@@ -46,6 +46,9 @@ from kraftpy.types import Millis
 
 _UPGRADING = ("bidirectional", "upgrade")
 _DOWNGRADING = ("bidirectional", "downgrade")
+_STANDARD_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
+"""They put nothing of their own beside an assignment. librdkafka copies there what the member's subscription said, by
+the sticky ones where the member was in an earlier generation: nobody reads it, so it may be lost."""
 
 
 def why_not_upgraded(group: Group, config: GroupConfig) -> str | None:
@@ -60,7 +63,8 @@ def why_not_upgraded(group: Group, config: GroupConfig) -> str | None:
         for member in group.members.values():
             _subscription(group, member)
             decode_assignment(member.assignment or b"")
-            if assignment_user_data(member.assignment or b""):
+            has_user_data = bool(assignment_user_data(member.assignment or b""))
+            if has_user_data and group.protocol_name not in _STANDARD_ASSIGNORS:
                 return f"{group.group_id} is assigned by an assignor of its own"
     except ProtocolError as error:
         return f"{group.group_id} has a member whose metadata cannot be read: {error}"

@@ -9,7 +9,8 @@ Commands (group `g` unless `group=`; `v=` picks the API version; `now=` moves th
     join [client=] [member=] [instance=] [session=] [rebalance=] [type=] [protocols=NAME:METADATA,...] [topics=A+B]
          [owns=A:0,1;B:2]
     sync member= generation= [protocol=] [type=] [instance=] [MEMBER=ASSIGNMENT ...]
-                                                an assignment is any word, or partitions: A:0,1;B:2
+                                                an assignment is any word, or partitions: A:0,1;B:2, and perhaps
+                                                ~WORD for what the assignor put beside them
     heartbeat member= generation= [instance=]
     leave member= | leave MEMBER MEMBER@INSTANCE @INSTANCE ...
     commit [member=] [generation=] [instance=] [retention=] [TOPIC:PARTITION=OFFSET[/METADATA] ...]
@@ -52,7 +53,7 @@ from pathlib import Path
 from typing import Any
 
 from consumer_words import read_partitions
-from group_words import assigned_word, partitions_of, show_record, show_response
+from group_words import assigned_word, assignment_of, partitions_of, show_record, show_response
 from group_world import World, subscription
 from share_words import (
     read_alteration,
@@ -65,7 +66,7 @@ from topics_now import once_called
 
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.events import Append, ChangeState, Effect, MakeTopics, Note, Reply
-from kraftpy.protocol.consumer_protocol import Subscription, encode_assignment, encode_subscription
+from kraftpy.protocol.consumer_protocol import Subscription, encode_subscription
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -242,10 +243,7 @@ class Script(World):
             protocol_type=args.optional("type"),
             protocol_name=args.optional("protocol"),
             assignments=[
-                SyncGroupRequestAssignment(
-                    member_id=m, assignment=encode_assignment(partitions_of(a)) if ":" in a else a.encode()
-                )
-                for m, a in pairs
+                SyncGroupRequestAssignment(member_id=m, assignment=assignment_of(a)) for m, a in pairs
             ],
         )
         self.request(message, args.number("v", 5))

@@ -29,7 +29,7 @@ from kraftpy.groups.share_records import read_value as read_share_value
 from kraftpy.groups.streams_records import read_key as read_streams_key
 from kraftpy.groups.streams_records import read_value as read_streams_value
 from kraftpy.groups.subscription import subscribed_topics
-from kraftpy.protocol.consumer_protocol import decode_assignment
+from kraftpy.protocol.consumer_protocol import decode_assignment, encode_assignment
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsResponse
 from kraftpy.protocol.messages.consumer_group_describe import (
@@ -87,6 +87,14 @@ def partitions_of(text: str) -> list[TopicPartition]:
     """`t:0,1;u:2` as partitions."""
     parts = [each.partition(":") for each in text.split(";") if ":" in each]
     return [TopicPartition(topic, int(number)) for topic, _, numbers in parts for number in numbers.split(",")]
+
+
+def assignment_of(text: str) -> bytes:
+    """`t:0,1;u:2` as an assignment, with user data where `~WORD` follows; any other word as its bytes."""
+    partitions, tilde, user_data = text.partition("~")
+    if ":" not in partitions:
+        return text.encode()
+    return encode_assignment(partitions_of(partitions), user_data.encode() if tilde else None)
 
 
 def error(code: int) -> str:
