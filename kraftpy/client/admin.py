@@ -339,7 +339,7 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
         plain = {
             name: OffsetAndMetadata(offset) if isinstance(offset, int) else offset for name, offset in offsets.items()
         }
-        await self._cluster.retry(lambda: commit_offsets(self._cluster, group_id, plain), group_id=group_id)
+        await self._retry_what_is_there(lambda: commit_offsets(self._cluster, group_id, plain), group_id, plain)
 
     async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
         """Forget committed offsets of topics the group is not subscribed to (KIP-496)."""

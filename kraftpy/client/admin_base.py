@@ -6,7 +6,7 @@ and the next attempt asks anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -88,6 +88,30 @@ class AdminBase:
             return answer
 
         return await self._cluster.retry(attempt, final=MISSING)
+
+    async def _retry_what_is_there(
+        self, attempt: Callable[[], Awaitable[None]], group_id: str, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """Ask a group's coordinator until there is an answer, which may be UNKNOWN_TOPIC_OR_PARTITION.
+
+        A coordinator may not know yet of a topic just created. It is asked again where the cluster's metadata do know
+        all these partitions; otherwise that is final, as in Kafka's own client: nobody is about to create them.
+        """
+        needed = set(partitions)
+
+        async def attempt_there() -> None:
+            try:
+                await attempt()
+            except KafkaError as failed:
+                if failed.code not in MISSING:
+                    raise
+                known = await self._metadata(sorted({each.topic for each in needed}))
+                if any(known.partition(each) is None for each in needed):
+                    raise
+                text = f"the coordinator of {group_id!r} does not know yet of what there is"
+                raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text) from failed
+
+        await self._cluster.retry(attempt_there, group_id=group_id, final=MISSING)
 
     async def _ask_controller(
         self,

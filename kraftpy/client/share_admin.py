@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kraftpy.client.admin_base import AdminBase
+from kraftpy.client.admin_base import MISSING, AdminBase
 from kraftpy.client.admin_messages import check, read_share_group
 from kraftpy.client.admin_model import GroupDescription, ShareGroupOffset
 from kraftpy.client.offsets import by_topic
@@ -86,7 +86,7 @@ class ShareAdmin(AdminBase):
                     what = f"start offset of {topic.topic_name}-{part.partition_index} not altered"
                     check(part.error_code, what, part.error_message)
 
-        await self._cluster.retry(attempt, group_id=group_id)
+        await self._retry_what_is_there(attempt, group_id, offsets)
 
     async def delete_share_group_offsets(self, group_id: str, topics: Iterable[str]) -> None:
         """Forget where a share group without members begins in topics: it begins anew, as its settings say."""
@@ -104,7 +104,7 @@ class ShareAdmin(AdminBase):
             for topic in answer.responses:
                 check(topic.error_code, f"start offsets of {topic.topic_name} not deleted", topic.error_message)
 
-        await self._cluster.retry(attempt, group_id=group_id)
+        await self._cluster.retry(attempt, group_id=group_id, final=MISSING)
 
     async def _describe_share_group(self, group_id: str) -> GroupDescription | None:
         """The group, where the broker knows share groups and it is one."""

@@ -125,6 +125,50 @@ async def test_start_offsets_are_set_listed_and_forgotten(admin: Admin, bootstra
     await admin.delete_groups(["h"])
 
 
+async def test_what_is_not_there_is_told_and_not_waited_for(bootstrap: str) -> None:
+    """However long the client may wait for an answer."""
+    async with Admin(bootstrap_servers=bootstrap, default_api_timeout_ms=3_600_000) as admin:
+        await admin.create_topics([NewTopic(name=name, num_partitions=1) for name in ("w", "unread")])
+        await admin.alter_share_group_offsets("j", {TopicPartition("w", 0): 0})
+        await admin.alter_group_offsets("j-classic", {TopicPartition("w", 0): 0})
+        for call in (
+            admin.alter_share_group_offsets("j", {TopicPartition("w", 1): 0}),
+            admin.alter_share_group_offsets("j", {TopicPartition("w", 0): 0, TopicPartition("none", 0): 0}),
+            admin.delete_share_group_offsets("j", ["none"]),
+            admin.delete_share_group_offsets("j", ["unread"]),
+            admin.alter_group_offsets("j-classic", {TopicPartition("none", 0): 0}),
+        ):
+            with pytest.raises(KafkaError) as refused:
+                async with asyncio.timeout(BOUND_SECONDS):
+                    await call
+            assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await admin.delete_groups(["j", "j-classic"])
+
+
+async def test_a_topic_the_coordinator_does_not_know_yet_is_waited_for(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await admin.create_topics([NewTopic(name="x", num_partitions=1)])
+    zero = TopicPartition("x", 0)
+    ask_coordinator = admin._cluster.ask_coordinator
+    behind = {ApiKey.ALTER_SHARE_GROUP_OFFSETS, ApiKey.OFFSET_COMMIT}
+
+    async def ask_one_that_is_behind(group_id: str, key: ApiKey, message: Any, **how: Any) -> Any:
+        """At first it does not know the topic."""
+        if key in behind:
+            behind.remove(key)
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return await ask_coordinator(group_id, key, message, **how)
+
+    monkeypatch.setattr(admin._cluster, "ask_coordinator", ask_one_that_is_behind)
+    await admin.alter_share_group_offsets("k", {zero: 7})
+    assert (await admin.list_share_group_offsets("k"))[zero].start_offset == 7
+    await admin.alter_group_offsets("k-classic", {zero: 8})
+    assert (await admin.list_group_offsets("k-classic"))[zero].offset == 8
+    assert not behind
+    await admin.delete_groups(["k", "k-classic"])
+
+
 async def test_a_topic_that_is_deleted_is_forgotten_by_its_groups(admin: Admin, bootstrap: str) -> None:
     await admin.create_topics([NewTopic(name="v", num_partitions=1)])
     await admin.alter_share_group_offsets("i", {TopicPartition("v", 0): 3})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -333,7 +334,9 @@ def test_a_share_consumer_without_an_event_loop(bootstrap: str) -> None:
                 break
         assert set(consumer.commit_sync().values()) == {None}
         again: list[ShareRecord] = []
+        deadline = time.monotonic() + 30
         while not again:
+            assert time.monotonic() < deadline, "it was released"
             again = consumer.getmany(timeout_ms=1_000)
         assert [(record.value, record.delivery_count) for record in again] == [(seen[0].value, 2)]
         consumer.acknowledge(again[0])

@@ -32,12 +32,15 @@ QUICK = {
 }
 
 MEMBER = """
-import confluent_kafka, sys
+import confluent_kafka, sys, time
 member = confluent_kafka.ShareConsumer({"bootstrap.servers": sys.argv[1], "group.id": "g"})
 member.subscribe(["t"])
+deadline, count = time.monotonic() + float(sys.argv[2]), 0
 while True:
     for message in member.poll(0.1):
         print(message.value().decode(), flush=True)
+        count += 1
+    assert count or time.monotonic() < deadline, "no records"
 """
 
 
@@ -213,7 +216,9 @@ def test_what_a_member_that_dies_held_goes_to_another(start_broker: BrokerFactor
     group.earliest()
     command(broker.bootstrap, "group", "alter", "g", "--config", "share.record.lock.duration.ms=2000")
     group.send("t", 200)
-    with subprocess.Popen([sys.executable, "-c", MEMBER, broker.bootstrap], stdout=subprocess.PIPE) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", MEMBER, broker.bootstrap, str(BOUND_SECONDS)], stdout=subprocess.PIPE
+    ) as other:
         try:
             assert other.stdout is not None
             assert other.stdout.readline()  # it holds some

@@ -242,9 +242,7 @@ class Script(World):
             group_instance_id=args.optional("instance"),
             protocol_type=args.optional("type"),
             protocol_name=args.optional("protocol"),
-            assignments=[
-                SyncGroupRequestAssignment(member_id=m, assignment=assignment_of(a)) for m, a in pairs
-            ],
+            assignments=[SyncGroupRequestAssignment(member_id=m, assignment=assignment_of(a)) for m, a in pairs],
         )
         self.request(message, args.number("v", 5))
 
