@@ -27,6 +27,8 @@ GROUP, TOPIC = "readers", "shared"
 RECORDS = 500
 QUIET_SECONDS = 20
 """How long a consumer that gets nothing waits for more; a start of Java included."""
+BOUND_SECONDS = 300.0
+"""When a reader has to be done."""
 QUICK = {"group.share.heartbeat.interval.ms": "300", "group.share.session.timeout.ms": "6000"}
 EARLIEST = ("group", "alter", GROUP, "--config", "share.auto.offset.reset=earliest")
 
@@ -49,7 +51,7 @@ class Client:
 
     def lines(self, running: subprocess.Popen[str]) -> list[list[str]]:
         """What it printed, word by word, when it is done."""
-        printed, complaints = running.communicate()
+        printed, complaints = running.communicate(timeout=BOUND_SECONDS)
         if running.returncode:
             raise SystemExit(f"{' '.join(map(str, running.args[3:]))}: {printed}{complaints}")  # type: ignore[index]
         return [line.split() for line in printed.splitlines()]

@@ -102,7 +102,8 @@ class KafkaPythonMember:
 
     def close(self) -> None:
         self.closing.set()
-        self.polling.join()
+        self.polling.join(BOUND_SECONDS)
+        assert not self.polling.is_alive(), "the last poll does not end"
         self.consumer.close()
 
 
@@ -171,12 +172,14 @@ MEMBERS: dict[str, Callable[..., Any]] = {
 
 
 DYING_MEMBER = """
-import sys, kafka
-bootstrap, topic, group = sys.argv[1:]
+import sys, time, kafka
+bootstrap, topic, group, seconds = sys.argv[1:]
+deadline = time.monotonic() + float(seconds)
 consumer = kafka.KafkaConsumer(
     topic, bootstrap_servers=bootstrap, group_id=group, session_timeout_ms=6000, heartbeat_interval_ms=200
 )
 while not consumer.assignment():
+    assert time.monotonic() < deadline, "no partitions"
     consumer.poll(timeout_ms=500)
 print("joined", flush=True)
 while True:
@@ -224,7 +227,8 @@ def test_members_come_and_go(kraftpy_server: EmbeddedBroker, topic: str, kind: s
 def test_a_member_that_dies_is_noticed(kraftpy_server: EmbeddedBroker, topic: str) -> None:
     group = f"group-{topic}"
     # A process of its own, so that it can die without a word: no LeaveGroup, no heartbeat.
-    dying = subprocess.Popen([sys.executable, "-c", DYING_MEMBER, kraftpy_server.bootstrap, topic, group], stdout=-1)
+    words = [kraftpy_server.bootstrap, topic, group, str(BOUND_SECONDS)]
+    dying = subprocess.Popen([sys.executable, "-c", DYING_MEMBER, *words], stdout=-1)
     try:
         assert dying.stdout is not None
         assert dying.stdout.readline() == b"joined\n"

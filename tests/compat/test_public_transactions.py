@@ -82,7 +82,7 @@ def test_confluent_commits_and_aborts(kraftpy_server: EmbeddedBroker, topics: tu
         for partition in range(PARTITIONS):
             producer.produce(topic, f"{number}-{partition}".encode(), partition=partition)
         if number % 2:
-            producer.flush()
+            assert producer.flush(BOUND_SECONDS) == 0
             producer.abort_transaction(BOUND_SECONDS)
         else:
             producer.commit_transaction(BOUND_SECONDS)
@@ -96,10 +96,10 @@ def test_an_open_transaction_is_not_seen(kraftpy_server: EmbeddedBroker, topics:
     producer = producer_of(kraftpy_server, name_of("t"))
     producer.begin_transaction()
     producer.produce(topic, b"open", partition=0)
-    producer.flush()
+    assert producer.flush(BOUND_SECONDS) == 0
     other = Producer({"bootstrap.servers": kraftpy_server.bootstrap})
     other.produce(topic, b"behind it", partition=0)
-    other.flush()
+    assert other.flush(BOUND_SECONDS) == 0
     assert read_all(kraftpy_server, topic, "read_committed") == []
     assert read_all(kraftpy_server, topic, "read_uncommitted") == [b"behind it", b"open"]
     producer.commit_transaction(BOUND_SECONDS)
@@ -112,7 +112,7 @@ def test_a_new_instance_fences_the_old_one(kraftpy_server: EmbeddedBroker, topic
     zombie = producer_of(kraftpy_server, transactional_id)
     zombie.begin_transaction()
     zombie.produce(topic, b"of a zombie", partition=0)
-    zombie.flush()
+    assert zombie.flush(BOUND_SECONDS) == 0
     owner = producer_of(kraftpy_server, transactional_id)
     owner.begin_transaction()
     owner.produce(topic, b"of the owner", partition=0)
@@ -129,7 +129,7 @@ def test_confluent_reads_transforms_and_writes(kraftpy_server: EmbeddedBroker, t
     plain = Producer({"bootstrap.servers": kraftpy_server.bootstrap})
     for number in range(60):
         plain.produce(source, str(number).encode(), partition=number % PARTITIONS)
-    plain.flush()
+    assert plain.flush(BOUND_SECONDS) == 0
     group, transactional_id = name_of("g"), name_of("t")
     rounds = 0
     done = 0

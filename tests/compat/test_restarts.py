@@ -119,7 +119,8 @@ def test_every_record_once_and_in_order(
                 broker.start()
         finally:
             stop.set()
-            sending.join()
+            sending.join(BOUND_SECONDS)
+        assert not sending.is_alive(), "the producer takes no more records"
         producer.close()
         assert not producer.errors, producer.errors[:3]
         assert producer.acknowledged == sum(sent)
