@@ -45,6 +45,8 @@ class Drawn:
     """Four more clients: two that send, and two members of a share group."""
     drifts: tuple[float, ...] = ()
     """Of the nodes' wall clocks, in order: 0.01 gains a second in a hundred."""
+    stalls: float = 0.0
+    """The chance that a client stops for seconds before it commits, or ends its transaction."""
     load: float = 1.0
     """How many times as many calls a second its clients make as is usual."""
     tempo: float = 1.0
@@ -134,6 +136,8 @@ def draw(seed: int) -> Drawn:
     settings.update(CONSUMER_PROTOCOL if protocol == "consumer" else {})
     with_transactions, with_queue = more.random() < 0.25, more.random() < 0.2
     settings.update(SHARE_GROUPS if with_queue else {})
+    latest = Random(f"drawn last {seed}")
+    stalls = latest.choice([0.0, 0.0, 0.01, 0.04])
     return Drawn(
         brokers=brokers,
         controllers=controllers,
@@ -149,6 +153,7 @@ def draw(seed: int) -> Drawn:
         group_protocol=protocol,  # type: ignore[arg-type]
         with_transactions=with_transactions,
         with_queue=with_queue,
+        stalls=stalls if workload == "groups" or with_transactions else 0.0,
         phantoms=chance.choice([0.0, 0.02, 0.2]),
         tempo=chance.choice([1.0, 2.0, 4.0]),
         kinds=_kinds(chance) if chance.random() < 0.7 else tuple(Kind),

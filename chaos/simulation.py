@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -37,12 +37,12 @@ from chaos.generator import (
 from chaos.history import NEMESIS, History, Op, Recorder, Type
 from chaos.nemesis import Fault, Plan, schedule
 from chaos.workloads import compacted, sharing, transactions
-from chaos.workloads.clients import Client, Setting
+from chaos.workloads.clients import Client, Setting, goes_on
 from chaos.workloads.sharing import ShareClient
 from chaos.workloads.topic_admins import FIRST_PROCESS, TopicAdmin, final_looks
 from chaos.workloads.transactions import TransactionClient
 from chaos.worlds.breaking import GROUPS, TRANSACTIONS, SimulatedWorld
-from chaos.worlds.loop import collect_quietly
+from chaos.worlds.loop import Process, collect_quietly
 from chaos.worlds.readings import Readings
 from chaos.worlds.simulated import SimulatedCluster, SimulatedRuntime, simulated_cluster
 from chaos.worlds.watching import Tell, Watch, told_log_lines
@@ -55,6 +55,8 @@ _QUEUE_CALLS_PER_SECOND: Final = 2.0
 _TOPIC_CLIENTS: Final = 2
 _TOPIC_PAUSE_SECONDS: Final = 1.0
 _TOPICS: Final = 4
+_STALL_SECONDS: Final = (0.5, 12.0)
+"""From less than it takes to move a partition to more than a member's session."""
 _MOST_HARMS: Final = 1000
 """Of data on disk: as often as they come, since the world spares the last copy."""
 
@@ -154,6 +156,8 @@ class _Run:
         self.world = SimulatedWorld(cluster, world_chance, is_synced=drawn.is_synced, coordinated=self.coordinated)
         self.readings = Readings(cluster, self.recorder, self.now_ns)
         self.watch: Watch | None = None
+        self.is_over = False
+        """Whether the clients are to come to an end."""
         cluster.network.phantoms = drawn.phantoms
         for node, drift in zip(cluster.nodes.values(), drawn.drifts, strict=True):
             node.clock.drift = drift
@@ -209,14 +213,13 @@ class _Run:
 
     def _work(self) -> None:
         calls = self._calls()
-        is_over = False
         clients = self._clients(
-            calls, list(range(self.count)), lambda: is_over, lambda: self.chance.expovariate(self.calls_per_second)
+            calls, list(range(self.count)), lambda: self.is_over, lambda: self.chance.expovariate(self.calls_per_second)
         )
         if self.drawn.with_topics:
-            clients += self._topic_admins(lambda: is_over)
+            clients += self._topic_admins(lambda: self.is_over)
         if self.drawn.with_compaction:
-            clients += self._putting_clients(lambda: is_over)
+            clients += self._putting_clients(lambda: self.is_over)
         queue = sharing.calls(self.chance.randrange(1 << 30)) if self.drawn.with_queue else None
         members: list[Any] = []
         if queue is not None:
@@ -224,13 +227,13 @@ class _Run:
         transacting: list[TransactionClient] = []
         if self.drawn.with_transactions:
             roles = transactions.roles(self.chance.randrange(1 << 30))
-            transacting, tasks = self._transaction_clients(roles, lambda: is_over)
+            transacting, tasks = self._transaction_clients(roles, lambda: self.is_over)
             clients += tasks
         self.readings.begin()
         self._harm()
         self._heal()
         self.run_for(self.calm_seconds)
-        is_over = True
+        self.is_over = True
         self._wait(clients, "a client hangs")
         if queue is not None:
             queue.stop_sending()
@@ -263,6 +266,22 @@ class _Run:
             self._wait([process.run(looks, name="final looks")], "nobody can say which topics there are")
         self.readings.read(final=True)
 
+    def _stall(self, process: Process) -> Callable[[], Awaitable[None]]:
+        """What stops a client's process now and then: nothing of it runs meanwhile, no heartbeat either."""
+        if not self.drawn.stalls:
+            return goes_on
+
+        async def stall() -> None:
+            if self.is_over or process.random.random() >= self.drawn.stalls:
+                return
+            seconds = process.random.uniform(*_STALL_SECONDS)
+            self.recorder.note(self.now_ns(), process.name, "stall", {"seconds": round(seconds, 3)})
+            process.pause()
+            self.cluster.loop.call_later(seconds, process.resume, context=self.cluster.loop.outside)
+            await asyncio.sleep(0)  # what follows is held until then
+
+        return stall
+
     def _clients(
         self, calls: Calls, processes: list[int], is_over: Callable[[], bool], pause: Callable[[], float]
     ) -> list[Any]:
@@ -270,7 +289,8 @@ class _Run:
         tasks = []
         for number in processes:
             process, runtime = self.cluster.client(f"client{number}")
-            client = Client(self._setting(runtime), self.recorder, calls, number, self.count)
+            setting = replace(self._setting(runtime), stall=self._stall(process))
+            client = Client(setting, self.recorder, calls, number, self.count)
             self.alive.append(client)
             tasks.append(process.run(client.work(is_over, pause), name=f"client {number}"))
         return tasks
@@ -281,7 +301,8 @@ class _Run:
         clients, tasks = [], []
         for role in roles:
             process, runtime = self.cluster.client(f"transactions{role.process}")
-            client = TransactionClient(self._setting(runtime), self.recorder, role)
+            setting = replace(self._setting(runtime), stall=self._stall(process))
+            client = TransactionClient(setting, self.recorder, role)
             clients.append(client)
             pause = process.random.expovariate
             work = client.work(is_over, lambda pause=pause: pause(self.calls_per_second / 2))  # type: ignore[misc]

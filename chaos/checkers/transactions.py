@@ -2,6 +2,7 @@
 
     torn-transaction     a part of what it wrote was read, another part never
     processed-twice      an input record has two descendants in the output that can be read
+    early-read           what it wrote was read before its commit was asked for
     not-processed        a later input record was processed, an earlier one never
     unknown-input        an output record descends from an input record that does not exist
     zombie-commit        a transaction was acknowledged to a producer that another had replaced before it began
@@ -12,7 +13,8 @@
 
 Read from: `txn`; `process`, a transaction that polls, sends a descendant of each record
 (`chaos.checkers.versions.descendant`) and commits the offsets; `init` {transactional_id, producer_id, epoch}, with
-`transactional_id` beside the value of the transactions that follow. Torn and unprocessed are judged only where the
+`transactional_id` beside the value of the transactions that follow, and `commit_asked`, when their commit was asked
+for, in nanoseconds as operations have them. Torn and unprocessed are judged only where the
 history ends with polls marked `final`, made when no transaction was open any more.
 
 The note `unknown_outcomes` says how many transactions of unknown fate turned out committed, and how many left no trace.
@@ -39,6 +41,7 @@ def check(history: History, options: Options) -> Verdict:
         _whole(known, findings)
         _unprocessed(known, findings)
     _once(known, findings)
+    _early(known, findings)
     _producers(history, inits, findings)
     _outcomes(known, findings)
     return findings.verdict
@@ -78,6 +81,18 @@ def _once(known: Versions, findings: Findings) -> None:
         if offset not in known.order(key).log:
             text = f"{outputs[0][1]!r} in {outputs[0][0]} comes from {key} at offset {offset}, where nothing is"
             findings.add("unknown-input", text, ops, key=key, offset=offset, outputs=outputs)
+
+
+def _early(known: Versions, findings: Findings) -> None:
+    for op in known.ops:
+        commit_asked = op.extra.get("commit_asked")
+        if commit_asked is None:
+            continue
+        for key, _, value in sends(op):
+            for reader in known.readers_of.get(key, {}).get(value, ()):
+                if reader.type is Type.OK and reader.time < commit_asked:
+                    text = f"{key}: {value!r} was read before the commit of its transaction was asked for"
+                    findings.add("early-read", text, (op, reader), key=key, value=value)
 
 
 def _unprocessed(known: Versions, findings: Findings) -> None:

@@ -74,6 +74,11 @@ def cycle(*parts: tuple[Kind, str, int, Mapping[str, Any]], pause_ms: tuple[int,
     return faults
 
 
+def quiet(chance: Random, duration_ms: int) -> list[Fault]:
+    """No node fails: what clients do is enough."""
+    return []
+
+
 def replicated(drawn: Drawn) -> bool:
     """More than one broker."""
     return drawn.brokers > 1

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from chaos.mutants.mutant import ENDS, PROBLEM, Mutant, Patch, cycle, replaced, three, wrapped
-from chaos.nemesis import Kind
+from chaos.mutants.mutant import PROBLEM, Mutant, Patch, cycle, quiet, replaced, three, wrapped
+from chaos.nemesis import Fault, Kind
+from chaos.worlds.breaking import TRANSACTIONS
 from kraftpy.broker.replica import Replica
 from kraftpy.groups import transactional
 from kraftpy.groups.coordinator import GroupCoordinator
+from kraftpy.groups.routing import partition_for_group
 from kraftpy.log.aborted import AbortedTransactions
 from kraftpy.log.partition_log import PartitionLog
 from kraftpy.log.producers import ProducerStates
@@ -20,7 +22,19 @@ _DIRTY = frozenset({"G1a", "precommitted-read", "torn-transaction", "inconsisten
 _ONCE = frozenset({"processed-twice", "not-processed", "unknown-input"})
 _HANGS = frozenset({PROBLEM, "torn-transaction"})
 _with_transactions = three(with_transactions=True, workload="log")
+_members_stall = three(with_transactions=True, workload="log", group_protocol="classic", stalls=0.08)
 _coordinators_end = cycle((Kind.KILL, "coordinator of logs-0", 1_500, {}), (Kind.KILL, "any leader", 2_000, {}))
+_LATE = "coordinator of logs-0"
+_STATE = f"{TRANSACTIONS}-{partition_for_group('logs-0', 50)}"
+_cut_off_and_replaced = (
+    Fault(id=0, kind=Kind.PARTITION, target=_LATE, settings={"shape": "one-way"}),
+    Fault(id=0, kind=Kind.MOVE_LEADER, settings={"partition": _STATE}),
+)
+_markers_come_late = cycle(
+    (Kind.SLOW, _LATE, 2_500, {"delay_ms": 300, "jitter_ms": 10}),
+    (Kind.SEVERAL, _LATE, 8_000, {"parts": _cut_off_and_replaced}),
+)
+"""Another carries out what was decided while the coordinator was slow, whose own markers are held back meanwhile."""
 _leaders_end = cycle((Kind.KILL, "leader of x0-0", 2_000, {}), (Kind.KILL, "leader of out-0", 2_000, {}))
 
 
@@ -126,9 +140,9 @@ MUTANTS: tuple[Mutant, ...] = (
         name="marker-written-twice",
         breaks="a marker that is sent again, since its answer was lost, is written again, and may end what comes next",
         rule="29, 31",
-        shows=_DIRTY | _HANGS,
-        directed=_with_transactions,
-        faults=cycle((Kind.PARTITION, "coordinator of logs-0", 700, {"shape": "one-way"}), pause_ms=(300, 1_500)),
+        shows=_DIRTY | {"early-read", "lost-write", "unseen"},
+        directed=three(with_transactions=True, workload="log", load=3.0, stalls=0.05),
+        faults=_markers_come_late,
         patches=(
             replaced(ProducerStates, "check_raised_epoch", lambda *_: False),
             replaced(ProducerStates, "check_marker", lambda *_: None),
@@ -155,8 +169,8 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks="who takes a partition over is told the offset before a transaction that is still to commit another",
         rule="33",
         shows=_ONCE,
-        directed=_with_transactions,
-        faults=_coordinators_end,
+        directed=_members_stall,
+        faults=quiet,
         patches=(replaced(transactional, "only_stable", lambda *_: None),),
     ),
     Mutant(
@@ -164,8 +178,8 @@ MUTANTS: tuple[Mutant, ...] = (
         breaks="a member that was thrown out may still commit offsets in its transaction",
         rule="34",
         shows=_ONCE,
-        directed=_with_transactions,
-        needs=lambda drawn: bool(set(ENDS) & set(drawn.kinds)),
+        directed=_members_stall,
+        faults=quiet,
         patches=(replaced(transactional, "check", lambda *_: ErrorCode.NONE),),
     ),
 )

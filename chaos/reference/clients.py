@@ -241,6 +241,8 @@ class Clients:
                 offset = self.cluster.send(micro[1], micro[2], transaction)
                 done.append(["send", micro[1], [offset, micro[2]]])
             yield self._pause(3)
+        if transaction is not None:
+            extra["commit_asked"] = self.schedule.now
         return self._finish(process, consumer, transaction, before, done)
 
     def _leader_of(self, key: Key) -> Iterator[int]:

@@ -11,7 +11,7 @@ Left out: transactions (`transactions`), share groups (`sharing`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -37,6 +37,10 @@ _REBALANCING: Final = frozenset(
 )
 
 
+async def goes_on() -> None:
+    """A client that never stalls."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """What a workload's clients need to know."""
@@ -54,6 +58,9 @@ class Setting:
     """Of consumers: classic, or consumer (KIP-848)."""
     delivery_timeout_ms: int = 10_000
     request_timeout_ms: int = 3_000
+    stall: Callable[[], Awaitable[None]] = goes_on
+    """Awaited between what a member has read and saying so, and between what a transaction has done and its end: there
+    the process may stop, as on a machine that swaps, for longer than its session."""
 
 
 def partition_of(key: Key) -> TopicPartition:
@@ -106,6 +113,8 @@ class Client:
                 call = self._calls.call(self.process)
                 if call is None:
                     return
+                if call.f == "commit":
+                    await self._setting.stall()
                 await self._carry_out(call)
                 await asyncio.sleep(pause())
         finally:

@@ -11,9 +11,9 @@ that commits a record to every partition: by then everything that was open has e
 of it, so that whoever reads up to them has seen all there is.
 
 Everybody reads with read_committed. A new producer's `init` is an operation of its own: {transactional_id, producer_id,
-epoch}. What failed before the commit was asked for certainly never happened, and is `fail`; whatever the commit came to
-but success is `info`. Who failed with records it had polled goes on as a new process, as if it had died: it reads from
-the beginning, or from what its group has committed.
+epoch}. `commit_asked` beside a value is when the commit was asked for. What failed before certainly never happened,
+and is `fail`; whatever the commit came to but success is `info`. Who failed with records it had polled goes on as a new
+process, as if it had died: it reads from the beginning, or from what its group has committed.
 """
 
 from __future__ import annotations
@@ -182,11 +182,14 @@ class TransactionClient(Client):
             producer.begin_transaction()
             await self._work_through(producer, steps)
             if member is not None:
+                await self._setting.stall()
                 await self._send_offsets(producer, steps, member, extra)
+            await self._setting.stall()
             if call.extra.get("abort"):
                 await producer.abort_transaction()
                 return Type.FAIL
             is_committing = True
+            extra["commit_asked"] = self._setting.now_ns()
             await producer.commit_transaction()
         except TransactionAbortable as error:  # what was to be committed is not
             extra["error"] = str(error)

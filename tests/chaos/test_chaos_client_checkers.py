@@ -49,6 +49,14 @@ def processed(*outputs: tuple[int, str]) -> list[Line]:
 
 FINAL = poll(9, (0, 1), final=True)
 
+
+def _overtaken(**extra: Any) -> list[Line]:
+    """A transaction, complete at 3, of which a poll that was complete at 2 had a record."""
+    asked, complete = done(0, "ok", "txn", [["send", "x", [0, 1]]], **extra)
+    poll_asked, got = poll(1, (0, 1))
+    return [asked, poll_asked, got, complete]
+
+
 TRANSACTIONS: dict[str, tuple[str, Parts]] = {
     "half is never read": (
         "torn-transaction",
@@ -76,12 +84,15 @@ TRANSACTIONS: dict[str, tuple[str, Parts]] = {
         "unknown-input",
         [send(0, 0, 1, "in"), processed((0, "in@7#1")), poll(9, (0, "in@7#1"), key="out")],
     ),
+    "read before its commit was asked for": ("early-read", [_overtaken(commit_asked=3)]),
     "acknowledged after its replacement": ("zombie-commit", [init(0, 1, 0), init(1, 1, 1), committed(0, 0)]),
     "an epoch for two": ("epoch-reused", [init(0, 1, 0), init(1, 1, 0)]),
     "an epoch falls": ("epoch-falls", [init(0, 1, 3), init(1, 1, 2)]),
 }
 
 GOOD_TRANSACTIONS: dict[str, Parts] = {
+    "read after its commit was asked for, and before it was acknowledged": [_overtaken(commit_asked=1)],
+    "nobody says when its commit was asked for": [_overtaken()],
     "whole": [done(0, "info", "txn", [["send", "x", 1], ["send", "x", 2]]), poll(9, (0, 1), (1, 2), final=True)],
     "of nothing a trace": [done(0, "info", "txn", [["send", "x", 3], ["send", "y", 1]]), FINAL],
     "no final polls": [done(0, "info", "txn", [["send", "x", 1], ["send", "y", 1]]), poll(9, (0, 1))],
@@ -261,6 +272,15 @@ def tear(plant: Plant) -> None:
     plant.everywhere_polled(key, lambda pairs: [pair for pair in pairs if pair[0] != offset])
 
 
+def read_early(plant: Plant) -> None:
+    """Somebody's poll, the last before a commit is asked for, has a record of that transaction."""
+    op = plant.pick(lambda op: op.type is Type.OK and op.index > 1000 and any(True for _ in sends(op)))
+    key, offset, value = next(sends(op))
+    polls = [other for other in plant.ops if other.f == "poll" and other.type is Type.OK]
+    early = [other for other in polls if other.time < op.extra["commit_asked"]][-1]
+    early.value[0][1].setdefault(key, []).append([offset, value])
+
+
 def process_again(plant: Plant) -> None:
     op = plant.pick(lambda op: op.type is Type.OK and op.f == "poll" and any(ancestor(v) for _, _, v in polled(op)))
     key, _, value = plant.chance.choice([found for found in polled(op) if ancestor(found[2])])
@@ -322,6 +342,7 @@ def lose_from_queue(plant: Plant) -> None:
 
 PLANTS: dict[str, tuple[str, Callable[[Plant], None]]] = {
     "torn-transaction": ("transactions", tear),
+    "early-read": ("transactions", read_early),
     "processed-twice": ("pipeline", process_again),
     "not-processed": ("pipeline", drop_processed),
     "double-ownership": ("groups", own_twice),

@@ -98,3 +98,20 @@ def test_acknowledging_before_the_high_watermark_is_caught(monkeypatch: pytest.M
         if "lost-write" in names:
             return
     pytest.fail(f"3 seeds, and nobody noticed: {names}")
+
+
+def test_a_member_that_stalls_does_nothing_meanwhile_and_is_refused_what_it_says_after_its_session() -> None:
+    drawn = Drawn(workload="groups", clients=5, load=2.0, stalls=0.06, drifts=(0.0,) * 3)
+    outcome = simulation.run(3, 0.6, drawn=drawn, faults=[], calm_seconds=6.0)
+    assert outcome.problems == []
+    assert {verdict.checker: dict(verdict.counts) for verdict in outcome.verdicts if not verdict.valid} == {}
+    noted = [op for op in outcome.ops if op.f == "stall"]
+    assert noted
+    members = [op for op in outcome.ops if op.f in ("poll", "commit")]
+    for note in noted:
+        number = int(str(note.process).removeprefix("client"))
+        over = note.time + note.value["seconds"] * 1e9 - 1e6
+        own = [op for op in members if op.process % drawn.clients == number]
+        assert [op for op in own if note.time < op.time < over] == []
+    refused = {op.extra["error"].split(":")[0] for op in outcome.ops if op.f == "commit" and "error" in op.extra}
+    assert refused & {"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION"}
