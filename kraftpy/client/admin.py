@@ -343,6 +343,7 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
 
     async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
         """Forget committed offsets of topics the group is not subscribed to (KIP-496)."""
+        named = by_topic(partitions)
         request = offset_delete.OffsetDeleteRequest(
             group_id=group_id,
             topics=[
@@ -350,7 +351,7 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
                     name=topic,
                     partitions=[offset_delete.OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
                 )
-                for topic, indexes in by_topic(partitions).items()
+                for topic, indexes in named.items()
             ],
         )
 
@@ -361,7 +362,8 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
                 for part in topic.partitions:
                     check(part.error_code, f"offset of {topic.name}-{part.partition_index} not deleted")
 
-        await self._cluster.retry(attempt, group_id=group_id)
+        there = [TopicPartition(topic, index) for topic, indexes in named.items() for index in indexes]
+        await self._retry_what_is_there(attempt, group_id, there)
 
     # --- offsets --------------------------------------------------------------------------------------------------
 

@@ -543,6 +543,10 @@ async def test_groups_and_their_offsets(bootstrap: str, topic: str) -> None:
         assert (await admin.list_group_offsets(group_id))[one] == OffsetAndMetadata(4, "note", -1)
         await admin.delete_group_offsets(group_id, [zero])
         assert zero not in await admin.list_group_offsets(group_id)
+        for unknown in (TopicPartition(topic, 99), TopicPartition("not-there", 0)):
+            with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+                await admin.delete_group_offsets(group_id, [one, unknown])
+        assert one not in await admin.list_group_offsets(group_id), "what is there went all the same"
         assert group_id in [listed.group_id for listed in await admin.list_groups()]
         await admin.delete_groups([group_id])
         assert group_id not in [listed.group_id for listed in await admin.list_groups()]

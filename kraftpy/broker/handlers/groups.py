@@ -38,7 +38,12 @@ from kraftpy.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from kraftpy.protocol.messages.offset_delete import OffsetDeleteRequest
+from kraftpy.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
 from kraftpy.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchResponse,
@@ -115,11 +120,6 @@ async def list_groups(broker: Broker, request: ListGroupsRequest, context: Reque
 
 async def delete_groups(broker: Broker, request: DeleteGroupsRequest, context: RequestContext) -> Any:
     """Delete empty groups with their offsets."""
-    return await _ask(broker, request, context)
-
-
-async def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: RequestContext) -> Any:
-    """Delete committed offsets of topics the group does not subscribe to."""
     return await _ask(broker, request, context)
 
 
@@ -204,6 +204,33 @@ async def offset_commit(broker: Broker, request: OffsetCommitRequest, context: R
     for answer in answered.topics:
         answer.topic_id = ids.get(answer.name, ZERO_TOPIC_ID)
     answered.topics.extend(refused)
+    return answered
+
+
+async def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:
+    """Delete committed offsets, of partitions that exist, of topics the group does not subscribe to."""
+    refused: list[OffsetDeleteResponseTopic] = []
+    for topic in request.topics:
+        found = broker.image.topic(topic.name)
+        count = 0 if found is None else len(found.partitions)
+        unknown = [
+            OffsetDeleteResponsePartition(
+                partition_index=part.partition_index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+            for part in topic.partitions
+            if not 0 <= part.partition_index < count
+        ]
+        if unknown:
+            refused.append(OffsetDeleteResponseTopic(name=topic.name, partitions=unknown))
+            topic.partitions = [part for part in topic.partitions if 0 <= part.partition_index < count]
+    if refused:
+        request.topics = [topic for topic in request.topics if topic.partitions]
+        if not request.topics:
+            return OffsetDeleteResponse(topics=refused)
+    answered = await _ask(broker, request, context)
+    assert isinstance(answered, OffsetDeleteResponse)
+    if answered.error_code == ErrorCode.NONE:
+        answered.topics.extend(refused)
     return answered
 
 
