@@ -225,6 +225,8 @@ class Broker:
         """
         if is_ready:
             await self.lifecycle.shut_down()
+        else:
+            self.lifecycle.stop()  # it may have begun, and this node may not have been let in yet
         for server in self._servers:
             server.close()
         for connection in self.connections:

@@ -193,11 +193,16 @@ class Lifecycle:
 
     # --- leaving -----------------------------------------------------------------------------
 
+    def stop(self) -> None:
+        """Stop the heartbeats, and leave it to the controller to notice."""
+        if self._running is not None:
+            self._running.cancel()
+
     async def shut_down(self) -> None:
         """Have the leaderships of this broker moved to others, as far as there are any, and stop the heartbeats."""
         if self._running is None:
             return
-        self._running.cancel()
+        self.stop()
         own = BrokerId(self._config.node_id)
         others = [broker for broker in self._metadata.image.active_brokers() if broker.broker_id != own]
         if not self._config.controlled_shutdown_enable or not others or not self.is_active:

@@ -27,7 +27,7 @@ import asyncio
 import functools
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -682,7 +682,7 @@ class Replicas:
 
         It goes on when the caller is cancelled; two never run at once.
         """
-        await asyncio.shield(self._checkpoint())
+        await _to_the_end(self._checkpoint())
 
     async def _checkpoint(self) -> None:
         async with self._checkpointing:
@@ -712,7 +712,7 @@ class Replicas:
 
     async def checkpoint_high_watermarks(self) -> None:
         """Write down, per log directory, what is committed: a hint for the next start (rule 10). Raises OSError."""
-        await asyncio.shield(self._checkpoint_high_watermarks())
+        await _to_the_end(self._checkpoint_high_watermarks())
 
     async def _checkpoint_high_watermarks(self) -> None:
         async with self._checkpointing:
@@ -800,6 +800,13 @@ async def _release_quietly(replica: Replica) -> None:
         await replica.release()
     except OSError as error:
         logger.debug("%s: its files cannot be closed: %s", replica.topic_partition, error)
+
+
+async def _to_the_end(writing: Coroutine[None, None, None]) -> None:
+    """Wait for it; it goes on when the caller is cancelled, and how it ends then is nobody's concern."""
+    task = asyncio.ensure_future(writing)
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
+    await asyncio.shield(task)
 
 
 def _delete_quietly(delete: Callable[[], None]) -> None:

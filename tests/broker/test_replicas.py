@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
+import os
 import threading
 from pathlib import Path
 
@@ -11,9 +14,11 @@ import pytest
 from kraftpy.broker import disks
 from kraftpy.broker.auto_creation import auto_create_topics
 from kraftpy.broker.broker import Broker
+from kraftpy.broker.controller import Controller
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.config import load
 from kraftpy.log.results import Origin
+from kraftpy.metadata.sessions import HeartbeatReply
 from kraftpy.protocol.record_batch import encode_batch
 from kraftpy.types import Offset, TopicPartition
 
@@ -83,3 +88,58 @@ async def test_who_asks_for_what_is_deleted_already_waits_until_that_is_written(
         await asyncio.gather(first, second)
         assert replica.log.written_log_start == 2
         assert await broker.stop()
+
+
+async def test_a_checkpoint_that_fails_when_nobody_waits_for_it_any_more_is_no_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop gives up waiting; the disk is full. The next one says so; the loop has nothing to report."""
+    config = load("", {}, [f"log.dirs={tmp_path}", "listeners=PLAINTEXT://127.0.0.1:0"]).config
+    may_write, is_asked = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    reported: list[dict[str, object]] = []
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+
+    def fail_when_allowed(disk: disks.Disk, points: dict[TopicPartition, int], starts: Starts) -> None:
+        loop.call_soon_threadsafe(is_asked.set)
+        assert may_write.wait(BOUND_SECONDS)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with asyncio.TaskGroup() as tasks:
+        broker = Broker(config, SystemClock(), tasks)
+        await broker.start()
+        with monkeypatch.context() as patched:
+            patched.setattr(disks.Disk, "write_checkpoints", fail_when_allowed)
+            waiting = tasks.create_task(broker.replicas.checkpoint())
+            async with asyncio.timeout(BOUND_SECONDS):
+                await is_asked.wait()
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            may_write.set()
+            with pytest.raises(OSError, match="No space left"):  # behind the first, for two never run at once
+                await broker.replicas.checkpoint()
+        gc.collect()
+        await asyncio.sleep(0)
+        assert reported == []
+        assert await broker.stop()
+
+
+async def test_a_stop_before_the_cluster_has_let_the_broker_in_comes_to_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends heartbeats by then, and nobody lets it in: they end with it."""
+    config = load("", {}, [f"log.dirs={tmp_path}", "listeners=PLAINTEXT://127.0.0.1:0"]).config
+    has_asked = asyncio.Event()
+
+    def stay_out(*_: object, **__: object) -> HeartbeatReply:
+        has_asked.set()
+        return HeartbeatReply(is_fenced=True)
+
+    monkeypatch.setattr(Controller, "heartbeat", stay_out)
+    async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as tasks:
+        broker = Broker(config, SystemClock(), tasks)
+        starting = asyncio.ensure_future(broker.start())
+        await has_asked.wait()
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await broker.stop(is_ready=False)
