@@ -32,6 +32,7 @@ from kraftpy.metadata.journal import Journal
 from kraftpy.metadata.quorum import Quorum
 from kraftpy.metadata.quorum_messages import BadMessageError
 from kraftpy.metadata.raft import Message, StateMachine
+from kraftpy.metadata.raft_library import QuorumStoppedError
 from kraftpy.ports import Clock, Directory
 
 if TYPE_CHECKING:
@@ -189,7 +190,12 @@ class Voter:
         """Append a command, if this node leads. It is decided when it is applied, if ever."""
         if self._quorum is None or not self._quorum.is_leader:
             return False
-        is_taken = self._quorum.propose(data) is not None
+        try:
+            is_taken = self._quorum.propose(data) is not None
+        except QuorumStoppedError:
+            if not self._is_journal_failing:
+                raise
+            return False
         self._wake.wake()
         return is_taken
 
@@ -201,7 +207,12 @@ class Voter:
         reason = quorum.why_no_change(add=None if add is None else add[0], remove=remove)
         if reason is not None:
             return reason
-        changed = quorum.change_voter(add=add, remove=remove)
+        try:
+            changed = quorum.change_voter(add=add, remove=remove)
+        except QuorumStoppedError:
+            if not self._is_journal_failing:
+                raise
+            return "the disk of this node is full"
         if changed is None:
             return "the voters could not be changed now"
         self._wake.wake()
@@ -257,7 +268,18 @@ class Voter:
                 self._turn(self._quorum)
             except OSError as error:
                 raise self._failed(error) from error
+            except QuorumStoppedError:
+                if not self._is_journal_failing:
+                    raise
+                while self._quorum is quorum:  # `_keep` gives it up, or ends this node
+                    told = self._told
+                    await told.wait()
             await asyncio.sleep(0)
+
+    @property
+    def _is_journal_failing(self) -> bool:
+        """Whether it failed in its thread, of which `_keep` is yet to be told: until then it refuses what comes."""
+        return self._journal is not None and self._journal.has_failed
 
     def _turn(self, quorum: Quorum) -> None:
         now = self._clock.monotonic_ms()

@@ -212,6 +212,11 @@ class Journal:
         self._file.close()
         self._file = None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a write or a sync has failed: then it takes nothing any more. From any thread."""
+        return self._failed
+
     # -- writing, on the loop
 
     def append(self, term: int, data: bytes) -> int:

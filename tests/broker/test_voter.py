@@ -1,0 +1,117 @@
+"""A voter whose disk fills up: it is silent until there is room again, whatever reaches it in between."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kraftpy.broker.runtime import SystemClock
+from kraftpy.broker.voter import Voter
+from kraftpy.testing.memory_files import MemoryDisk
+
+BOUND_SECONDS = 30.0
+NODE, PEER = 1, 2
+
+
+class Machine:
+    def apply(self, index: int, term: int, data: bytes | memoryview) -> None: ...
+
+    def snapshot(self) -> bytes:
+        return b""
+
+    def restore(self, data: bytes) -> None: ...
+
+
+class Peers:
+    """Links of which the test is the other end."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.given_up: list[int] = []
+        self.receivers: dict[str, Callable[[int, dict[str, Any]], None]] = {}
+        self.connection: Callable[[int, bool], None] = lambda *_: None
+
+    def receive(self, kind: str, receiver: Callable[[int, dict[str, Any]], None]) -> None:
+        self.receivers[kind] = receiver
+
+    def serve(self, kind: str, handler: object) -> None: ...
+
+    def on_connection(self, callback: Callable[[int, bool], None]) -> None:
+        self.connection = callback
+
+    def send(self, peer: int, kind: str, body: dict[str, Any]) -> bool:
+        self.sent.append(body)
+        return True
+
+    def disconnect(self, peer: int) -> None:
+        self.given_up.append(peer)
+
+    def wants_a_vote(self, term: int) -> None:
+        body = {"type": "request_vote", "term": term, "last_log_index": 0, "last_log_term": 0, "transfer": True}
+        self.receivers["raft"](PEER, body)
+
+
+async def until(reached: Callable[[], object]) -> None:
+    async with asyncio.timeout(BOUND_SECONDS):
+        while not reached():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.005)
+
+
+def hold_the_loop_until(reached: Callable[[], object]) -> None:
+    deadline = time.monotonic() + BOUND_SECONDS
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+async def test_a_message_that_comes_while_the_disk_has_just_filled_up_does_not_end_the_node() -> None:
+    """The journal has failed in its thread, and refuses the next vote; the loop has not been told of it yet."""
+    disk, peers = MemoryDisk(), Peers()
+    loop, is_writing, may_write = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    async with asyncio.TaskGroup() as tasks:
+        voter = Voter(
+            node_id=NODE,
+            voters={1: "one:9093", 2: "two:9093", 3: "three:9093"},
+            election_timeout_ms=600_000,
+            fetch_timeout_ms=600_000,
+            snapshot_after_bytes=1_000_000,
+            new_machine=Machine,
+            stirred=lambda: None,
+            clock=SystemClock(),
+            links=peers,  # type: ignore[arg-type]
+            tasks=tasks,
+        )
+        await voter.start(disk.root)
+        peers.connection(PEER, True)
+        await asyncio.sleep(0)
+
+        def hold(operation: str, path: str) -> None:
+            loop.call_soon_threadsafe(is_writing.set)
+            assert may_write.wait(BOUND_SECONDS)
+
+        disk.on_operation = hold
+        for operation in ("write", "sync", "replace"):
+            disk.fail(operation, errno.ENOSPC, count=10)
+        peers.wants_a_vote(1)
+        async with asyncio.timeout(BOUND_SECONDS):
+            await is_writing.wait()
+        may_write.set()
+        journal = voter._journal
+        assert journal is not None
+        hold_the_loop_until(lambda: journal.has_failed)
+        peers.wants_a_vote(2)
+        await until(lambda: peers.given_up)
+        assert peers.given_up == [PEER], "so that it looks for others"
+        assert "response_vote" not in [body["type"] for body in peers.sent], "nothing is on the disk"
+
+        disk.on_operation = None
+        disk.heal()
+        await until(lambda: voter.quorum is not None)
+        peers.wants_a_vote(3)
+        await until(lambda: "response_vote" in [body["type"] for body in peers.sent])
+        assert voter.term == 3
+        await voter.stop()
