@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from chaos.live import LiveWorld
 
 CALM_SECONDS: Final = 8.0
+RATE: Final = 8.0
+"""Calls of a client in a second."""
 
 
 def _namespaces(directory: Path, nodes: int, settings: Mapping[str, str]) -> LiveWorld:
@@ -56,6 +58,7 @@ def command_of(
     kinds: Sequence[str] = (),
     settings: Sequence[str] = (),
     calm: float = CALM_SECONDS,
+    rate: float = RATE,
     flags: Sequence[str] = (),
 ) -> str:
     """The line that repeats a run."""
@@ -64,6 +67,7 @@ def command_of(
     words += [] if minutes is None else ["--minutes", f"{minutes:g}"]
     words += [] if nodes == 3 else ["--nodes", str(nodes)]
     words += [] if calm == CALM_SECONDS else ["--calm", f"{calm:g}"]
+    words += [] if rate == RATE else ["--rate", f"{rate:g}"]
     words += flags
     words += [word for kind in kinds for word in ("--kind", kind)]
     return shlex.join([*words, *(word for setting in settings for word in ("--setting", setting))])
@@ -78,7 +82,7 @@ def command_of(
 @click.option("--kind", "kinds", multiple=True, type=click.Choice([str(kind) for kind in Kind]), help="Only these.")
 @click.option("--setting", "given", multiple=True, metavar="NAME=VALUE", help="Of every node. Repeatable.")
 @click.option("--calm", default=CALM_SECONDS, show_default=True, help="The longest pause between faults, in seconds.")
-@click.option("--rate", default=8.0, show_default=True, help="Calls of a client in a second, at most.")
+@click.option("--rate", default=RATE, show_default=True, help="Calls of a client in a second, at most.")
 @click.option("--transactions", is_flag=True, help="Transactions too: over partitions, and from topics to a topic.")
 @click.option("--queue", is_flag=True, help="A share group too: records acquired and acknowledged.")
 @click.option("--group-protocol", type=click.Choice(["classic", "consumer"]), default="classic", show_default=True)
@@ -116,7 +120,7 @@ def run_command(
     settings = Settings(
         seed=seed,
         directory=directory,
-        command=command_of(world, seed, faults, minutes, nodes, kinds, given, calm, flags),
+        command=command_of(world, seed, faults, minutes, nodes, kinds, given, calm, rate, flags),
         faults=faults,
         minutes=minutes,
         kinds=tuple(map(Kind, kinds)) or tuple(Kind),

@@ -49,6 +49,8 @@ COMPOSE_FILES: Final = (ROOT / "docker/compose.yaml", ROOT / "docker/compose.cha
 PROJECT: Final = "kraftpy-chaos"
 PORTS: Final[Mapping[NodeId, int]] = {1: 9092, 2: 9094, 3: 9096}
 CONTROLLER_PORT: Final = 9093
+_KILLED: Final = 137
+"""The status that the engine gives a container that did not end when it was asked to."""
 
 PACKAGES: Final = {
     "docker": "docker.io",
@@ -207,13 +209,14 @@ class DockerWorld(Machines):
             await self._containers[node].kill()
 
     async def end(self, node: NodeId) -> int | None:
-        """`docker stop`, which kills what takes longer (status 137)."""
+        """`docker stop`, which kills what takes longer."""
         container = self._containers[node]
         await container.resume()
         container.is_wanted = False
         await command("docker", "stop", "--time", STOP_SECONDS, container.name)
         container.pid = 0
-        return int(await container.inspect(".State.ExitCode"))
+        status = int(await container.inspect(".State.ExitCode"))
+        return None if status == _KILLED else status
 
     def _may_serve(self, node: NodeId) -> bool:
         return self.is_running(node) and not self._containers[node].is_paused

@@ -10,6 +10,7 @@ import pytest
 
 from chaos.nemesis import between
 from chaos.running import WORLDS
+from chaos.worlds import containers, docker
 from chaos.worlds.containers import NETWORK, NODES, address_of, as_environment, packet_filter, settings_file
 from chaos.worlds.docker import COMPOSE_FILES, CONTROLLER_PORT, PORTS, DockerWorld
 from kraftpy.config.sources import setting_name
@@ -82,3 +83,24 @@ def test_it_has_as_many_nodes_as_the_compose_file(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="3 nodes"):
         DockerWorld(tmp_path, nodes=5)
     assert WORLDS["docker"](tmp_path, 3, {}).nodes == (1, 2, 3)
+
+
+@pytest.mark.parametrize(("status", "told"), [(0, 0), (1, 1), (137, None)])
+async def test_a_container_that_had_to_be_killed_did_not_stop(
+    status: int, told: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was done to it before: a node that hangs is a finding, though a fault may have it end by itself."""
+    world = DockerWorld(tmp_path)
+    monkeypatch.setattr(world, "is_running", lambda node: True)
+
+    async def answered(*arguments: object, **_: object) -> str:
+        return str(status) if "inspect" in arguments else ""
+
+    for module in (docker, containers):
+        monkeypatch.setattr(module, "command", answered)
+    assert await world.end(1) == told
+    world._may_end.add(1)
+    await world.stop(1)
+    assert [problem.split(":")[0] for problem in world.problems()] == (
+        ["node 1 did not stop within 120 s"] if told is None else []
+    )

@@ -292,6 +292,7 @@ def test_a_machine_that_cannot_is_told_why_in_one_line(
 def test_the_line_that_repeats_a_run() -> None:
     assert command_of("namespaces", 3, 40, None, 3) == "python -m chaos run --world namespaces --seed 3 --faults 40"
     assert command_of("docker", 3, 40, None, 3, flags=["--transactions"]).endswith("--faults 40 --transactions")
+    assert command_of("docker", 3, 40, None, 3, calm=2.5, rate=4.0).endswith("--faults 40 --calm 2.5 --rate 4")
     assert command_of("namespaces", 3, None, 2.5, 5, ("kill", "pause"), ("min.insync.replicas=1",)).endswith(
         "--seed 3 --minutes 2.5 --nodes 5 --kind kill --kind pause --setting min.insync.replicas=1"
     )
