@@ -19,18 +19,22 @@ Locks and counts are kept in the leader's memory until an acknowledgement is mad
 first fault of a history concurrent-delivery, repeated-count and count-falls are allowed; so is count-skips, since a
 client library that lost an answer asks again by itself, and nobody sees what was acquired in vain.
 
+A member that is given up (a crash, an unknown outcome) gives back what it had: its connection ends, its share session
+with it, and with that its locks (KIP-932), long before they run out.
+
 Left out: several groups' isolation from each other is judged group by group.
 """
 
 from __future__ import annotations
 
 import bisect
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from chaos.checkers.realtime import asked_at
 from chaos.checkers.verdict import Findings, Options, Verdict
 from chaos.checkers.versions import sends, versions
-from chaos.history import FAULT, History, Key, Op, Type, Value
+from chaos.history import FAULT, History, Key, Op, Process, Type, Value
 
 NAME = "queue"
 
@@ -53,6 +57,8 @@ def check(history: History, options: Options) -> Verdict:
     values: dict[Place, Value] = {}
     unanswered: list[int] = []
     calm = min((op.index for op in history.notes(FAULT)), default=1 << 62)
+    gone = {op.process: asked_at(history, op) for op in history.completions if op.type is Type.INFO}
+    """Where a process asked for what it did not outlive."""
     for op in history.completed("acquire", "acknowledge"):
         findings.verdict.examined += 1
         if op.f == "acquire" and op.type is Type.OK:
@@ -68,7 +74,7 @@ def check(history: History, options: Options) -> Verdict:
     for place, record in records.items():
         _after_the_end(history, findings, place, record)
         _counts(history, findings, place, record, sorted(unanswered), calm)
-        _locks(history, findings, place, record, calm)
+        _locks(history, findings, place, record, calm, gone)
     _contents(history, findings, records, values)
     _drained(history, findings, records)
     return findings.verdict
@@ -117,15 +123,19 @@ def _counts(
         earlier.append((op.index, count, op) if count > highest[1] else (op.index, highest[1], highest[2]))
 
 
-def _locks(history: History, findings: Findings, place: Place, record: _Record, calm: int) -> None:
-    """The lock begins when the acquisition is asked for, at the earliest, and ends with any acknowledgement of it."""
+def _locks(
+    history: History, findings: Findings, place: Place, record: _Record, calm: int, gone: Mapping[Process, int]
+) -> None:
+    """The lock begins when the acquisition is asked for, at the earliest, and ends with any acknowledgement of it, or
+    with its holder."""
     for (op, _), (other, _) in zip(record.deliveries, record.deliveries[1:], strict=False):
         lock_ms = op.extra.get("lock_ms")
         if lock_ms is None or other.process == op.process or asked_at(history, other) < op.index:
             continue
         expires = history.invocation(op).time + lock_ms * 1_000_000
         given_back = any(asked_at(history, end) < other.index and end.process == op.process for end, _ in record.ends)
-        if other.time < expires and not given_back:
+        is_gone = gone.get(op.process, other.index) < other.index
+        if other.time < expires and not given_back and not is_gone:
             text = f"{_where(place)} was delivered to process {other.process} while process {op.process} had it"
             findings.add("concurrent-delivery", text, (op, other), allowed=other.index > calm, place=place)
 

@@ -174,6 +174,16 @@ QUEUES: dict[str, tuple[str, Parts]] = {
         [SENT, acquire(1), acknowledge(1, "reject"), acquire(2, count=2)],
     ),
     "to two at once": ("concurrent-delivery", [SENT, acquire(1, lock_ms=30_000), acquire(2, count=2, lock_ms=30_000)]),
+    "to another, before its member crashes": (
+        "concurrent-delivery",
+        [
+            SENT,
+            acquire(1, lock_ms=30_000),
+            acquire(2, count=2, lock_ms=30_000),
+            done(1, "info", "crash", None),
+            acquire(3, count=3),
+        ],
+    ),
     "one count for two": ("repeated-count", [SENT, acquire(1), acquire(2)]),
     "the count falls": (
         "count-falls",
@@ -195,6 +205,12 @@ GOOD_QUEUES: dict[str, Parts] = {
     "an acceptance of unknown fate": [SENT, acquire(1), acknowledge(1, kind="info"), acquire(2, count=2)],
     "after the lock": [SENT, acquire(1, lock_ms=0), acquire(2, count=2, lock_ms=0)],
     "an answer that was lost took a count": [SENT, done(1, "info", "acquire", {"group": "q"}), acquire(2, count=2)],
+    "a member that crashes gives it back": [
+        SENT, acquire(1, lock_ms=30_000), done(1, "info", "crash", None), acquire(2, count=2, lock_ms=30_000),
+    ],
+    "a member that is given up gives it back": [
+        SENT, acquire(1, lock_ms=30_000), done(1, "info", "acquire", {"group": "q"}), acquire(2, count=2),
+    ],
     "the leader's memory went with it": [
         SENT, acquire(1, lock_ms=30_000), acquire(1, count=2, lock_ms=30_000), NEMESIS,
         acquire(2), acquire(3, count=2),
