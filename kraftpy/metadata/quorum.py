@@ -230,7 +230,11 @@ class Quorum:
             if raft.resigning_until_ms is not None:
                 times.append(raft.resigning_until_ms)
             return max(now_ms, min([latest, *times]))
-        return max(now_ms, min(latest, int(raft._SyncObj__raftElectionDeadline * 1000) + 1))
+        deadline_s = raft._SyncObj__raftElectionDeadline
+        due_ms = int(deadline_s * 1000)
+        while due_ms / 1000 <= deadline_s:  # as it is compared: 130.605 * 1000 is less than 130605
+            due_ms += 1
+        return max(now_ms, min(latest, due_ms))
 
     # -- state
 

@@ -344,6 +344,21 @@ def test_a_node_that_does_not_vote_never_campaigns() -> None:
     assert node.quorum.term == 0
 
 
+def test_a_tick_at_the_time_that_was_said_is_not_due_again_at_that_time() -> None:
+    """Whatever a deadline comes to as a binary fraction: 130.605 * 1000 is less than 130605."""
+    node = Node(4, THREE)
+    node.quorum.connected(1, 1000)
+    began_ms = now_ms = 1000
+    for _ in range(2000):
+        due_ms = node.quorum.next_tick_ms(now_ms)
+        assert due_ms > now_ms, (
+            f"a tick {now_ms - began_ms} ms after the begin changes nothing and is due again at once"
+        )
+        now_ms = due_ms
+        node.quorum.tick(now_ms)
+        node.messages()
+
+
 def test_a_node_that_does_not_vote_is_fed_though_every_voter_forgot_that_it_had_asked() -> None:
     """A voter whose disk was full begins anew, with the connections that it had: who asked before is not told of it."""
     cluster = Cluster()
