@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-seeds chaos-mutants test test-long test-failures check format bench bench-spark bench-failover bench-groups sim compat image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-seeds chaos-mutants test test-long test-failures check format bench bench-spark bench-failover bench-groups sim compat compat-spark image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 help:                ## this list
@@ -14,11 +14,13 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@echo "Installing into $(VENV): with PySpark that is a download of some 500 MB and takes minutes."
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@ln -sf ../../chaos/kraftpy-chaos $(BIN)/kraftpy-chaos
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
+	@echo "Installing into $(VENV): with PySpark that is a download of some 500 MB and takes minutes."
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	@touch $@
 
@@ -85,11 +87,15 @@ format: $(VENV)/.dev ## rewrite the files as `check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-compat: $(VENV)/.dev ## kafka-python's own integration suite against our server, Kafka's classes on our files, its share consumer (JDK, Maven)
+compat: $(VENV)/.dev ## kafka-python's own tests against our server; Kafka's classes, clients, Spark connector with it (JDK, Maven)
 	$(BIN)/python tests/compat/kafka_python_suite.py
 	$(BIN)/python tests/compat/java_suite.py
 	$(BIN)/python tests/compat/java_share.py
 	$(BIN)/python tests/compat/java_streams_suite.py
+	$(BIN)/python tests/compat/spark_connector_suite.py
+
+compat-spark: $(VENV)/.dev  ## queries through Spark's own Kafka connector and ours: the same rows (JDK, Maven)
+	$(BIN)/python tests/compat/spark_connector_suite.py
 
 image:               ## the container image `kraftpy`
 	docker build --file docker/Dockerfile --tag kraftpy .

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,8 +30,11 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 @contextlib.contextmanager
-def spark_session(java: Java, scratch: Path) -> Iterator[SparkSession]:
-    """What the JVM says goes to a file in `scratch`; it has ended when the block is left, however it is left."""
+def spark_session(java: Java, scratch: Path, *, jars: Sequence[Path] = ()) -> Iterator[SparkSession]:
+    """What the JVM says goes to a file in `scratch`; it has ended when the block is left, however it is left.
+
+    `jars` are libraries that Spark does not come with.
+    """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -58,6 +61,8 @@ def spark_session(java: Java, scratch: Path) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
+    if jars:
+        settings["spark.jars"] = ",".join(path.resolve().as_uri() for path in jars)
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     with _environment(environment), (scratch / "spark.log").open("wb") as log, warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # Spark warns of pandas 3, which nothing here uses
