@@ -10,8 +10,9 @@ drawn from the seed: what it did is seen by others before it is told to who aske
 with one thread keeps its order. A process that dies may leave such work half done: its disk stops it at an operation
 drawn from the seed.
 
-A process that runs more callbacks in one virtual second than `Process.most_callbacks` spins: it does the same again and
-again without waiting for anything. What it was busy with is noted in `SimulatedLoop.spins`.
+A process that runs more callbacks in one virtual second than `Process.most_callbacks`, and than `Process.got_on` allows
+besides, spins: it does the same again and again without waiting for anything. What it was busy with is noted in
+`SimulatedLoop.spins`.
 
 Invariants: the same seed and the same program give the same order of callbacks; no thread, no socket, no real clock.
 Left out: sendfile, signals, subprocesses, DNS, datagrams.
@@ -137,6 +138,8 @@ class Process:
         """In a virtual second; more of them are a spin."""
         self.callbacks_left = self.most_callbacks
         """In this second."""
+        self.callbacks_allowed = 0
+        """Besides, in this second, for what it achieved."""
         self.busy_with: Counter[str] = Counter()
         """What it ran beyond them, by the names of tasks, or of functions."""
         loop.processes.append(self)
@@ -191,6 +194,11 @@ class Process:
         for callback in self.before_death:
             callback()
         self.before_death.clear()
+
+    def got_on(self, callbacks: int) -> None:
+        """It did something that takes so many callbacks, and that it will not do again."""
+        self.callbacks_left += callbacks
+        self.callbacks_allowed += callbacks
 
     def is_too_busy_with(self, callback: Callable[..., object]) -> None:
         """It runs more than it may."""
@@ -378,10 +386,11 @@ class SimulatedLoop:
         for process in self.processes:
             if process.callbacks_left < 0:
                 ((what, _),) = process.busy_with.most_common(1)
-                count = process.most_callbacks - process.callbacks_left
+                count = process.most_callbacks + process.callbacks_allowed - process.callbacks_left
                 self.spins.append((second, process.name, count, what))
                 process.busy_with.clear()
             process.callbacks_left = process.most_callbacks
+            process.callbacks_allowed = 0
 
     def is_running(self) -> bool:
         """Whether it runs now."""

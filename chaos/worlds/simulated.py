@@ -34,6 +34,10 @@ THREAD_SECONDS: Final = 0.0005
 NODE_CALLBACKS: Final = 6_000
 CLIENT_CALLBACKS: Final = 1_500
 """Whoever runs more of them in a virtual second does the same again and again without waiting for anything."""
+APPEND_CALLBACKS: Final = 10
+"""That a node may run besides for each write to a log: a node with an empty disk that fetches everything anew, a small
+batch at a time and each synced, has 7 for a batch, and more than a thousand batches in a second."""
+_LOG_SUFFIX: Final = ".log"
 _MOST_COMBINED_VOTERS: Final = 3
 logger = logging.getLogger(__name__)
 
@@ -115,7 +119,7 @@ class Node:
         self.node_id = node_id
         self.host = f"node{node_id}"
         self.settings = dict(settings)
-        self.disk = MemoryDisk()
+        self.disk = self._empty_disk()
         self.clock = NodeClock(cluster.loop)
         self.process: Process | None = None
         self.broker: Broker | None = None
@@ -182,7 +186,16 @@ class Node:
     def new_disk(self) -> None:
         """Another disk, with nothing on it. It does not run."""
         assert not self.is_running
-        self.disk = MemoryDisk()
+        self.disk = self._empty_disk()
+
+    def _empty_disk(self) -> MemoryDisk:
+        disk = MemoryDisk()
+        disk.on_operation = self._operates
+        return disk
+
+    def _operates(self, operation: str, path: str) -> None:
+        if operation == "write" and path.endswith(_LOG_SUFFIX) and self.process is not None:
+            self.process.got_on(APPEND_CALLBACKS)
 
     def forget(self) -> None:
         """The simulation is over."""

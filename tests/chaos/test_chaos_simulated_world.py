@@ -13,6 +13,7 @@ from chaos.history import Op, Type
 from chaos.nemesis import Fault, Kind
 from chaos.simulation import Outcome
 from chaos.worlds.loop import Process, SimulatedLoop
+from chaos.worlds.simulated import SimulatedCluster
 from kraftpy.broker.confirming import Confirmations
 
 
@@ -138,6 +139,29 @@ def test_who_does_the_same_again_and_again_is_said_to_spin() -> None:
     ((second, who, callbacks, what),) = loop.spins
     assert (second, who, what) == (0, "busy", "eager")
     assert callbacks > 300
+
+
+@pytest.mark.parametrize(("appends", "is_spin"), [(True, False), (False, True)])
+def test_a_node_that_appends_all_the_time_gets_on(appends: bool, is_spin: bool) -> None:
+    """As one that fetches all anew, a batch at a time; one that does the same and appends nothing spins."""
+    cluster = SimulatedCluster(1)
+    node = cluster.nodes[1]
+    node.process = process = Process(cluster.loop, "node1", "node1", "1")
+    process.most_callbacks = process.callbacks_left = 100
+    file = node.disk.root.open("0.log" if appends else "0.index")
+
+    async def work() -> None:
+        for batch in range(200):
+            file.write(batch, b"x")
+            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(1.0)
+
+    task = process.run(work(), name="fetcher")
+    cluster.loop.run_for(2.0)
+    assert task.done()
+    spins = [(second, who, what) for second, who, _, what in cluster.loop.spins]
+    assert spins == ([(0, "node1", "fetcher")] if is_spin else [])
 
 
 def test_what_waited_while_a_process_was_paused_is_no_spin() -> None:
