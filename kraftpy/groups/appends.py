@@ -7,6 +7,7 @@ in: an append that is reported done early waits for those before it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kraftpy.groups.consumer_records import NOTHING, Assignment
@@ -18,9 +19,11 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsResponse
 from kraftpy.protocol.messages.offset_commit import OffsetCommitResponse
 from kraftpy.protocol.messages.offset_delete import OffsetDeleteResponse
-from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatResponse
 from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
 from kraftpy.types import TopicPartition
+
+Answers = Sequence[tuple[Request, GroupResponse]]
+"""What is told when the records are durable, by request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +105,7 @@ class StoreConsumerGroup:
 
     group_id: str
     changed: tuple[str, ...]
-    answers: tuple[tuple[Request, GroupResponse], ...]
+    answers: Answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +117,7 @@ class StoreShareGroup:
 
     group_id: str
     changed: tuple[str, ...] = ()
-    answers: tuple[tuple[Request, ShareGroupHeartbeatResponse], ...] = ()
+    answers: Answers = ()
     initialize: Assignment = NOTHING
     state_epoch: int = 0
     operation: Operation | None = None
@@ -130,7 +133,7 @@ class StoreStreamsGroup:
 
     group_id: str
     changed: tuple[str, ...]
-    answers: tuple[tuple[Request, GroupResponse], ...]
+    answers: Answers
     volatile: Volatile
 
 

@@ -197,6 +197,12 @@ class ConsumerGroup:
         """What the member was told last; nothing of a member that is new."""
         return self.currents.get(member_id, _NEW)
 
+    def revocation_ms(self, member_id: str) -> int | None:
+        """How long the member may take to give up what it was asked to; None where that is nothing."""
+        if self.current(member_id).state is not MemberState.UNREVOKED_PARTITIONS:
+            return None
+        return max(self.members[member_id].rebalance_timeout_ms, 1)
+
     def target(self, member_id: str) -> Assignment:
         """What the member shall have."""
         return self.targets.get(member_id, NOTHING)

@@ -16,13 +16,13 @@ An append that failed must not be in the log. Where that is not known (REQUEST_T
 NOT_ENOUGH_REPLICAS_AFTER_APPEND after the write), the shell should unload and load again once it has reported.
 
 A group of the consumer protocol is a `Group` whose classic half stays empty and whose `consumer` is set; what it is
-asked goes through `consumer_turns.py`, and so does whatever else may not overtake its records.
+asked goes through its line (`turns.py`, `consumer_turns.py`), and so does whatever else may not overtake its records.
 
 A share group is one whose `share` is set, and which has nothing else; `share_turns.py` is to it what
 `consumer_turns.py` is to those. What it needs of the share coordinators the shell asks them (`ChangeState`).
 
-A streams group is one whose `streams` is set; `streams_turns.py` has its line. Internal topics that it misses the shell
-makes (`MakeTopics`).
+A streams group is one whose `streams` is set (`streams_turns.py`). Internal topics that it misses the shell makes
+(`MakeTopics`).
 
 Left out: authorization; quotas.
 
@@ -55,10 +55,11 @@ from kraftpy.groups.appends import (
     group_ids,
     offset_error,
 )
+from kraftpy.groups.clocks import AGAIN_MS
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer_group import ConsumerGroup, NoTopics, Topics
 from kraftpy.groups.consumer_protocol import heartbeat_error
-from kraftpy.groups.consumer_turns import CLASSIC_REBALANCE, CONSUMER_SESSION, REVOCATION, ConsumerTurns
+from kraftpy.groups.consumer_turns import ConsumerTurns
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.deletion import Deletions
 from kraftpy.groups.events import (
@@ -86,9 +87,9 @@ from kraftpy.groups.records import (
 from kraftpy.groups.replay import replay_record
 from kraftpy.groups.routing import refuse, while_loading
 from kraftpy.groups.share_group import ShareGroup
-from kraftpy.groups.share_turns import SHARE_SESSION, ShareTurns
+from kraftpy.groups.share_turns import ShareTurns
 from kraftpy.groups.streams_group import StreamsGroup
-from kraftpy.groups.streams_turns import STREAMS_KINDS, StreamsTurns
+from kraftpy.groups.streams_turns import StreamsTurns
 from kraftpy.groups.transactional import PendingOffsets, settle
 from kraftpy.groups.turn import Turn
 from kraftpy.groups.unloading import refusals
@@ -114,8 +115,6 @@ from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartb
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest
 from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from kraftpy.types import Millis, TopicId, TopicPartition
-
-_AGAIN_MS = 1_000
 
 EXPIRY = "expiry"
 EXPIRY_KEY = Key("", EXPIRY)
@@ -160,6 +159,7 @@ class GroupCoordinator:
         self._streams = StreamsTurns(
             config, settings or config.settings, self._rebalance, topics or NoTopics(), self._request
         )
+        self._turns = (self._consumers, self._shares, self._streams)
         self._deletions = Deletions(self.groups, self._rebalance, self._shares)
         self._loaded = False
         self._pending_offsets = PendingOffsets()
@@ -231,15 +231,10 @@ class GroupCoordinator:
         return turn.effects
 
     def _restore(self, group: Group, turn: Turn) -> None:
-        if group.consumer is not None:
-            self._consumers.restore(group, turn)
-            return
-        if group.share is not None:
-            self._shares.restore(group, turn)
-            return
-        if group.streams is not None:
-            self._streams.restore(group, turn)
-            return
+        for turns in self._turns:
+            if turns.of(group) is not None:
+                turns.restore(group, turn)
+                return
         group.restore()
         for member in group.members.values():
             self._rebalance.touch(group, member, turn)
@@ -514,14 +509,11 @@ class GroupCoordinator:
             self._expire_offsets(turn)
             return
         group = self.groups[key.group_id]
-        if key.kind in (CONSUMER_SESSION, REVOCATION, CLASSIC_REBALANCE):
-            self._consumers.submit(group, key, turn)
-        elif key.kind == SHARE_SESSION:
-            self._shares.submit(group, key, turn)
-        elif key.kind in STREAMS_KINDS:
-            self._streams.submit(group, key, turn)
+        turns = next((each for each in self._turns if key.kind in each.kinds), None)
+        if turns is not None:
+            turns.submit(group, key, turn)
         elif group.is_changing:  # it may have passed to the other protocol when its records are stored
-            self._deadlines.set(key, Millis(turn.now + _AGAIN_MS))
+            self._deadlines.set(key, Millis(turn.now + AGAIN_MS))
         elif key.kind == SESSION:
             self._rebalance.session_is_over(group, key.member_id, turn)
         elif key.kind == JOIN:
@@ -579,9 +571,7 @@ class GroupCoordinator:
             assert group.records_in_flight == in_flight.count(group_id), group
             assert group.unstable == self._unstable(group_id), group
             expected |= {Key(group_id, SESSION, m) for m in (*group.members, *group.pending_members)}
-            expected |= self._consumers.expected_deadlines(group)
-            expected |= self._shares.expected_deadlines(group)
-            expected |= self._streams.expected_deadlines(group)
+            expected = expected.union(*(turns.expected_deadlines(group) for turns in self._turns))
             if group.state is State.PREPARING_REBALANCE:
                 expected.add(Key(group_id, JOIN))
             if group.pending_sync:

@@ -116,6 +116,9 @@ class ShareGroup:
         """What the member was told last; nothing of a member that is new."""
         return self.currents.get(member_id, _NEW)
 
+    def revocation_ms(self, member_id: str) -> None:
+        """Nobody is waited for."""
+
     def target(self, member_id: str) -> Assignment:
         """What the member shall have."""
         return self.targets.get(member_id, NOTHING)

@@ -1,7 +1,4 @@
-"""Share groups, one change after the other: what waits, what is stored, what share coordinators are asked (KIP-932).
-
-As in `consumer_turns.py` a decision is made on what the log says: while records of a group are on the way there,
-whatever else is asked of it waits in its line (`Group.waiting`), and is then decided on one draft.
+"""Share groups, whose line is that of `turns.py`: what is decided in it, what share coordinators are asked (KIP-932).
 
 Besides the log there are the share coordinators. What heartbeats have initialized is asked for beside everything else,
 and how it went comes into the line like a session that ran out. What an administrator asks (`share_operations`) has the
@@ -16,32 +13,29 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from kraftpy.groups import share_partitions
-from kraftpy.groups.appends import StoreShareGroup, group_error
+from kraftpy.groups.appends import Answers, StoreShareGroup
+from kraftpy.groups.clocks import MemberClocks
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer_group import NEVER, Topics
 from kraftpy.groups.consumer_records import Assignment, TopicIdPartition
 from kraftpy.groups.deadlines import Deadlines, Key
-from kraftpy.groups.events import ChangeState, Deletion, Initialization, Request, StateChanged
+from kraftpy.groups.events import ChangeState, Deletion, GroupResponse, Initialization, Request, StateChanged
 from kraftpy.groups.group import Group, State
 from kraftpy.groups.routing import refuse
 from kraftpy.groups.share_group import ShareDraft, ShareGroup
 from kraftpy.groups.share_operations import Alteration, OffsetDeletion, Operation, StateDeletion
 from kraftpy.groups.share_protocol import ShareProtocol, share_heartbeat_error
 from kraftpy.groups.turn import Turn
+from kraftpy.groups.turns import Turns
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from kraftpy.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
-from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
-from kraftpy.types import Millis, TopicId
+from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from kraftpy.types import TopicId
 
 SHARE_SESSION = "share-session"
 STATE_CHANGED = "share-state-changed"
 TOPICS_GONE = "share-topics-gone"
-MOST_RECORDS = 1_000
-"""When a draft has so many, what waits goes into the next one."""
-_AGAIN_MS = 1_000
-
-Answers = list[tuple[Request, ShareGroupHeartbeatResponse]]
 
 
 class _Asked:
@@ -53,7 +47,7 @@ class _Asked:
         self.failed: Mapping[TopicIdPartition, ErrorCode] = {}
 
 
-class ShareTurns:
+class ShareTurns(Turns[ShareDraft, StoreShareGroup]):
     """The share groups of one partition of `__consumer_offsets`."""
 
     def __init__(
@@ -65,10 +59,14 @@ class ShareTurns:
         reconsider: Callable[[Request, Turn], None],
     ) -> None:
         """`reconsider` handles a request that is none of share groups alone, whose turn has come."""
-        self._settings = settings
-        self._deadlines = deadlines
+        clocks = MemberClocks(
+            deadlines,
+            session=SHARE_SESSION,
+            of=self.of,
+            session_ms=lambda group, _: settings(group.group_id).share_session_timeout_ms,
+        )
+        super().__init__(clocks, reconsider)
         self._topics = topics
-        self._reconsider = reconsider
         self._next_token = 1
         self._asked: dict[int, _Asked | Operation] = {}  # under way to the share coordinators, by token
         self._answered: dict[int, _Asked] = {}  # waits in the line of its group
@@ -79,19 +77,9 @@ class ShareTurns:
 
     # ---- what comes in
 
-    def submit(self, group: Group, item: Request | Key, turn: Turn) -> None:
-        """Decide it now, or when all that came before it is stored."""
-        if isinstance(item, Request) and isinstance(item.message, ShareGroupHeartbeatRequest):
-            self._touch(group, item.message.member_id, turn)
-        group.waiting.append(item)
-        if not group.is_changing:
-            self._work(group, turn)
-
-    def restore(self, group: Group, turn: Turn) -> None:
-        """The group was loaded: its members' clocks begin now."""
-        assert group.share is not None
-        for member_id in sorted(group.share.members):
-            self._touch(group, member_id, turn)
+    def of(self, group: Group) -> ShareGroup | None:
+        """The group as a share group."""
+        return group.share
 
     def topics_deleted(self, groups: Mapping[str, Group], topic_ids: frozenset[TopicId], turn: Turn) -> None:
         """The share coordinators forget these topics by themselves, and so do the groups."""
@@ -122,36 +110,15 @@ class ShareTurns:
         self._deferred.setdefault(group.group_id, []).append(event)
         return True
 
-    # ---- the line
+    # ---- what is decided
 
-    def _work(self, group: Group, turn: Turn) -> None:
-        """Decide what waits, until records have to be stored first or nothing waits any more."""
-        while group.waiting and not group.is_changing:
-            draft = ShareDraft(group.share or ShareGroup(group_id=group.group_id))
-            answers: Answers = []
-            while group.waiting and len(draft.records) < MOST_RECORDS:
-                item = group.waiting[0]
-                if isinstance(item, Key):
-                    group.waiting.popleft()
-                    self._is_due(group, draft, item, turn)
-                elif isinstance(item.message, ShareGroupHeartbeatRequest):
-                    group.waiting.popleft()
-                    answers.append((item, self._heartbeat(group, draft, item, item.message, turn)))
-                else:
-                    break
-            if draft.records:
-                self._store(group, draft, answers, turn)
-                return
-            for request, response in answers:
-                turn.reply(request.request_id, response)
-            if group.waiting and isinstance(group.waiting[0], Request) and not answers:
-                event = group.waiting.popleft()
-                assert isinstance(event, Request)
-                self._consider(group, event, turn)
+    def _draft(self, group: Group) -> ShareDraft:
+        return ShareDraft(group.share or ShareGroup(group_id=group.group_id))
 
-    def _heartbeat(
-        self, group: Group, draft: ShareDraft, event: Request, message: ShareGroupHeartbeatRequest, turn: Turn
-    ) -> ShareGroupHeartbeatResponse:
+    def _answer(self, group: Group, draft: ShareDraft, event: Request, turn: Turn) -> GroupResponse | None:
+        message = event.message
+        if not isinstance(message, ShareGroupHeartbeatRequest):
+            return None
         if group.state is State.DEAD:
             return share_heartbeat_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if _is_of_another_type(group):
@@ -170,20 +137,18 @@ class ShareTurns:
         elif key.kind == TOPICS_GONE:
             gone = self._gone.pop(group.group_id, ())
             draft.put_partitions(share_partitions.deleted(draft.group.partitions, gone))
-        elif key.member_id in draft.group.members and key not in self._deadlines:  # neither gone nor heard of meanwhile
-            turn.note(group, f"member {key.member_id} was silent for too long")
+        elif (why := self._clocks.why_removed(draft.group, key)) is not None:
+            turn.note(group, f"member {key.member_id} {why}")
             self.protocol.remove(draft, key.member_id)
 
-    def _store(self, group: Group, draft: ShareDraft, answers: Answers, turn: Turn) -> None:
-        group.is_changing = True
-        purpose = StoreShareGroup(
+    def _purpose(self, group: Group, draft: ShareDraft, answers: Answers) -> StoreShareGroup:
+        return StoreShareGroup(
             group_id=group.group_id,
             changed=tuple(draft.changed),
-            answers=tuple(answers),
+            answers=answers,
             initialize=draft.initialize,
             state_epoch=draft.group.epoch,
         )
-        turn.append(draft.records, purpose)
 
     # ---- what an administrator asks
 
@@ -212,7 +177,7 @@ class ShareTurns:
 
     def _begin(self, group: Group, operation: Operation, turn: Turn) -> None:
         """The group belongs to the operation until `_finish`."""
-        draft = ShareDraft(group.share or ShareGroup(group_id=group.group_id))
+        draft = self._draft(group)
         change = operation.begin(draft, self._topics, turn.timestamp)
         group.is_changing = True
         if draft.records:
@@ -232,7 +197,7 @@ class ShareTurns:
     def _end(
         self, group: Group, operation: Operation, failed: Mapping[TopicIdPartition, ErrorCode], turn: Turn
     ) -> None:
-        draft = ShareDraft(group.share or ShareGroup(group_id=group.group_id))
+        draft = self._draft(group)
         operation.end(draft, failed)
         if draft.records:
             turn.append(draft.records, StoreShareGroup(group_id=group.group_id, operation=operation))
@@ -257,43 +222,28 @@ class ShareTurns:
     def stored(self, group: Group, purpose: StoreShareGroup, error_code: ErrorCode, turn: Turn) -> None:
         """The records are in the log and have been replayed, or it is known that they are not there."""
         operation = purpose.operation
-        if error_code is not ErrorCode.NONE:
-            self._failed(group, purpose, group_error(error_code), turn)
-        elif operation is None:
-            group.is_changing = False
-            for member_id in purpose.changed:
-                self._reset_clock(group, member_id, turn)
-            for request, response in purpose.answers:
-                turn.reply(request.request_id, response)
-            if purpose.initialize:
-                offsets = dict.fromkeys(sorted(purpose.initialize), -1)
-                change = Initialization(state_epoch=purpose.state_epoch, start_offsets=offsets)
-                self._ask(_Asked(group.group_id, purpose.initialize), change, turn)
-            self._work(group, turn)
-        else:
+        if operation is None:
+            super().stored(group, purpose, error_code, turn)
+        elif error_code is ErrorCode.NONE:
             self._go_on(group, operation, purpose.change, turn)
+        else:
+            group.waiting.appendleft(operation.event)  # the first of those who are told
+            super().stored(group, purpose, error_code, turn)
 
-    def _failed(self, group: Group, purpose: StoreShareGroup, error_code: ErrorCode, turn: Turn) -> None:
-        """Nothing has changed: who waits is told, and members that were to be removed are so a little later."""
-        group.is_changing = False
-        for request, response in purpose.answers:
-            turn.reply(request.request_id, response if response.error_code else share_heartbeat_error(error_code))
-        refused = [item for item in group.waiting if isinstance(item, Request)]
-        if purpose.operation is not None:
-            refused.insert(0, purpose.operation.event)
-        for item in group.waiting:
-            if isinstance(item, Key) and item.kind == STATE_CHANGED:  # asked for again after a while
+    def _is_answered(self, group: Group, purpose: StoreShareGroup, turn: Turn) -> None:
+        if purpose.initialize:
+            offsets = dict.fromkeys(sorted(purpose.initialize), -1)
+            change = Initialization(state_epoch=purpose.state_epoch, start_offsets=offsets)
+            self._ask(_Asked(group.group_id, purpose.initialize), change, turn)
+
+    def _give_up(self, group: Group, waited: deque[Request | Key], turn: Turn) -> None:
+        for item in waited:
+            if isinstance(item, Request):
+                self._undeleted.pop(item.request_id, None)
+            elif item.kind == STATE_CHANGED:  # asked for again after a while
                 self._answered.pop(int(item.member_id))
-        group.waiting = deque()
-        for item in refused:
-            self._undeleted.pop(item.request_id, None)
-            turn.reply(item.request_id, refuse(item.message, item.api_version, error_code))
         if group.share is not None:
             group.share.topics_version = NEVER
-            for member_id in sorted(group.share.members):
-                key = Key(group.group_id, SHARE_SESSION, member_id)
-                if key not in self._deadlines:
-                    self._deadlines.set(key, Millis(turn.now + _AGAIN_MS))
 
     # ---- the share coordinators
 
@@ -322,36 +272,10 @@ class ShareTurns:
             for deferred in self._deferred.pop(what.group_id, []):
                 self._reconsider(deferred, turn)
 
-    # ---- clocks
-
-    def _touch(self, group: Group, member_id: str, turn: Turn) -> None:
-        """It was heard of."""
-        if group.share is not None and member_id in group.share.members:
-            timeout_ms = self._settings(group.group_id).share_session_timeout_ms
-            self._deadlines.set(Key(group.group_id, SHARE_SESSION, member_id), Millis(turn.now + timeout_ms))
-
-    def _reset_clock(self, group: Group, member_id: str, turn: Turn) -> None:
-        session = Key(group.group_id, SHARE_SESSION, member_id)
-        if group.share is None or member_id not in group.share.members:
-            self._deadlines.cancel(session)
-        elif session not in self._deadlines and session not in group.waiting:
-            self._touch(group, member_id, turn)
-
     def waiting(self) -> list[Request]:
         """Requests that wait neither in a line nor for the log."""
         asked = [what.event for what in self._asked.values() if isinstance(what, Operation)]
         return asked + [event for events in self._deferred.values() for event in events]
-
-    # ---- for tests and simulations
-
-    def expected_deadlines(self, group: Group) -> set[Key]:
-        """What must fall due for the group; whatever waits in its line has done so."""
-        if group.share is None:
-            return set()
-        expected = {Key(group.group_id, SHARE_SESSION, member_id) for member_id in group.share.members}
-        if group.is_changing:  # what is due waits, or is being stored
-            return {key for key in expected if key in self._deadlines}
-        return expected
 
 
 def _is_of_another_type(group: Group) -> bool:

@@ -1,0 +1,181 @@
+"""Groups the coordinator itself assigns to, one change after the other: what waits, what is stored, what is answered.
+
+A decision is made on what the log says. So while records of a group are on the way there, whatever else is asked of
+that group waits in its line (`Group.waiting`); when they are durable, all that waits is decided on one draft, stored as
+one batch and answered together. Heartbeats that change nothing are answered at once.
+
+Every kind of group has the same line. What differs is decided in `consumer_turns.py`, `streams_turns.py` and
+`share_turns.py`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from kraftpy.groups.appends import Answers, StoreConsumerGroup, StoreShareGroup, StoreStreamsGroup, group_error
+from kraftpy.groups.clocks import MemberClocks, Members
+from kraftpy.groups.deadlines import Key
+from kraftpy.groups.events import GroupResponse, Request
+from kraftpy.groups.group import Group
+from kraftpy.groups.records import Record, group_record
+from kraftpy.groups.routing import refuse
+from kraftpy.groups.turn import Turn
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
+
+MOST_RECORDS = 1_000
+"""When a draft has so many, what waits goes into the next one."""
+_HEARTBEATS = (ConsumerGroupHeartbeatRequest, ShareGroupHeartbeatRequest, StreamsGroupHeartbeatRequest)
+
+
+class AnyDraft(Protocol):
+    """A group as it will be when these records are in the log."""
+
+    records: list[Record]
+
+
+D = TypeVar("D", bound=AnyDraft)
+P = TypeVar("P", StoreConsumerGroup, StoreShareGroup, StoreStreamsGroup)
+
+
+class Turns(ABC, Generic[D, P]):
+    """The groups of one kind of one partition of `__consumer_offsets`."""
+
+    def __init__(self, clocks: MemberClocks, reconsider: Callable[[Request, Turn], None]) -> None:
+        """`reconsider` handles a request that is not for this kind of groups alone, whose turn has come."""
+        self._clocks = clocks
+        self._reconsider = reconsider
+
+    # ---- what differs
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of deadlines: a key of one of them that is due is submitted here."""
+        return self._clocks.kinds
+
+    @abstractmethod
+    def of(self, group: Group) -> Members | None:
+        """What the log says of the group as one of this kind; None where it is none."""
+
+    @abstractmethod
+    def _draft(self, group: Group) -> D:
+        """To decide on; of a new group where it is none of this kind yet."""
+
+    @abstractmethod
+    def _answer(self, group: Group, draft: D, event: Request, turn: Turn) -> GroupResponse | None:
+        """What a member's request comes to; None where it is no member's of this kind, to be considered by itself."""
+
+    @abstractmethod
+    def _is_due(self, group: Group, draft: D, key: Key, turn: Turn) -> None:
+        """What waited for its time comes to pass, unless something has happened meanwhile."""
+
+    def _ends(self, draft: D, turn: Turn) -> bool:
+        """Whether nothing more may be decided on this draft."""
+        return False
+
+    @abstractmethod
+    def _purpose(self, group: Group, draft: D, answers: Answers) -> P:
+        """What the draft's records are for."""
+
+    def _consider(self, group: Group, event: Request, turn: Turn) -> None:
+        """The turn of a request without an answer here has come."""
+        self._reconsider(event, turn)
+
+    def _is_stored(self, group: Group, purpose: P, turn: Turn) -> None:
+        """The records are in the log and have been replayed; the answers follow."""
+
+    def _is_answered(self, group: Group, purpose: P, turn: Turn) -> None:
+        """And have been given."""
+
+    @abstractmethod
+    def _give_up(self, group: Group, waited: deque[Request | Key], turn: Turn) -> None:
+        """Nothing has changed, and whoever waited has been told so: what was found out meanwhile is not so."""
+
+    def _reply(self, group: Group, answers: Answers, turn: Turn) -> None:
+        for request, response in answers:
+            turn.reply(request.request_id, response)
+
+    # ---- the line
+
+    def submit(self, group: Group, item: Request | Key, turn: Turn) -> None:
+        """Decide it now, or when all that came before it is stored."""
+        if isinstance(item, Request) and isinstance(item.message, _HEARTBEATS):
+            self._clocks.touch(group, item.message.member_id, turn)
+        group.waiting.append(item)
+        if not group.is_changing:
+            self._work(group, turn)
+
+    def restore(self, group: Group, turn: Turn) -> None:
+        """The group was loaded: its members' clocks begin now."""
+        self._clocks.restore(group, turn)
+
+    def _work(self, group: Group, turn: Turn) -> None:
+        """Decide what waits, until records have to be stored first or nothing waits any more."""
+        while group.waiting and not group.is_changing:
+            draft = self._draft(group)
+            answers: list[tuple[Request, GroupResponse]] = []
+            while group.waiting and len(draft.records) < MOST_RECORDS:
+                item = group.waiting[0]
+                if isinstance(item, Key):
+                    group.waiting.popleft()
+                    self._is_due(group, draft, item, turn)
+                elif (answer := self._answer(group, draft, item, turn)) is not None:
+                    group.waiting.popleft()
+                    answers.append((item, answer))
+                else:
+                    break
+                if draft.records and self._ends(draft, turn):
+                    break
+            if draft.records:
+                self._store(group, draft, answers, turn)
+                return
+            self._reply(group, answers, turn)
+            if group.waiting and not answers:
+                event = group.waiting.popleft()
+                assert isinstance(event, Request)
+                self._consider(group, event, turn)
+
+    def _store(self, group: Group, draft: D, answers: Answers, turn: Turn) -> None:
+        records = list(draft.records)
+        if self.of(group) is None and (group.persisted is not None or group.records_in_flight):
+            records.insert(0, group_record(group.group_id, None))
+        group.is_changing = True
+        turn.append(records, self._purpose(group, draft, tuple(answers)))
+
+    def stored(self, group: Group, purpose: P, error_code: ErrorCode, turn: Turn) -> None:
+        """The records are in the log and have been replayed, or it is known that they are not there."""
+        group.is_changing = False
+        if error_code is ErrorCode.NONE:
+            self._is_stored(group, purpose, turn)
+            self._clocks.stored(group, purpose.changed, turn)
+            self._reply(group, purpose.answers, turn)
+            self._is_answered(group, purpose, turn)
+        else:
+            self._refuse(group, purpose, group_error(error_code), turn)
+        self._work(group, turn)
+
+    def _refuse(self, group: Group, purpose: P, error_code: ErrorCode, turn: Turn) -> None:
+        """Nothing has changed: who waits is told, and members that were to be removed are so a little later."""
+        waited, group.waiting = group.waiting, deque()
+        for item in waited:
+            if isinstance(item, Request):
+                turn.reply(item.request_id, refuse(item.message, item.api_version, error_code))
+        self._give_up(group, waited, turn)
+        self._clocks.give_up(group, turn)
+        refused: list[tuple[Request, GroupResponse]] = []
+        for request, response in purpose.answers:
+            has_failed = bool(getattr(response, "error_code", 0))
+            refusal = response if has_failed else refuse(request.message, request.api_version, error_code)
+            refused.append((request, refusal))
+        self._reply(group, refused, turn)
+
+    # ---- for tests and simulations
+
+    def expected_deadlines(self, group: Group) -> set[Key]:
+        """What must fall due for the group; whatever waits in its line has done so."""
+        return self._clocks.expected(group)
