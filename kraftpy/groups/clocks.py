@@ -62,7 +62,8 @@ class MemberClocks:
         """It was heard of."""
         known = self._of(group)
         if known is not None and member_id in known.members:
-            self.begin_session(group, member_id, self._session_ms(group, member_id), turn)
+            deadline = Millis(turn.now + self._session_ms(group, member_id))
+            self._deadlines.set(Key(group.group_id, self._session, member_id), deadline)
 
     def begin_session(self, group: Group, member_id: str, session_ms: int, turn: Turn) -> None:
         """It has so long from now on."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 
 from kraftpy.groups import migration
 from kraftpy.groups.appends import Answers, StoreConsumerGroup
@@ -58,7 +59,7 @@ class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
             session=CONSUMER_SESSION,
             revocation=REVOCATION,
             held="partitions",
-            of=self.of,
+            of=attrgetter("consumer"),
             session_ms=self._session_ms,
         )
         super().__init__(clocks, reconsider)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 
 from kraftpy.groups import share_partitions
 from kraftpy.groups.appends import Answers, StoreShareGroup
@@ -62,7 +63,7 @@ class ShareTurns(Turns[ShareDraft, StoreShareGroup]):
         clocks = MemberClocks(
             deadlines,
             session=SHARE_SESSION,
-            of=self.of,
+            of=attrgetter("share"),
             session_ms=lambda group, _: settings(group.group_id).share_session_timeout_ms,
         )
         super().__init__(clocks, reconsider)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 
 from kraftpy.groups.appends import Answers, StoreStreamsGroup
 from kraftpy.groups.clocks import MemberClocks
@@ -47,7 +48,7 @@ class StreamsTurns(Turns[StreamsDraft, StoreStreamsGroup]):
             session=STREAMS_SESSION,
             revocation=STREAMS_REVOCATION,
             held="tasks",
-            of=self.of,
+            of=attrgetter("streams"),
             session_ms=lambda group, _: settings(group.group_id).streams_session_timeout_ms,
         )
         super().__init__(clocks, reconsider)

@@ -117,15 +117,15 @@ class Turns(ABC, Generic[D, P]):
     def _work(self, group: Group, turn: Turn) -> None:
         """Decide what waits, until records have to be stored first or nothing waits any more."""
         while group.waiting and not group.is_changing:
-            draft = self._draft(group)
+            draft, waiting = self._draft(group), group.waiting
             answers: list[tuple[Request, GroupResponse]] = []
-            while group.waiting and len(draft.records) < MOST_RECORDS:
-                item = group.waiting[0]
+            while waiting and len(draft.records) < MOST_RECORDS:
+                item = waiting[0]
                 if isinstance(item, Key):
-                    group.waiting.popleft()
+                    waiting.popleft()
                     self._is_due(group, draft, item, turn)
                 elif (answer := self._answer(group, draft, item, turn)) is not None:
-                    group.waiting.popleft()
+                    waiting.popleft()
                     answers.append((item, answer))
                 else:
                     break
@@ -135,8 +135,8 @@ class Turns(ABC, Generic[D, P]):
                 self._store(group, draft, answers, turn)
                 return
             self._reply(group, answers, turn)
-            if group.waiting and not answers:
-                event = group.waiting.popleft()
+            if waiting and not answers:
+                event = waiting.popleft()
                 assert isinstance(event, Request)
                 self._consider(group, event, turn)
 
