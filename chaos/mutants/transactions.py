@@ -25,7 +25,7 @@ _with_transactions = three(with_transactions=True, workload="log")
 _members_stall = three(with_transactions=True, workload="log", group_protocol="classic", stalls=0.08)
 _coordinators_end = cycle((Kind.KILL, "coordinator of logs-0", 1_500, {}), (Kind.KILL, "any leader", 2_000, {}))
 _LATE = "coordinator of logs-0"
-_STATE = f"{TRANSACTIONS}-{partition_for_group('logs-0', 50)}"
+_STATE = f"{TRANSACTIONS}-{partition_for_group('logs-0', 4)}"
 _cut_off_and_replaced = (
     Fault(id=0, kind=Kind.PARTITION, target=_LATE, settings={"shape": "one-way"}),
     Fault(id=0, kind=Kind.MOVE_LEADER, settings={"partition": _STATE}),
