@@ -102,7 +102,8 @@ class Fault:
     """Since the run began."""
     lasts_ms: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """`shape`, `delay_ms`, `jitter_ms`, `loss`, `skew_ms`, `period_ms`, `of`, `parts`, `partition`, `topic`."""
+    """`shape`, `delay_ms`, `jitter_ms`, `loss`, `skew_ms`, `period_ms`, `of`, `parts`, `partition`, `replicas`,
+    `topic`."""
 
     def as_value(self) -> dict[str, Any]:
         """For the history and for a file."""
@@ -283,11 +284,11 @@ class World(Protocol):
     async def set_voter(self, node: NodeId, voter: bool) -> None:
         """Take the node out of the quorum, or into it."""
 
-    async def move_leader(self, partition: str, seed: int) -> None:
-        """Let another in-sync replica lead."""
+    async def move_leader(self, partition: str, seed: int, replicas: Sequence[NodeId] = ()) -> None:
+        """Let another in-sync replica lead; the first of these, if they are named."""
 
-    async def reassign(self, partition: str, seed: int) -> None:
-        """Give the partition other replicas."""
+    async def reassign(self, partition: str, seed: int, replicas: Sequence[NodeId] = ()) -> None:
+        """Give the partition other replicas; these, if they are named."""
 
     async def create_topic(self, topic: str, partitions: int) -> None:
         """Beside the workload's."""
@@ -395,7 +396,8 @@ def _actions(
         case Kind.MOVE_LEADER | Kind.REASSIGN:
             partition = settings.get("partition") or _any_partition(state, chance)
             method = fault.kind.replace("-", "_")
-            return [Action(method=method, arguments=(partition, chance.getrandbits(32)))], []
+            named = {"replicas": tuple(settings["replicas"])} if "replicas" in settings else {}
+            return [Action(method=method, arguments=(partition, chance.getrandbits(32)), named=named)], []
         case Kind.CREATE_TOPIC:
             return [Action(method="create_topic", arguments=(settings["topic"], chance.randint(1, 4)))], []
         case Kind.DELETE_TOPIC:
@@ -417,7 +419,7 @@ async def run(
     note: Callable[[str, dict[str, Any]], object],
     sleep_until_ms: Callable[[int], Awaitable[None]],
 ) -> None:
-    """Carry a schedule out, and note in the history what begins and ends when.
+    """Carry a schedule out, and note in the history what begins and ends when. Faults may overlap.
 
     A fault that means nobody at its time is noted as `skipped`. Whatever happens, the world is healed in the end. Each
     fault has dice of its own: what is left of a schedule that was shortened still draws the same.
@@ -427,9 +429,16 @@ async def run(
         for part in fault.settings.get("parts", (fault,)):
             if part.kind not in world.abilities:
                 raise Unable(part.kind)
+    begun: dict[int, Broken] = {}
     try:
-        for fault in faults:
-            await sleep_until_ms(fault.at_ms)
+        for at_ms, begins, fault in timeline(faults):
+            if not begins:
+                if (ending := begun.pop(fault.id, None)) is not None:
+                    await sleep_until_ms(at_ms)
+                    await carry_out(world, ending.end)
+                    note(HEAL, {"id": fault.id})
+                continue
+            await sleep_until_ms(at_ms)
             try:
                 broken = breaks(fault, await world.state(), random.Random(f"{dice} {fault.id}"))
             except NoSuchTarget as nobody:
@@ -441,9 +450,7 @@ async def run(
                 note(SPARED, {"id": number, "method": action.method, "why": str(why)})
 
             await carry_out(world, broken.begin, spared)
-            await sleep_until_ms(fault.at_ms + fault.lasts_ms)
-            await carry_out(world, broken.end)
-            note(HEAL, {"id": fault.id})
+            begun[fault.id] = broken
     finally:
         await world.heal_all()
 
@@ -576,7 +583,9 @@ class _Planner:
 
 
 def timeline(faults: Sequence[Fault]) -> Iterator[tuple[int, bool, Fault]]:
-    """Begins (True) and ends (False) by time; at the same time ends come first."""
+    """Begins (True) and ends (False) by time; at the same time ends come first, but for what lasts no time at all."""
     events = [(fault.at_ms, True, fault) for fault in faults]
     events += [(fault.at_ms + fault.lasts_ms, False, fault) for fault in faults]
-    yield from sorted(events, key=lambda event: (event[0], event[1], event[2].id))
+    yield from sorted(
+        events, key=lambda event: (event[0], event[1] or not event[2].lasts_ms, event[2].id, not event[1])
+    )

@@ -3,13 +3,14 @@
     replica-divergence   below the high watermark, two replicas hold different bytes at an offset
     log-matching         above it, two logs share offset and epoch of a batch, and differ there or before
     epoch-order          within one log offsets or leader epochs go back, or the epoch cache contradicts the batches
+    damaged-batch        a node holds bytes that are not those which its batch's checksum was made of
     lost-on-node         a node lacks an acknowledged record; `where`: before, between or after what it has
     not-converged        in the end, replicas have different ends or high watermarks
 
 Read from: `replica` {node, key, log_start, high_watermark, log_end, epochs: [[leader epoch, start offset], ...],
 batches: [[base offset, last offset, leader epoch, digest of the bytes], ...]} and, if they were decoded, records:
-[[offset, value], ...]. Dumps marked `final` (after healing) are compared with each other; every dump must be in order
-in itself.
+[[offset, value], ...]; `damaged`: the base offsets of batches whose checksum is wrong. Dumps marked `final` (after
+healing) are compared with each other; every dump must be in order in itself.
 
 Left out: compacted partitions, which each replica cleans on its own (`compaction` judges those).
 """
@@ -37,6 +38,9 @@ def check(history: History, options: Options) -> Verdict:
             continue
         findings.verdict.examined += 1
         _in_order(findings, op)
+        for offset in op.value.get("damaged", ()):
+            text = f"{op.value['key']}: node {op.value['node']} has a damaged batch at offset {offset}"
+            findings.add("damaged-batch", text, (op,), key=op.value["key"], node=op.value["node"], offset=offset)
         if op.extra.get("final"):
             final.setdefault(op.value["key"], {})[op.value["node"]] = op
     for key, by_node in sorted(final.items()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chaos.mutants.mutant import PROBLEM, Mutant, cycle, few, three, wrapped
+from chaos.mutants.mutant import PROBLEM, Mutant, cycle, rounds, three, wrapped
 from chaos.nemesis import Kind
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.metadata import brokers, elections
@@ -41,37 +41,12 @@ def _registered_clean(original: Any) -> Any:
     return started
 
 
-def _stays_in_sync(original: Any) -> Any:
-    """A broker that comes back at once stays where it was in sync."""
-
-    def started(command: Any, image: Any, *, is_clean: bool) -> Any:
-        return [
-            record
-            for record in original(command, image, is_clean=True)
-            if image.topic(record.topic) is None
-            or command.broker_id not in image.topic(record.topic).partitions[record.partition].isr
-        ]
-
-    return started
-
-
 def _sent_is_stored(original: Any) -> Any:
     def send_entries(self: Any, follower: Any) -> None:
         original(self, follower)
         self._matched(follower, follower.next_index - 1)
 
     return send_entries
-
-
-def _drop_what_follows(original: Any) -> Any:
-    def harmless(self: Any, body: dict[str, Any]) -> dict[str, Any]:
-        safe: dict[str, Any] = original(self, body)
-        end = body["prevLogIdx"] + len(body["entries"])
-        if not safe["entries"] and self.log.first_index <= end < self.log.last_index and end >= self.commit_index:
-            return {**safe, "prevLogIdx": end, "prevLogTerm": self.log.term_at(end)}
-        return safe
-
-    return harmless
 
 
 def _sometimes_untold(original: Any) -> Any:
@@ -140,22 +115,24 @@ MUTANTS = (
         patches=(wrapped(elections, "_elected", _elect_first_that_lives),),
     ),
     Mutant(
-        name="unclean-stop-unnoticed",
-        breaks="a broker that lost what it had not synced stays in sync when it comes back",
-        rule="20",
-        shows=_LOST,
-        directed=three(
-            workload="log", load=2.0, is_synced=False, settings={"kraftpy.broker.disconnect.grace.ms": "8000"}
-        ),
-        faults=cycle((Kind.LOSE_UNSYNCED, "leader of t0-0", 200, {})),
-        patches=(wrapped(brokers, "_started", _stays_in_sync),),
-    ),
-    Mutant(
         name="unclean-stop-stays-eligible",
         breaks="a broker that lost what it had not synced stays an eligible leader replica",
         rule="18, 20",
         shows=_LOST,
-        needs=few(Kind.LOSE_UNSYNCED, Kind.LOSE_DISK),
+        directed=three(
+            controllers=3,
+            workload="log",
+            load=2.0,
+            is_synced=False,
+            settings={"replica.fetch.max.bytes": "100", "replica.lag.time.max.ms": "1000"},
+        ),
+        faults=rounds(
+            (0, Kind.SLOW, "node c", 9_000, {"delay_ms": 500, "jitter_ms": 20}),
+            (4_000, Kind.LOSE_UNSYNCED, "node a", 600, {}),
+            (4_400, Kind.KILL, "node b", 3_000, {}),
+            nodes="abc",
+            every_ms=11_000,
+        ),
         patches=(wrapped(brokers, "_started", _registered_clean),),
     ),
     Mutant(
@@ -166,18 +143,6 @@ MUTANTS = (
         directed=three(with_topics=True, load=2.0),
         faults=cycle((Kind.PARTITION, "controller", 4_000, {"shape": "target"})),
         patches=(wrapped(Raft, "_send_entries", _sent_is_stored),),
-    ),
-    Mutant(
-        name="quorum-drops-what-follows",
-        breaks="a voter drops all entries behind those that a message names, though they match (the library's D1)",
-        rule="46",
-        shows=_SPLIT,
-        directed=three(with_topics=True, load=2.0),
-        faults=cycle(
-            (Kind.SLOW, "controller", 2_000, {"delay_ms": [50, 200], "jitter_ms": 50}),
-            (Kind.KILL, "controller", 600, {}),
-        ),
-        patches=(wrapped(Raft, "_harmless", _drop_what_follows),),
     ),
     Mutant(
         name="change-not-acted-on",

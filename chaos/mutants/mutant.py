@@ -30,6 +30,7 @@ PROBLEM = "problem"
 Faults = Callable[[Random, int], list[Fault]]
 """A schedule, by chance, of so many milliseconds."""
 _QUIET_MS = 4_000
+_BROKERS = 3
 
 
 def as_drawn(drawn: Drawn) -> Drawn:
@@ -77,6 +78,35 @@ def cycle(*parts: tuple[Kind, str, int, Mapping[str, Any]], pause_ms: tuple[int,
 def quiet(chance: Random, duration_ms: int) -> list[Fault]:
     """No node fails: what clients do is enough."""
     return []
+def rounds(
+    *parts: tuple[int, Kind, str, int, Mapping[str, Any]], every_ms: int, jitter_ms: int = 150, nodes: str = ""
+) -> Faults:
+    """These faults (how many milliseconds after the round's begin, kind, target, how long, settings), round by round;
+    they may overlap.
+
+    `nodes` are letters that targets may use, "node a": each stands for a broker, another one in each round. A list of
+    letters among the settings (`replicas`) becomes those brokers.
+    """
+
+    def faults(chance: Random, duration_ms: int) -> list[Fault]:
+        made: list[Fault] = []
+        begin_ms = _QUIET_MS
+        while begin_ms + every_ms <= duration_ms:
+            numbers = dict(zip(nodes, chance.sample(range(1, _BROKERS + 1), k=len(nodes)), strict=True))
+            for at_ms, kind, target, lasts_ms, settings in parts:
+                at_ms += begin_ms + chance.randint(0, jitter_ms)
+                word, _, letter = target.partition(" ")
+                target = f"{word} {numbers[letter]}" if letter in numbers else target
+                own = {
+                    name: [numbers[each] for each in value] if isinstance(value, list) else value
+                    for name, value in settings.items()
+                }
+                made.append(Fault(kind=kind, target=target, id=0, at_ms=at_ms, lasts_ms=lasts_ms, settings=own))
+            begin_ms += every_ms
+        made.sort(key=lambda fault: fault.at_ms)
+        return [replace(fault, id=number) for number, fault in enumerate(made)]
+
+    return faults
 
 
 def replicated(drawn: Drawn) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from chaos.mutants.mutant import Mutant, cycle, replaced, three, wrapped
+from chaos.mutants.mutant import Mutant, cycle, replaced, rounds, three, wrapped
 from chaos.nemesis import Kind
 from kraftpy.broker.replica import NEVER, Records, Replica
 from kraftpy.log.partition_log import LogSlice, PartitionLog
@@ -110,6 +110,19 @@ def _copy_without_producers(original: Any) -> Any:
 _leader_alone = cycle((Kind.PARTITION, "leader of t0-0", 6_000, {"shape": "target"}))
 """It is cut off from the other nodes, and clients still reach it."""
 
+_led_again_while_a_request_waits = rounds(
+    (0, Kind.MOVE_LEADER, "one", 0, {"partition": "x0-0", "replicas": ["a", "c"]}),
+    (0, Kind.MOVE_LEADER, "one", 0, {"partition": "x0-1", "replicas": ["a", "b"]}),
+    (1_200, Kind.SLOW, "node b", 4_500, {"delay_ms": 300, "jitter_ms": 10}),
+    (3_000, Kind.PAUSE, "node c", 2_400, {}),
+    (3_200, Kind.MOVE_LEADER, "one", 0, {"partition": "x0-1", "replicas": ["b", "a"]}),
+    (4_500, Kind.MOVE_LEADER, "one", 0, {"partition": "x0-1", "replicas": ["a", "b"]}),
+    nodes="abc",
+    every_ms=7_500,
+)
+"""A request to two partitions waits for the first, whose follower does not answer; meanwhile another leads the second
+one, which has not got what was asked for, and then the same again."""
+
 MUTANTS = (
     Mutant(
         name="acknowledged-at-once",
@@ -123,6 +136,19 @@ MUTANTS = (
         breaks="a leader that was deposed and leads again acknowledges what it was asked to write before",
         rule="17",
         shows=_LOST,
+        directed=three(
+            controllers=3,
+            workload="log",
+            load=2.0,
+            with_transactions=True,
+            settings={
+                "transaction.state.log.replication.factor": "1",
+                "transaction.state.log.min.isr": "1",
+                "replica.fetch.max.bytes": "1048576",
+                "replica.lag.time.max.ms": "30000",
+            },
+        ),
+        faults=_led_again_while_a_request_waits,
         patches=(wrapped(Replica, "outcome", _acknowledge_in_any_leadership),),
     ),
     Mutant(
@@ -200,6 +226,27 @@ MUTANTS = (
         breaks="a follower joins the ISR at the high watermark a new leader happens to know, before its epoch's start",
         rule="13",
         shows=_LOST,
+        directed=three(
+            controllers=3,
+            workload="log",
+            load=2.0,
+            settings={
+                "replica.fetch.max.bytes": "100",
+                "replica.lag.time.max.ms": "30000",
+                "broker.session.timeout.ms": "3000",
+                "broker.heartbeat.interval.ms": "200",
+            },
+        ),
+        faults=rounds(
+            (0, Kind.SLOW, "node b", 9_500, {"delay_ms": 250, "jitter_ms": 10}),
+            (0, Kind.PARTITION, "node c", 3_400, {"shape": "target"}),
+            (2_850, Kind.KILL, "node a", 6_700, {}),
+            (3_600, Kind.SLOW, "node c", 6_000, {"delay_ms": 400, "jitter_ms": 20}),
+            (8_000, Kind.KILL, "node b", 1_200, {}),
+            nodes="abc",
+            every_ms=12_000,
+            jitter_ms=250,
+        ),
         patches=(
             replaced(
                 Leader,
@@ -213,8 +260,25 @@ MUTANTS = (
         breaks="a broker that was started again joins the ISR by what it had before (before KIP-903)",
         rule="13, 15",
         shows=_LOST,
-        directed=three(workload="log", load=2.0),
-        faults=cycle((Kind.LOSE_UNSYNCED, "one", 400, {}), (Kind.KILL, "leader of t0-0", 2_500, {})),
+        directed=three(
+            controllers=3,
+            workload="log",
+            load=2.0,
+            is_synced=False,
+            settings={"replica.fetch.max.bytes": "100", "replica.lag.time.max.ms": "30000"},
+        ),
+        faults=rounds(
+            (0, Kind.SLOW, "node c", 4_000, {"delay_ms": 150, "jitter_ms": 20}),
+            (500, Kind.KILL, "node c", 200, {}),
+            (2_600, Kind.PARTITION, "node a", 2_400, {"shape": "one-way"}),
+            (3_900, Kind.LOSE_UNSYNCED, "node c", 200, {}),
+            (4_700, Kind.SLOW, "node c", 6_000, {"delay_ms": 500, "jitter_ms": 20}),
+            (7_000, Kind.KILL, "node a", 2_500, {}),
+            (7_000, Kind.KILL, "node b", 2_500, {}),
+            nodes="abc",
+            every_ms=13_000,
+            jitter_ms=300,
+        ),
         patches=(
             wrapped(partitions, "_checked_isr", _without_broker_epochs),
             wrapped(Leader, "check_follower", _check_follower_alone),

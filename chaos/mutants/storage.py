@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chaos.mutants.mutant import PROBLEM, Mutant, Patch, cycle, replaced, three, wrapped
+from chaos.mutants.mutant import PROBLEM, Mutant, Patch, cycle, replaced, rounds, three, wrapped
 from chaos.nemesis import Kind
 from kraftpy.log import scanning
 from kraftpy.log.epochs import LeaderEpochs
@@ -97,14 +97,24 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="46",
         shows=_LOST | {PROBLEM, "two-controllers", "controller-epoch-falls", "image-divergence", "not-converged"},
         directed=three(with_topics=True),
-        faults=cycle((Kind.KILL, "majority", 300, {}), (Kind.KILL, "minority", 300, {}), pause_ms=(200, 800)),
+        faults=rounds(
+            (0, Kind.SLOW, "node a", 4_500, {"delay_ms": 250, "jitter_ms": 10}),
+            (0, Kind.SLOW, "node b", 4_500, {"delay_ms": 250, "jitter_ms": 10}),
+            (0, Kind.SLOW, "node c", 4_500, {"delay_ms": 250, "jitter_ms": 10}),
+            (500, Kind.KILL, "controller", 900, {}),
+            (1_550, Kind.KILL, "node b", 100, {}),
+            (1_850, Kind.PARTITION, "node a", 2_500, {"shape": "target"}),
+            nodes="abc",
+            every_ms=6_000,
+            jitter_ms=400,
+        ),
         patches=(replaced(Journal, "_write_vote", _keep_vote_in_memory),),
     ),
     Mutant(
         name="torn-tail-kept",
         breaks="recovery believes batches' headers: a batch of which a part was lost stays in the log",
         rule="44",
-        shows=_LOST | {PROBLEM, "epoch-order", "log-matching"},
+        shows=_LOST | {PROBLEM, "epoch-order", "log-matching", "damaged-batch"},
         directed=three(workload="log", load=2.0),
         faults=cycle((Kind.LOSE_UNSYNCED, "one", 800, {}), pause_ms=(500, 2_000)),
         patches=(replaced(scanning, "crc32c", lambda *_: _Matches()),),

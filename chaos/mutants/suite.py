@@ -186,6 +186,13 @@ runs:
   batch that does not follow.
 - *A follower takes batches of a later leader epoch* (rule 8, KAFKA-18723): the leader compares the epoch in the same
   turn in which it reads, each time it reads, so no such batch is sent by this broker. Kafka's may.
+- *A broker that lost what it had not synced stays in sync when it comes back* (rule 20): the controller takes no
+  registration of a broker that it holds alive (DUPLICATE_BROKER_REGISTRATION), so it has fenced it before, and with
+  that it has left every ISR.
+- *A voter drops all entries behind those that a message names, though they match* (rule 46, D1): a leader names all
+  entries from some place on to the end of its log (up to 256 KiB of them, which commands here never come to), its log
+  does not shrink in its term, and a connection keeps the order. So behind what it names there is nothing that it ever
+  sent.
 - *A change of metadata is acted on out of order*: a broker acts on the image as it is, not on the change it was told
   of.
 """

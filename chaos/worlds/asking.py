@@ -245,17 +245,17 @@ class Asking(ABC):
 
     # --- what changes the metadata --------------------------------------------------------------------------------
 
-    async def move_leader(self, partition: str, seed: int) -> None:
+    async def move_leader(self, partition: str, seed: int, replicas: Sequence[NodeId] = ()) -> None:
         """Put the replicas into another order, and have the first of them lead."""
-        await self.reassign(partition, seed)
+        await self.reassign(partition, seed, replicas)
         moved = {partition_of(partition)}
         await self._as_admin(lambda admin: admin.elect_leaders(moved))
 
-    async def reassign(self, partition: str, seed: int) -> None:
-        """Give the partition other replicas, two at least, in another order."""
+    async def reassign(self, partition: str, seed: int, replicas: Sequence[NodeId] = ()) -> None:
+        """Give the partition other replicas: these, or two at least, in another order."""
         chance = Random(seed)
-        replicas = chance.sample(self.nodes, k=chance.randint(min(2, len(self.nodes)), min(3, len(self.nodes))))
-        moves = {partition_of(partition): replicas}
+        drawn = chance.sample(self.nodes, k=chance.randint(min(2, len(self.nodes)), min(3, len(self.nodes))))
+        moves = {partition_of(partition): list(replicas) or drawn}
         await self._as_admin(lambda admin: admin.alter_partition_reassignments(moves))
 
     async def create_topic(self, topic: str, partitions: int) -> None:

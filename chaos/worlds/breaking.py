@@ -293,18 +293,18 @@ class SimulatedWorld:
         elif node in await self.operator.voters():
             await self.operator.take_vote(node, seconds=0.0)
 
-    async def move_leader(self, partition: str, seed: int) -> None:
+    async def move_leader(self, partition: str, seed: int, replicas: Sequence[NodeId] = ()) -> None:
         """Put the replicas into another order, and have the first of them lead."""
-        await self.reassign(partition, seed)
+        await self.reassign(partition, seed, replicas)
         moved = {partition_named(partition)}
         await self.operator.ask(lambda admin: admin.elect_leaders(moved))
 
-    async def reassign(self, partition: str, seed: int) -> None:
-        """Give the partition other replicas, two at least, in another order."""
+    async def reassign(self, partition: str, seed: int, replicas: Sequence[NodeId] = ()) -> None:
+        """Give the partition other replicas: these, or two at least, in another order."""
         chance = Random(seed)
         nodes = sorted(self._cluster.brokers)
-        replicas = chance.sample(nodes, k=chance.randint(min(2, len(nodes)), min(3, len(nodes))))
-        moves = {partition_named(partition): replicas}
+        drawn = chance.sample(nodes, k=chance.randint(min(2, len(nodes)), min(3, len(nodes))))
+        moves = {partition_named(partition): list(replicas) or drawn}
         await self.operator.ask(lambda admin: admin.alter_partition_reassignments(moves))
 
     async def create_topic(self, topic: str, partitions: int) -> None:

@@ -1,9 +1,9 @@
 """What an onlooker reads of a simulated cluster and writes into the history, for the checkers of nodes.
 
 All along, every second, what has changed since the last reading: `watermarks` of each replica, each node's `image` of
-the metadata, and whom it takes for the `controller`; `decided`, where a node leads the quorum. In the end all of it
-again, marked `final`, and every `replica`: its batches, read from the files on its disk by what is written here, not by
-the product, and its records.
+the metadata, and whom it takes for the `controller`; ten times a second `decided`, where a node leads the quorum: two
+may lead one term for less than a second. In the end all of it again, marked `final`, and every `replica`: its batches,
+read from the files on its disk by what is written here, not by the product, and its records.
 
 A reading takes no time and changes nothing: its invocation and completion are one instant. A key is a partition. Topics
 that are deleted and made again under their name have their id in the key (`topic-1@Ab3.../0` is another partition than
@@ -20,9 +20,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import xxhash
+from crc32c import crc32c
 
 from chaos.history import Key, Recorder, Type, value_of
 from kraftpy.protocol.record_batch import iter_records, read_header
+from kraftpy.protocol.records import CorruptBatch
 from kraftpy.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -35,8 +37,10 @@ ONLOOKER: Final = 1_000_000
 COMES_AGAIN: Final = "topic-"
 """Topics whose names begin with this are made again after they were deleted."""
 _SECONDS: Final = 1.0
+_LEADER_SECONDS: Final = 0.1
 _BATCH_PREFIX: Final = struct.Struct(">qi")
 _PREFIX_BYTES: Final = _BATCH_PREFIX.size
+_CRC_START: Final = 21
 
 
 class Readings:
@@ -52,9 +56,20 @@ class Readings:
 
     def begin(self) -> None:
         """Read now, and every second from now on."""
+        self._read_again()
+        self._look_again()
+
+    def _read_again(self) -> None:
         if not self._is_over:
             self.read()
-            self._cluster.loop.call_later(_SECONDS, self.begin, context=self._cluster.loop.outside)
+            self._cluster.loop.call_later(_SECONDS, self._read_again, context=self._cluster.loop.outside)
+
+    def _look_again(self) -> None:
+        if not self._is_over:
+            for number, node in self._cluster.nodes.items():
+                if node.is_running and node.is_ready and node.broker is not None:
+                    self._decided(number, node.broker)
+            self._cluster.loop.call_later(_LEADER_SECONDS, self._look_again, context=self._cluster.loop.outside)
 
     def end(self) -> None:
         """Read no more."""
@@ -121,7 +136,11 @@ class Readings:
         if epoch < 0:
             return  # its disk is full: it knows nobody, and forgets a term that it could not write down
         self._read("controller", (number,), {"node": number, "epoch": epoch, "controller": leader}, extra)
-        if metadata.is_leader:
+        self._decided(number, broker)
+
+    def _decided(self, number: int, broker: Broker) -> None:
+        epoch = broker.metadata.leader_epoch
+        if broker.metadata.is_leader and epoch >= 0:
             decided = {"node": number, "epoch": epoch}
             if self._last.get(("decided", number)) != decided:
                 self._last["decided", number] = decided
@@ -149,7 +168,7 @@ class Readings:
             if _is_compacted(broker, replica.topic_partition.topic):
                 continue
             start = int(replica.log_start_offset)
-            batches, records = _log(node, replica)
+            batches, records, damaged = _log(node, replica)
             value = {
                 "node": number,
                 "key": _key(replica),
@@ -160,6 +179,8 @@ class Readings:
                 "batches": [batch for batch in batches if batch[1] >= start],
                 "records": [record for record in records if record[0] >= start],
             }
+            if damaged:
+                value["damaged"] = damaged
             self._read("replica", (number, value["key"]), value, extra)
 
 
@@ -177,18 +198,26 @@ def _is_compacted(broker: Broker, topic: str) -> bool:
     return "compact" in policy
 
 
-def _log(node: Node, replica: Replica) -> tuple[list[list[Any]], list[list[Any]]]:
-    """[base offset, last offset, leader epoch, digest] of each batch on the disk; [offset, value] of each record."""
+def _log(node: Node, replica: Replica) -> tuple[list[list[Any]], list[list[Any]], list[int]]:
+    """[base offset, last offset, leader epoch, digest] of each batch on the disk; [offset, value] of each record; where
+    a batch begins whose bytes are not those that its checksum was made of."""
     batches: list[list[Any]] = []
     records: list[list[Any]] = []
+    damaged: list[int] = []
     for data in _segments(node, replica):
         for batch in _batches(data):
-            header = read_header(batch)
+            try:
+                header = read_header(batch)
+            except CorruptBatch:
+                damaged.append(_BATCH_PREFIX.unpack_from(batch)[0])
+                continue
             digest = xxhash.xxh3_64_hexdigest(batch)
             batches.append([header.base_offset, header.last_offset, header.partition_leader_epoch, digest])
-            if not header.is_control:
+            if crc32c(batch[_CRC_START:]) != header.crc:
+                damaged.append(header.base_offset)
+            elif not header.is_control:
                 records += [[record.offset, value_of(record.value)] for record in iter_records(batch, header)]
-    return batches, records
+    return batches, records, damaged
 
 
 def _segments(node: Node, replica: Replica) -> Iterator[bytes]:

@@ -241,6 +241,33 @@ async def test_a_schedule_is_carried_out_and_noted_and_the_world_healed() -> Non
     ]
 
 
+async def test_faults_may_overlap() -> None:
+    faults = [
+        Fault(id=0, kind=Kind.PAUSE, target="node 2", at_ms=100, lasts_ms=300),
+        Fault(id=1, kind=Kind.KILL, target="node 1", at_ms=150, lasts_ms=50),
+        Fault(id=2, kind=Kind.KILL, target="leader of t9-9", at_ms=350, lasts_ms=500),
+        Fault(id=3, kind=Kind.KILL, target="node 3", at_ms=360, lasts_ms=0),
+    ]
+    world, time = Three(), Time()
+    await run(world, faults, CHANCE, time.note, time.sleep_until_ms)  # type: ignore[arg-type]
+    assert [(name, arguments) for name, arguments, _ in world.calls] == [
+        *[("pause", (2,)), ("kill", (1,)), ("start", (1,)), ("kill", (3,)), ("start", (3,)), ("resume", (2,))],
+        ("heal_all", ()),
+    ]
+    assert time.now == 400, "nobody waits for the end of a fault that hit nobody"
+
+
+async def test_replicas_may_be_named() -> None:
+    world = Recorded()
+    settings = {"partition": "t0-1", "replicas": [3, 1]}
+    for kind in (Kind.MOVE_LEADER, Kind.REASSIGN):
+        broken = breaks(Fault(id=0, kind=kind, settings=settings), THREE, CHANCE)
+        await carry_out(world, broken.begin)  # type: ignore[arg-type]
+    assert [(name, arguments[0], named) for name, arguments, named in world.calls] == [
+        *[("move_leader", "t0-1", {"replicas": (3, 1)}), ("reassign", "t0-1", {"replicas": (3, 1)})]
+    ]
+
+
 async def test_a_world_is_healed_when_something_goes_wrong() -> None:
     async def interrupted(at: int) -> None:
         if at == 150:

@@ -161,6 +161,7 @@ REPLICAS: dict[str, tuple[str, Parts]] = {
     "offsets go back": ("epoch-order", [dump(1, [*BATCHES, [8, 12, 3, "dd"]])]),
     "epochs go back": ("epoch-order", [dump(1, [*BATCHES, [10, 12, 2, "dd"]], epochs=[[1, 0], [3, 6], [2, 10]])]),
     "the cache says otherwise": ("epoch-order", [dump(1, epochs=[[1, 0], [3, 5]])]),
+    "bytes that are no batch": ("damaged-batch", [dump(1, damaged=[5]), dump(2)]),
     "a record less": ("lost-on-node", [SENT, dump(1, records=[[4, "d"], [6, "f"]]), dump(2, records=[[5, "e"]])]),
 }
 
@@ -321,6 +322,11 @@ def flip(plant: Plant) -> None:
     plant.chance.choice(op.value["batches"])[3] = "flipped"
 
 
+def tear(plant: Plant) -> None:
+    op = plant.pick(lambda op: op.f == "replica" and len(op.value["batches"]) > 2)
+    op.value["damaged"] = [plant.chance.choice(op.value["batches"])[0]]
+
+
 def drop(plant: Plant) -> None:
     op = plant.pick(lambda op: op.f == "replica" and len(op.value["records"]) > 2)
     acknowledged = {
@@ -342,6 +348,7 @@ PLANTS: dict[str, tuple[Any, str, Callable[[Plant], None]]] = {
     "lost-tail": (leaders, "log", cut_off),
     "replica-divergence": (replicas, "log", flip),
     "lost-on-node": (replicas, "log", drop),
+    "damaged-batch": (replicas, "log", tear),
 }
 
 
