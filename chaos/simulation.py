@@ -57,6 +57,8 @@ _TOPIC_PAUSE_SECONDS: Final = 1.0
 _TOPICS: Final = 4
 _STALL_SECONDS: Final = (0.5, 12.0)
 """From less than it takes to move a partition to more than a member's session."""
+_MOST_SPINS: Final = 20
+"""Seconds of anybody."""
 _MOST_HARMS: Final = 1000
 """Of data on disk: as often as they come, since the world spares the last copy."""
 
@@ -254,7 +256,7 @@ class _Run:
 
     def _compare(self) -> None:
         """When all is quiet, read everything that nodes hold."""
-        self.run_until(lambda: not self.readings.differences(), at_most_seconds=_CONVERGE_SECONDS)
+        self.run_until(lambda: not self.readings.differences() or self._spins_on(), at_most_seconds=_CONVERGE_SECONDS)
         self.outcome.problems += [f"in the end: {difference}" for difference in self.readings.differences()]
         self.readings.end()
         if self.drawn.with_compaction and any(op.f == "put" and op.type is Type.OK for op in self.outcome.ops):
@@ -357,11 +359,19 @@ class _Run:
         )
 
     def _wait(self, tasks: list[Any], problem: str) -> None:
-        if not self.run_until(lambda: all(task.done() for task in tasks), at_most_seconds=_FINAL_SECONDS):
+        def is_done() -> bool:
+            return all(task.done() for task in tasks)
+
+        self.run_until(lambda: is_done() or self._spins_on(), at_most_seconds=_FINAL_SECONDS)
+        if not is_done():
             self.outcome.problems.append(problem)
         for task in tasks:
             if task.done() and task.exception() is not None:
                 self.outcome.problems.append(f"a client failed: {task.exception()!r}")
+
+    def _spins_on(self) -> bool:
+        """Whether somebody spins all the time: that is wrong already, and nothing more is waited for."""
+        return len(self.cluster.loop.spins) > _MOST_SPINS
 
     # --- faults ---
 

@@ -78,11 +78,16 @@ def cycle(*parts: tuple[Kind, str, int, Mapping[str, Any]], pause_ms: tuple[int,
 def quiet(chance: Random, duration_ms: int) -> list[Fault]:
     """No node fails: what clients do is enough."""
     return []
+
+
 def rounds(
-    *parts: tuple[int, Kind, str, int, Mapping[str, Any]], every_ms: int, jitter_ms: int = 150, nodes: str = ""
+    *parts: tuple[int | tuple[int, int], Kind, str, int, Mapping[str, Any]],
+    every_ms: int,
+    jitter_ms: int = 150,
+    nodes: str = "",
 ) -> Faults:
-    """These faults (how many milliseconds after the round's begin, kind, target, how long, settings), round by round;
-    they may overlap.
+    """These faults, round by round; they may overlap. Of each: how many milliseconds after the round begins (or between
+    which two), kind, target, how long, settings.
 
     `nodes` are letters that targets may use, "node a": each stands for a broker, another one in each round. A list of
     letters among the settings (`replicas`) becomes those brokers.
@@ -93,8 +98,9 @@ def rounds(
         begin_ms = _QUIET_MS
         while begin_ms + every_ms <= duration_ms:
             numbers = dict(zip(nodes, chance.sample(range(1, _BROKERS + 1), k=len(nodes)), strict=True))
-            for at_ms, kind, target, lasts_ms, settings in parts:
-                at_ms += begin_ms + chance.randint(0, jitter_ms)
+            for after_ms, kind, target, lasts_ms, settings in parts:
+                between = after_ms if isinstance(after_ms, tuple) else (after_ms, after_ms + jitter_ms)
+                at_ms = begin_ms + chance.randint(*between)
                 word, _, letter = target.partition(" ")
                 target = f"{word} {numbers[letter]}" if letter in numbers else target
                 own = {
