@@ -190,7 +190,7 @@ runs:
   registration of a broker that it holds alive (DUPLICATE_BROKER_REGISTRATION), so it has fenced it before, and with
   that it has left every ISR.
 - *A voter drops all entries behind those that a message names, though they match* (rule 46, D1): a leader names all
-  entries from some place on to the end of its log (up to 256 KiB of them, which commands here never come to), its log
+  entries from some place on to the end of its log (up to 256 KiB, and what is on its way here is less), its log
   does not shrink in its term, and a connection keeps the order. So behind what it names there is nothing that it ever
   sent.
 - *A change of metadata is acted on out of order*: a broker acts on the image as it is, not on the change it was told
