@@ -116,8 +116,14 @@ def tell(output: Path, events: Sequence[Event], console: Console) -> int:
     console.print(delays_table(by_hour(windows)))
     console.print()
     console.print(audit_table(audit))
-    places = f"picture: {picture}   tables: {pipeline / 'tables'}   logs: {data}   Spark's words: {log}"
-    console.print(f"\n{places}", style="dim", soft_wrap=True)
+    console.print()
+    for what, place in (
+        ("picture", picture),
+        ("tables", pipeline / "tables"),
+        ("the nodes' data", data),
+        ("Spark's words", log),
+    ):
+        console.print(f"{what + ':':<17}{place}", style="dim", soft_wrap=True, highlight=False)
     return 0 if audit.balances else 1
 
 
