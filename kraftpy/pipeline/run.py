@@ -1,7 +1,8 @@
 """Run a project: Spark's own `spark-pipelines`, with a Java, this Python and the project's settings.
 
 The program is a process of its own in the project's directory. What it writes goes to the caller's output as it comes,
-or to a file; an interrupt ends it. Its exit status is ours.
+or to a file; an interrupt ends it. Its exit status is ours. What Java leaves among temporary files goes with the run:
+Spark's catalog removes none of its own.
 
 Left out: a remote Spark Connect server; `spark-pipelines run --remote` of Spark does that for a project of ours too.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -34,7 +36,7 @@ def run(place: Path, *, dry: bool = False, arguments: Sequence[str] = (), output
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ProjectError(f"{', '.join(missing)} missing: pip install 'kraftpy[pipelines]'")
-    with tempfile.TemporaryDirectory(prefix="kraftpy-pipeline-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="kraftpy-pipeline-", ignore_cleanup_errors=True) as scratch:
         command = [str(spark_home() / "bin" / "spark-pipelines"), "dry-run" if dry else "run", *arguments]
         (place / "storage").mkdir(exist_ok=True)
         process = subprocess.Popen(
@@ -68,6 +70,7 @@ def _environment(place: Path, scratch: Path) -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_HOME": str(spark_home()),
         "SPARK_CONF_DIR": str((place / CONF).resolve()),
+        "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {shlex.quote(f'-Djava.io.tmpdir={scratch}')}",
     }
     return {"SPARK_LOCAL_IP": "127.0.0.1", **os.environ, **ours}
 

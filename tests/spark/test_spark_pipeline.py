@@ -17,7 +17,13 @@ from kraftpy.testing.cluster import EmbeddedBroker
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_project_runs_and_goes_on(tmp_path: Path, kraftpy_server: EmbeddedBroker) -> None:
-    environment = {**os.environ, "KRAFTPY_BOOTSTRAP_SERVERS": kraftpy_server.bootstrap}
+    temporary = tmp_path / "temporary"  # where Java would leave what it is not told to leave elsewhere
+    temporary.mkdir()
+    environment = {
+        **os.environ,
+        "KRAFTPY_BOOTSTRAP_SERVERS": kraftpy_server.bootstrap,
+        "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary}",
+    }
 
     def kraftpy(*words: str, given: bytes | None = None, place: Path = tmp_path) -> str:
         command = [sys.executable, "-m", "kraftpy", *words]
@@ -55,3 +61,4 @@ def test_a_project_runs_and_goes_on(tmp_path: Path, kraftpy_server: EmbeddedBrok
     assert len(second) == len(set(second)) > len(first)
     lags = kraftpy("group", "describe", "hourly").splitlines()
     assert {json.loads(line)["lag"] for line in lags} == {0}
+    assert list(temporary.iterdir()) == []
