@@ -1,9 +1,14 @@
-"""Each row once, whatever dies: the driver of a streaming query, its workers, the brokers."""
+"""Each row once, whatever dies: the driver of a streaming query, its workers, the brokers of three nodes.
+
+Each of them is killed in turn, in the middle of a batch; in the end librdkafka reads what is committed.
+
+`make test` kills one of each; `make test-long` has 50 kills in a random order, or as many as KRAFTPY_ROUNDS says, and
+tells of each; KRAFTPY_SEED repeats an order.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import random
@@ -11,11 +16,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import confluent_kafka
+import psutil
 import pytest
-from sink_rows_of_tests import records_in
 
 from kraftpy.client import BlockingAdmin, NewTopic, OffsetSpec
 from kraftpy.spark.java import find_java
@@ -28,6 +35,8 @@ TOPIC = "rows"
 PARTITIONS = 2
 ROWS_PER_FILE = 300
 PATIENCE = 240.0
+"""Seconds without a new record."""
+VICTIMS = ("driver", "worker", "broker")
 DRIVER = Path(__file__).with_name("exactly_once_driver.py")
 
 
@@ -65,7 +74,7 @@ class Query:
                 env=self._environment,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # the JVM and the workers too are killed by the group
+                start_new_session=True,  # the JVM too is killed by the group
             )
 
     @property
@@ -73,20 +82,51 @@ class Query:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL to driver, JVM and workers at once."""
+        """SIGKILL to driver and JVM at once. The workers are in a group of their own, and end a moment later."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(30)
 
+    def writing_workers(self) -> list[psutil.Process]:
+        """The Python workers that are connected to a broker: those of the sink, while they write or commit."""
+        assert self._process is not None
+        ports = {int(server.rpartition(":")[2]) for server in self.cluster.bootstrap_servers.split(",")}
+        found = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in psutil.Process(self._process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    to = {connection.raddr.port for connection in process.net_connections() if connection.raddr}
+                    if to & ports:
+                        found.append(process)
+        return sorted(found, key=lambda process: process.pid)
+
+    def kill_worker(self, chance: random.Random) -> None:
+        """SIGKILL to one that writes."""
+        deadline = time.monotonic() + PATIENCE
+        while not (workers := self.writing_workers()):
+            assert self.is_running, self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.01)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            chance.choice(workers).kill()
+
     def finish(self) -> None:
         """Have all input processed."""
         self.start("to-the-end")
         assert self._process is not None
-        assert self._process.wait(PATIENCE) == 0, self.log()
+        written = -1
+        while written < (written := self.records_written()):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                assert self._process.wait(PATIENCE) == 0, self.log()
+                return
+        raise AssertionError(f"nothing was written for {PATIENCE:g} s\n{self.log()}")
 
     def log(self) -> str:
-        return (self._directory / "driver.log").read_text(errors="replace")[-20000:]
+        return self.whole_log()[-20000:]
+
+    def whole_log(self) -> str:
+        return (self._directory / "driver.log").read_text(errors="replace")
 
     def records_written(self) -> int:
         """The topic's offsets, whether committed, aborted or neither."""
@@ -104,9 +144,41 @@ class Query:
             time.sleep(0.05)
 
 
+def values_in(cluster: Cluster, isolation_level: str) -> Counter[int]:
+    """What librdkafka finds in the topic, and how often."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "nobody",
+            "isolation.level": isolation_level,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    found: Counter[int] = Counter()
+    try:
+        beginnings = [
+            confluent_kafka.TopicPartition(TOPIC, n, confluent_kafka.OFFSET_BEGINNING) for n in range(PARTITIONS)
+        ]
+        consumer.assign(beginnings)
+        unread = set(range(PARTITIONS))
+        while unread:
+            message = consumer.poll(PATIENCE)
+            assert message is not None, f"nothing more of partitions {unread}"
+            error = message.error()
+            if error is None:
+                found[int(message.value() or b"")] += 1
+            else:
+                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
+                unread.discard(message.partition())
+    finally:
+        consumer.close()
+    return found
+
+
 @pytest.fixture
 def query(tmp_path: Path) -> Iterator[Query]:
-    with Cluster(brokers=3) as cluster:
+    with Cluster(brokers=3, keep_on_failure=True, start_timeout=90.0) as cluster:
         with BlockingAdmin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             settings = {"min.insync.replicas": "2"}
             admin.create_topics([NewTopic(name=TOPIC, num_partitions=PARTITIONS, config=settings)])
@@ -115,11 +187,19 @@ def query(tmp_path: Path) -> Iterator[Query]:
             yield query
         finally:
             query.kill()
+        for node in cluster.nodes:
+            assert "Traceback" not in cluster.logs(node), cluster.logs(node)
 
 
-def kill_and_finish(query: Query, victims: list[str], chance: random.Random) -> None:
+def in_turn(kills: int, chance: random.Random) -> list[str]:
+    """So many victims: each of them once, in an order of chance, and again."""
+    return [victim for _ in range(-(-kills // len(VICTIMS))) for victim in chance.sample(VICTIMS, len(VICTIMS))][:kills]
+
+
+def kill_and_finish(query: Query, victims: list[str], chance: random.Random, tell: Callable[[str], None]) -> None:
     """Kill one after the other, each while a batch is being written; then look at what is there."""
-    for victim in victims:
+    begun = time.monotonic()
+    for number, victim in enumerate(victims, 1):
         query.give()
         query.give()
         if not query.is_running:
@@ -127,31 +207,46 @@ def kill_and_finish(query: Query, victims: list[str], chance: random.Random) -> 
         query.wait_for_records(chance.randrange(20, ROWS_PER_FILE))
         if victim == "driver":
             query.kill()
+        elif victim == "worker":
+            query.kill_worker(chance)
         else:
             broker = chance.choice([1, 2, 3])
+            victim = f"broker {broker}"
             query.cluster.kill(broker)
             query.wait_for_records(chance.randrange(20, ROWS_PER_FILE // 2))
             query.cluster.start(broker)
             query.cluster.wait_in_sync()
+        tell(f"kill {number}: {victim}, after {time.monotonic() - begun:.0f} s; {query.records_written()} offsets")
     query.kill()
     query.finish()
-    found = records_in(query.cluster.bootstrap_servers, TOPIC, isolation_level="read_committed")
-    values = sorted(int(value or b"") for _, _, value, _ in found)
-    twice = sorted(n for n, following in itertools.pairwise(values) if n == following)
-    missing = sorted(set(range(query.rows_given)) - set(values))
-    assert (twice, missing, len(values)) == ([], [], query.rows_given)
-    everything = records_in(query.cluster.bootstrap_servers, TOPIC)
-    assert len(everything) > len(values), "nothing was killed while it wrote"
+    values = values_in(query.cluster, "read_committed")
+    wanted = Counter(range(query.rows_given))
+    assert (wanted - values, values - wanted) == (Counter(), Counter()), "(missing, twice)"
+    written = values_in(query.cluster, "read_uncommitted").total()
+    assert written > query.rows_given, "nothing was killed while it wrote"
+    lost = query.whole_log().count(" Lost task ")
+    tell(
+        f"{query.rows_given} rows, each once, of {written} written; {len(victims)} kills, {lost} tasks lost, "
+        f"{time.monotonic() - begun:.0f} s"
+    )
 
 
 @pytest.mark.timeout(600)
 def test_the_driver_its_workers_and_a_broker_are_killed(query: Query, kraftpy_seed: int) -> None:
-    kill_and_finish(query, ["broker", "driver"], random.Random(kraftpy_seed))
+    chance = random.Random(kraftpy_seed)
+    kill_and_finish(query, in_turn(len(VICTIMS), chance), chance, print)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
-def test_fifty_kills(query: Query, kraftpy_seed: int, record_property: Callable[[str, object], None]) -> None:
-    chance = random.Random(kraftpy_seed)
-    kill_and_finish(query, [chance.choice(["driver", "driver", "broker"]) for _ in range(50)], chance)
-    record_property("rows", query.rows_given)
+@pytest.mark.timeout(0)
+def test_each_row_is_there_once_after_fifty_kills(query: Query, capsys: pytest.CaptureFixture[str]) -> None:
+    kills = int(os.environ.get("KRAFTPY_ROUNDS", "50"))
+    seed = int(os.environ.get("KRAFTPY_SEED", str(time.time_ns() % 1_000_000)))
+    chance = random.Random(seed)
+
+    def tell(text: str) -> None:
+        with capsys.disabled():
+            print(text, flush=True)
+
+    tell(f"\nKRAFTPY_SEED={seed}")
+    kill_and_finish(query, in_turn(kills, chance), chance, tell)
