@@ -12,6 +12,7 @@ from typing import Any
 import leftover_sockets
 import pytest
 
+import kraftpy.metadata.raft_library  # noqa: F401  before any test imports pysyncobj, which breaks socket.inet_ntop
 from kraftpy.testing.cluster import EmbeddedBroker
 
 BrokerFactory = Callable[..., EmbeddedBroker]

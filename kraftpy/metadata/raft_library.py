@@ -39,14 +39,17 @@ class _Nothing:
         return lambda *_: None
 
 
+_NOT_IMPORTED = {
+    "cryptography": None,  # slow to import, and for its transport only
+    "pysyncobj.win_inet_pton": ModuleType("pysyncobj.win_inet_pton"),  # it makes everybody's socket.inet_ntop Windows'
+}
 NOW_S: ContextVar[float] = ContextVar("NOW_S", default=0.0)  # of the Quorum whose turn it is
 
 
 def load_library() -> Any:
     """The library's module a second time, so that what is put into it is seen by no other user of the library."""
-    absent = "cryptography" not in sys.modules
-    if absent:
-        sys.modules["cryptography"] = None  # type: ignore[assignment]  # slow to import, and for its transport only
+    absent = {name: module for name, module in _NOT_IMPORTED.items() if name not in sys.modules}
+    sys.modules.update(absent)  # type: ignore[arg-type]
     try:
         spec = importlib.util.find_spec("pysyncobj.syncobj")
         assert spec is not None
@@ -54,8 +57,8 @@ def load_library() -> Any:
         loaded: ModuleType = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(loaded)
     finally:
-        if absent:
-            del sys.modules["cryptography"]
+        for name in absent:
+            del sys.modules[name]
     replaced = {
         "monotonicTime": NOW_S.get,
         "createJournal": lambda log: log,

@@ -153,7 +153,14 @@ def test_what_hangs_is_found_and_ended(broker: EmbeddedBroker, run: Run, topic: 
     with BlockingProducer(bootstrap_servers=broker.bootstrap) as producer:
         producer.send(topic, b"behind it", partition=0)
     assert committed(broker, topic) == []
-    (found,) = rows(run("find-hanging", topic))
+
+    def hanging(*options: Any) -> list[dict[str, Any]]:
+        """What is found, but for the minutes: the next one may begin between two calls."""
+        told = rows(run("find-hanging", *options))
+        assert all(each.pop("minutes") >= 60 for each in told)
+        return told
+
+    (found,) = hanging(topic)
     assert found == {
         "topic": topic,
         "partition": 0,
@@ -162,11 +169,9 @@ def test_what_hangs_is_found_and_ended(broker: EmbeddedBroker, run: Run, topic: 
         "coordinator_epoch": -1,
         "start_offset": start_offset,
         "last_timestamp": found["last_timestamp"],
-        "minutes": found["minutes"],
     }
-    assert found["minutes"] >= 60
-    assert rows(run("find-hanging")) == [found], "of all topics"
-    assert rows(run("find-hanging", "--broker", 1)) == [found]
+    assert hanging() == [found], "of all topics"
+    assert hanging("--broker", 1) == [found]
     assert rows(run("find-hanging", "--broker", 2)) == []
     assert rows(run("find-hanging", f"{topic}:1")) == [], "open for long, and known to its coordinator"
     assert rows(run("find-hanging", topic, "--max-transaction-timeout", "100")) == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pysyncobj
@@ -459,6 +461,13 @@ def test_the_library_of_others_is_left_alone() -> None:
     assert pysyncobj.syncobj.monotonicTime is not raft_library.library.monotonicTime
     assert pysyncobj.syncobj.pickle is not raft_library.library.pickle
     assert pysyncobj.SyncObj is not raft_library.library.SyncObj
+
+
+def test_the_sockets_of_others_are_left_alone() -> None:
+    said = "print(socket.inet_ntop(socket.AF_INET6, bytes(15) + bytes([1])))"
+    program = f"import socket; import kraftpy.metadata.raft; {said}; import pysyncobj.tcp_connection; {said}"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (told.stdout, told.stderr) == ("::1\n::1\n", "")
 
 
 def test_many_changes_leave_little(tmp_path: Path) -> None:
