@@ -1,15 +1,16 @@
 """A partition has one leader in an epoch, and what that leader has promised it does not take back.
 
     two-leaders            two nodes lead a partition in one epoch
-    leader-epoch-falls     a node went back to an earlier epoch of a partition without a restart
+    leader-epoch-falls     a node went back to an earlier epoch of a partition without a restart, or a replica to none
     high-watermark-falls, last-stable-falls, log-start-falls     at the leader of one epoch
     watermark-order        log start <= last stable offset <= high watermark <= log end does not hold
     lost-tail              an acknowledged record stands at or above the high watermark in the end
     commit-beyond-stable   a group's committed offset lies above the last stable offset in the end
 
 Read from: `watermarks` {node, key, leader, leader_epoch, log_start, last_stable, high_watermark, log_end}, asked of one
-node; `final` for those after healing, `incarnation` beside the value if the node may have restarted; acknowledged sends
-(with acks=all) and commits.
+node; `final` for those after healing, `incarnation` beside the value if the node may have restarted, `replica` if the
+partition may have left the node and come back: such a replica is new, and in epoch -1 until it has its role;
+acknowledged sends (with acks=all) and commits.
 
 Left out: watermarks between epochs, where a new leader's lag behind the old one's until it hears from its followers;
 topics that are deleted and made again under their name, since a key is one partition for the whole history.
@@ -17,12 +18,18 @@ topics that are deleted and made again under their name, since a key is one part
 
 from __future__ import annotations
 
-from chaos.checkers.realtime import falls
+from collections.abc import Iterator
+from typing import Final
+
+from chaos.checkers.realtime import Fall, falls
 from chaos.checkers.verdict import Findings, Options, Verdict
 from chaos.checkers.versions import sends, versions
 from chaos.history import History, Key, Op, Type
 
 NAME = "leaders"
+
+_NO_EPOCH: Final = -1
+"""Of a replica that has not been told its role yet."""
 
 _NEVER_FALL = {
     "high_watermark": "high-watermark-falls",
@@ -51,14 +58,26 @@ def _one_leader(history: History, findings: Findings, readings: list[Op], leadin
         if first.value["node"] != node:
             text = f"{key}: nodes {first.value['node']} and {node} both lead in epoch {epoch}"
             findings.add("two-leaders", text, (first, op), key=key, epoch=epoch, nodes=[first.value["node"], node])
-    epochs = (
-        (op, (op.value["node"], op.value["key"], op.extra.get("incarnation")), op.value["leader_epoch"])
-        for op in readings
-    )
-    for fall in falls(history, epochs):
+    for fall in (*_falls_on_a_node(history, readings), *_falls_to_none(history, readings)):
         key, node = fall.later.value["key"], fall.later.value["node"]
         text = f"{key}: node {node} went from leader epoch {fall.high} back to {fall.low}"
         findings.add("leader-epoch-falls", text, (fall.earlier, fall.later), key=key, node=node)
+
+
+def _falls_on_a_node(history: History, readings: list[Op]) -> Iterator[Fall]:
+    """Where a node knew a later epoch, be it of a replica that it has no longer."""
+    known = [op for op in readings if op.value["leader_epoch"] != _NO_EPOCH]
+    yield from falls(history, ((op, _node_of(op), op.value["leader_epoch"]) for op in known))
+
+
+def _falls_to_none(history: History, readings: list[Op]) -> Iterator[Fall]:
+    """Where a replica that had an epoch has none."""
+    epochs = ((op, (*_node_of(op), op.extra.get("replica")), op.value["leader_epoch"]) for op in readings)
+    return (fall for fall in falls(history, epochs) if fall.low == _NO_EPOCH)
+
+
+def _node_of(op: Op) -> tuple[int, Key, int | None]:
+    return op.value["node"], op.value["key"], op.extra.get("incarnation")
 
 
 def _watermarks(history: History, findings: Findings, readings: list[Op], leading: list[Op]) -> None:

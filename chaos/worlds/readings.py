@@ -7,7 +7,8 @@ read from the files on its disk by what is written here, not by the product, and
 
 A reading takes no time and changes nothing: its invocation and completion are one instant. A key is a partition. Topics
 that are deleted and made again under their name have their id in the key (`topic-1@Ab3.../0` is another partition than
-its namesake).
+its namesake). Beside watermarks stands which replica they are of, a number for each that was ever opened: a partition
+that left a node and comes back to it has another one there.
 
 Left out: the bytes of compacted partitions, which each replica cleans on its own; of those only the watermarks are
 read.
@@ -15,7 +16,9 @@ read.
 
 from __future__ import annotations
 
+import itertools
 import struct
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,6 +55,8 @@ class Readings:
         self._now_ns = now_ns
         self._last: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._images: dict[int, tuple[int, int]] = {}
+        self._numbers: weakref.WeakKeyDictionary[Replica, int] = weakref.WeakKeyDictionary()
+        self._next_number = itertools.count(1)
         self._is_over = False
 
     def begin(self) -> None:
@@ -158,7 +163,9 @@ class Readings:
             "high_watermark": int(replica.high_watermark),
             "log_end": int(replica.log_end_offset),
         }
-        self._read("watermarks", (number, key), value, extra)
+        if replica not in self._numbers:
+            self._numbers[replica] = next(self._next_number)
+        self._read("watermarks", (number, key), value, {**extra, "replica": self._numbers[replica]})
 
     def _replicas(self, number: int, node: Node, broker: Broker, extra: Mapping[str, Any]) -> None:
         for replica in _replicas(broker):

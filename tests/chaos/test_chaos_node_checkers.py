@@ -96,7 +96,7 @@ GOOD_METADATA: dict[str, Parts] = {
 
 
 def marks(node: int, epoch: int = 1, leader: bool = True, **changed: Any) -> list[Line]:
-    extra = {name: changed.pop(name) for name in ("final", "incarnation") if name in changed}
+    extra = {name: changed.pop(name) for name in ("final", "incarnation", "replica") if name in changed}
     value = {"key": "x", "log_start": 0, "last_stable": 5, "high_watermark": 5, "log_end": 7, **changed}
     return done(node, "ok", "watermarks", {"node": node, "leader": leader, "leader_epoch": epoch, **value}, **extra)
 
@@ -106,6 +106,15 @@ SENT = done(8, "ok", "send", [["send", "x", [5, "e"]]])
 LEADERS: dict[str, tuple[str, Parts]] = {
     "of one epoch": ("two-leaders", [marks(1), marks(2)]),
     "an epoch goes back": ("leader-epoch-falls", [marks(1, epoch=2), marks(1, leader=False)]),
+    "an epoch is forgotten": ("leader-epoch-falls", [marks(1), marks(1, leader=False, epoch=-1)]),
+    "a replica forgets its epoch": (
+        "leader-epoch-falls",
+        [marks(1, replica=7), marks(1, leader=False, epoch=-1, replica=7)],
+    ),
+    "a replica that came back is of an earlier epoch": (
+        "leader-epoch-falls",
+        [marks(1, epoch=2, replica=7), marks(1, leader=False, replica=8)],
+    ),
     "the high watermark falls": ("high-watermark-falls", [marks(1, high_watermark=6), marks(1)]),
     "the last stable offset falls": ("last-stable-falls", [marks(1), marks(1, last_stable=4)]),
     "deleted records are back": ("log-start-falls", [marks(1, log_start=2), marks(1)]),
@@ -121,6 +130,11 @@ GOOD_LEADERS: dict[str, Parts] = {
     "the next leader lags": [marks(1, high_watermark=6), marks(2, epoch=2)],
     "followers lag": [marks(1), marks(2, leader=False, high_watermark=3, last_stable=3)],
     "a restart": [marks(1, epoch=2), marks(1, leader=False, incarnation=1)],
+    "left, and came back": [
+        marks(1, epoch=2, replica=7),
+        marks(1, leader=False, epoch=-1, replica=8),
+        marks(1, epoch=2, replica=8),
+    ],
     "not yet in the end": [SENT, marks(1)],
     "at the same time": [[marks(1)[0], *marks(2, leader=False), marks(1)[1]]],
     "an old leader in the end": [SENT, marks(1, final=True), marks(2, epoch=2, high_watermark=6, final=True)],

@@ -177,3 +177,20 @@ def test_what_waited_while_a_process_was_paused_is_no_spin() -> None:
     loop.run_for(2.5)
     assert done == list(range(500))
     assert loop.spins == []
+
+
+def test_a_partition_that_left_a_node_and_came_back_is_read_as_another_replica() -> None:
+    outcome = simulation.run(108, 0.5, faults=[])
+    found: dict[tuple[int, str, int], list[Op]] = {}
+    of: dict[int, set[tuple[int, str, int]]] = {}
+    for op in outcome.ops:
+        if op.f == "watermarks" and op.type is Type.OK:
+            place = (op.value["node"], op.value["key"], op.extra["incarnation"])
+            found.setdefault(place, []).append(op)
+            of.setdefault(op.extra["replica"], set()).add(place)
+    assert [places for places in of.values() if len(places) > 1] == []
+    came_back = [place for place, ops in found.items() if len({op.extra["replica"] for op in ops}) > 1]
+    assert came_back, "nothing left its node and came back: another seed"
+    for place in came_back:
+        numbers = [op.extra["replica"] for op in found[place]]
+        assert numbers == sorted(numbers), "one that was gone was read again"
