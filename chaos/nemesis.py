@@ -482,7 +482,10 @@ class Plan:
 
 
 def schedule(seed: int, plan: Plan) -> list[Fault]:
-    """Faults in order of time, none beginning before the one before it has ended; the last ends within the duration."""
+    """Faults in order of time, none beginning before the one before it has ended; the last ends within the duration.
+
+    They end sooner where no kind may come any more: all of them harm data, and that was done often enough.
+    """
     chance = random.Random(seed)
     planner = _Planner(chance, plan)
     faults: list[Fault] = []
@@ -491,7 +494,7 @@ def schedule(seed: int, plan: Plan) -> list[Fault]:
         if chance.random() < plan.calm:
             now += plan.pause_ms[1]
         lasts = chance.randint(*plan.lasts_ms)
-        if now + lasts > plan.duration_ms:
+        if now + lasts > plan.duration_ms or not planner.is_any_possible:
             return faults
         faults.append(planner.fault(len(faults), now, lasts))
         now += lasts + chance.randint(*plan.pause_ms)
@@ -504,6 +507,11 @@ class _Planner:
         self._topics: list[str] = []
         self._made = 0
         self._harms_left = plan.most_harms
+
+    @property
+    def is_any_possible(self) -> bool:
+        """Whether there is a fault left to draw; if not, there never is again."""
+        return bool(self._possible([]))
 
     def fault(self, number: int, at_ms: int, lasts_ms: int) -> Fault:
         if self._chance.random() < self._plan.several:

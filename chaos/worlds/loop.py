@@ -24,6 +24,7 @@ import asyncio
 import contextvars
 import gc
 import heapq
+import inspect
 import itertools
 import logging
 import os
@@ -406,6 +407,10 @@ class SimulatedLoop:
         self.ready.clear()
         self._timers.clear()
         for process in self.processes:
+            for task in process.tasks:
+                main = task.get_coro()
+                if inspect.iscoroutine(main) and inspect.getcoroutinestate(main) == inspect.CORO_CREATED:
+                    main.close()  # its process died before it began: nothing of it runs, and nobody is warned of it
             process.tasks.clear()
 
     def get_debug(self) -> bool:

@@ -327,6 +327,13 @@ def test_every_kind_is_scheduled_some_time_and_none_that_is_not_wanted() -> None
     assert only == {Kind.KILL}
 
 
+def test_a_schedule_ends_when_all_that_may_come_would_harm_data_once_too_often() -> None:
+    plan = Plan(kinds=(Kind.CORRUPTION, Kind.LOSE_DISK), duration_ms=600_000, several=0, most_harms=3)
+    faults = schedule(7, plan)
+    assert len(faults) == 3
+    assert {fault.kind for fault in faults} <= {Kind.CORRUPTION, Kind.LOSE_DISK}
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_faults_go_through_json(seed: int) -> None:
     faults = schedule(seed, EVERYTHING)

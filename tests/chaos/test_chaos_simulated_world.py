@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from typing import Any
 
@@ -162,6 +163,24 @@ def test_a_node_that_appends_all_the_time_gets_on(appends: bool, is_spin: bool) 
     assert task.done()
     spins = [(second, who, what) for second, who, _, what in cluster.loop.spins]
     assert spins == ([(0, "node1", "fetcher")] if is_spin else [])
+
+
+def test_what_never_began_goes_quietly(recwarn: pytest.WarningsRecorder) -> None:
+    """A node that is killed at the very instant at which it is started."""
+    loop = SimulatedLoop(1)
+    process = Process(loop, "node", "node", "1")
+    began = []
+
+    async def main() -> None:
+        began.append(1)
+
+    process.run(main(), name="main")
+    process.die()
+    loop.run_for(1.0)
+    loop.close()
+    gc.collect()
+    assert began == []
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_what_waited_while_a_process_was_paused_is_no_spin() -> None:
