@@ -12,15 +12,19 @@ import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
+from unittest import mock
 
 from chaos.worlds.cleaning import cleaning_on_the_loop
 from chaos.worlds.loop import Process, SimulatedLoop, current, seeded_world
 from chaos.worlds.network import Network
 from kraftpy.broker.broker import Broker, StartupError
 from kraftpy.broker.directories import DirectoryFailed, LogDirectories
+from kraftpy.client.fetcher import Fetcher
+from kraftpy.client.reading import PartitionReader
 from kraftpy.config import BrokerConfig, load
 from kraftpy.log import layout
 from kraftpy.ports import Directory
+from kraftpy.protocol.messages.fetch import PartitionData
 from kraftpy.testing.memory_files import Loss, MemoryDirectory, MemoryDisk
 from kraftpy.types import Millis
 
@@ -37,6 +41,9 @@ CLIENT_CALLBACKS: Final = 1_500
 APPEND_CALLBACKS: Final = 10
 """That a node may run besides for each write to a log: a node with an empty disk that fetches everything anew, a small
 batch at a time and each synced, has 7 for a batch, and more than a thousand batches in a second."""
+FETCH_CALLBACKS: Final = 4
+"""That a client and the leader may each run besides for each part of a fetch answer that takes a reader to where it has
+not been before: one that reads from the beginning what `fetch.max.bytes` lets it have only 1,024 bytes at a time."""
 _LOG_SUFFIX: Final = ".log"
 _MOST_COMBINED_VOTERS: Final = 3
 logger = logging.getLogger(__name__)
@@ -246,6 +253,8 @@ class SimulatedCluster:
         self.loop = SimulatedLoop(seed)
         self.network = Network(self.loop, seed)
         self.clients: list[Process] = []
+        self.furthest: dict[int, tuple[PartitionReader, int]] = {}
+        """Of each reader, by `id`, which stays its own while it is kept here: the furthest it has fetched to."""
         self.nodes: dict[int, Node] = {}
         self.brokers = tuple(range(1, brokers + 1))
         self.voters = tuple(range(brokers + 1, brokers + controllers + 1)) or self.brokers[:_MOST_COMBINED_VOTERS]
@@ -300,6 +309,16 @@ class SimulatedCluster:
         self.clients.append(process)
         return process, SimulatedRuntime(NodeClock(self.loop), self.loop)
 
+    def fetched(self, reader: PartitionReader, leader: int) -> None:
+        """An answer of the leader was taken in by the process that runs now."""
+        _, furthest = self.furthest.get(id(reader), (reader, -1))
+        if reader.fetch_offset > furthest:
+            self.furthest[id(reader)] = reader, reader.fetch_offset
+            node = self.nodes.get(leader)
+            for process in (current.get(), None if node is None else node.process):
+                if process is not None:
+                    process.got_on(FETCH_CALLBACKS)
+
     def run(self, main: Coroutine[Any, Any, T], *, at_most_seconds: float = 600.0, name: str = "client") -> T:
         """Run a coroutine in a client's process to its end. TimeoutError when virtual time runs out first."""
         process, _ = self.client(name)
@@ -313,6 +332,18 @@ class SimulatedCluster:
         return self.loop.run_until(
             lambda: all(node.is_ready for node in self.nodes.values()), at_most_seconds=at_most_seconds
         )
+
+
+def _noticing(cluster: SimulatedCluster) -> Callable[[Fetcher, PartitionReader, PartitionData], None]:
+    take = Fetcher._take
+
+    def noticed(self: Fetcher, reader: PartitionReader, data: PartitionData) -> None:
+        take(self, reader, data)
+        info = self._cluster.metadata.partition(reader.name)
+        if data.records:
+            cluster.fetched(reader, -1 if info is None else info.leader)
+
+    return noticed
 
 
 def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
@@ -332,6 +363,7 @@ def simulated_cluster(seed: int, **options: Any) -> Iterator[SimulatedCluster]:
     with (
         seeded_world(cluster.loop, seed, lambda: EPOCH_MS / 1000 + cluster.loop.time()),
         cleaning_on_the_loop(cluster.directory_here),
+        mock.patch.object(Fetcher, "_take", _noticing(cluster)),
     ):
         try:
             yield cluster

@@ -16,6 +16,8 @@ from chaos.simulation import Outcome
 from chaos.worlds.loop import Process, SimulatedLoop
 from chaos.worlds.simulated import SimulatedCluster
 from kraftpy.broker.confirming import Confirmations
+from kraftpy.client.reading import PartitionReader
+from kraftpy.types import TopicPartition
 
 
 def story_of(
@@ -163,6 +165,35 @@ def test_a_node_that_appends_all_the_time_gets_on(appends: bool, is_spin: bool) 
     assert task.done()
     spins = [(second, who, what) for second, who, _, what in cluster.loop.spins]
     assert spins == ([(0, "node1", "fetcher")] if is_spin else [])
+
+
+@pytest.mark.parametrize(("gets_on", "spinning"), [(True, []), (False, ["client", "node1"])])
+def test_who_reads_from_the_beginning_gets_on(gets_on: bool, spinning: list[str]) -> None:
+    """A small batch at a time, and the leader with it; who is given the same all the time spins."""
+    cluster = SimulatedCluster(1)
+    client, _ = cluster.client("client")
+    node = Process(cluster.loop, "node1", "node1", "1")
+    cluster.nodes[1].process = node
+    for process in (client, node):
+        process.most_callbacks = process.callbacks_left = 100
+    reader = PartitionReader(TopicPartition("t", 0))
+
+    async def read() -> None:
+        for offset in range(200):
+            reader.fetch_offset = offset if gets_on else offset % 10
+            cluster.fetched(reader, 1)
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(1.0)
+
+    async def serve() -> None:
+        for _ in range(200):
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(1.0)
+
+    tasks = [client.run(read(), name="fetcher"), node.run(serve(), name="connection")]
+    cluster.loop.run_for(2.5)
+    assert all(task.done() for task in tasks)
+    assert sorted(who for _, who, _, _ in cluster.loop.spins) == spinning
 
 
 def test_what_never_began_goes_quietly(recwarn: pytest.WarningsRecorder) -> None:
