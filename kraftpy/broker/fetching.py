@@ -232,6 +232,7 @@ class _Fetcher:
             self._has_complained = False
         while True:
             self._awake.clear()
+            self._end_rests()  # before the syncs: what rests may be what is to be synced
             await self._sync()
             now = self._fetchers.clock.monotonic_ms()
             self._set_positions(now)
@@ -271,10 +272,13 @@ class _Fetcher:
             async with asyncio.timeout(seconds):
                 await self._awake.wait()
 
-    def _set_positions(self, now: int) -> None:
+    def _end_rests(self) -> None:
+        now = self._fetchers.clock.monotonic_ms()
         for key in [key for key, until in self._resting.items() if until <= now]:
             del self._resting[key]
             self._due[key] = None
+
+    def _set_positions(self, now: int) -> None:
         due, self._due = self._due, {}
         for key in due:
             replica = self.replicas.get(key)

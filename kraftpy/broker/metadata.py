@@ -141,6 +141,7 @@ class MetadataLog:
         """The term in which this node is the active controller."""
         self._on_office: list[OnOffice] = []
         self._news = asyncio.Event()
+        self._standing: tuple[object, ...] = ()  # who leads, as those who wait were told last
         self._running: list[asyncio.Task[None]] = []
         self.acted_index = 0
         """The newest entry that the broker has acted on."""
@@ -350,6 +351,7 @@ class MetadataLog:
     def _connection(self, peer: int, is_up: bool) -> None:
         if is_up and peer == self.leader_id:
             self._resend_all()
+        self._publish()
 
     def _fail_pending(self, error: ErrorCode, message: str) -> None:
         for pending in self._pending.values():
@@ -375,6 +377,13 @@ class MetadataLog:
             if leader[0] is not None:
                 self._resend_all()
         self._take_office(source.is_active)
+        standing = (leader, self._office_term)
+        if standing != self._standing:
+            self._standing = standing
+            self._publish()
+
+    def _publish(self) -> None:
+        """Have those look again who wait for something here: they wait for what was acted on, who leads, and links."""
         news, self._news = self._news, asyncio.Event()
         news.set()
 
@@ -433,8 +442,7 @@ class MetadataLog:
                 )
             else:
                 pending.decided.set_result(applied.decision)
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        self._publish()
 
     def _voters_are(self, voters: Mapping[int, str]) -> None:
         assert self._links is not None

@@ -125,6 +125,8 @@ class Observer:
             if answer["leader"] < 0:
                 tried.add(voter)
             else:
+                if answer["leader"] in tried:  # it did not answer, or does not lead: whoever names it may be behind
+                    await asyncio.sleep(_PAUSE_SECONDS)
                 tried.clear()
             await self._take(answer)
 

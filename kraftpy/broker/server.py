@@ -58,7 +58,7 @@ async def _serve(config: BrokerConfig) -> bool:
         loop.add_signal_handler(number, stop.set)
     async with asyncio.TaskGroup() as tasks:
         broker = Broker(config, SystemClock(), tasks)
-        if not await _start(broker, stop):
+        if not await start(broker, stop):
             await broker.stop(is_ready=False)
             return True
         listeners = ", ".join(f"{listener}" for listener in broker.advertised or broker.controller_address)
@@ -72,8 +72,8 @@ async def _serve(config: BrokerConfig) -> bool:
         return is_clean
 
 
-async def _start(broker: Broker, stop: asyncio.Event) -> bool:
-    """Whether the broker is ready; False where it was told to stop before. A quorum may be long in coming."""
+async def start(broker: Broker, stop: asyncio.Event) -> bool:
+    """Start a broker; False where it was told to stop before it was ready. A quorum may be long in coming."""
     starting = asyncio.ensure_future(broker.start())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)

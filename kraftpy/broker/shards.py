@@ -7,7 +7,8 @@ cannot be read goes on waiting, and the log says why.
 
 An append is reported when it is committed (acks=all), and durable as far as the topic asks for it: `flush.messages`
 and `kraftpy.flush.before.ack` hold here too. What did not commit in time is reported as failed, though it may be in the
-log; the shard is then loaded anew.
+log; the shard is then loaded anew. Why a partition cannot be written is logged when it begins, when it becomes another
+reason and when it is over, however many appends fail of it.
 
 What a machine is asked, and what its effects are, is its owner's: a subclass says it in the abstract methods here.
 """
@@ -95,6 +96,8 @@ class Shards(ABC, Generic[M]):
         self._metadata = metadata
         self._replicas = replicas
         self._shards: dict[int, Shard[M]] = {}
+        self._hindrances: dict[int, str] = {}
+        """Why partitions that are led here cannot be written, as far as that is known and was logged."""
         self._is_stopped = False
 
     # --- what the machines are ---------------------------------------------------------------
@@ -153,6 +156,7 @@ class Shards(ABC, Generic[M]):
         except KafkaError as error:
             if error.code == ErrorCode.KAFKA_STORAGE_ERROR:  # what is wrong with it was logged where that was found
                 logger.info("%s-%d has no coordinator: %s", self.topic, partition, error)
+            self._hindrances.pop(partition, None)
             self._unload(partition)
             return
         shard = self._shards.get(partition)
@@ -242,10 +246,11 @@ class Shards(ABC, Generic[M]):
             replica.check_in_sync()
             appended = replica.append(batch, Origin.COORDINATOR, self._clock.now())
         except KafkaError as error:
-            logger.warning("%s: %s", replica.topic_partition, error)
+            self._is_hindered(replica, str(error))
             return error.code
         end_offset = appended.last_offset + 1
         if not appended.flush_due and not shard.pending and replica.high_watermark >= end_offset:
+            self._is_written(replica)
             return ErrorCode.NONE
         deadline = asyncio.get_running_loop().time() + self.commit_timeout_ms / 1000
         shard.pending.append(_Pending(end_offset, reported, deadline))
@@ -268,8 +273,10 @@ class Shards(ABC, Generic[M]):
                 outcome = error.code
             if not self._is_current(shard):
                 return
-            if outcome != ErrorCode.NONE:
-                logger.warning("%s: not committed: %s", replica.topic_partition, outcome.name)
+            if outcome == ErrorCode.NONE:
+                self._is_written(replica)
+            else:
+                self._is_hindered(replica, f"not committed: {outcome.name}")
             shard.pending.popleft()
             event = reported(outcome)
             if event is not None:
@@ -281,6 +288,16 @@ class Shards(ABC, Generic[M]):
             partition = replica.topic_partition.partition
             self._unload(partition)
             self.follow_leadership(partition)
+
+    def _is_hindered(self, replica: Replica, reason: str) -> None:
+        partition = replica.topic_partition.partition
+        if self._hindrances.get(partition) != reason:
+            self._hindrances[partition] = reason
+            logger.warning("%s: %s", replica.topic_partition, reason)
+
+    def _is_written(self, replica: Replica) -> None:
+        if self._hindrances and self._hindrances.pop(replica.topic_partition.partition, None) is not None:
+            logger.warning("%s: is written again", replica.topic_partition)
 
     def _set_timer(self, shard: Shard[M]) -> None:
         """Have a tick when the next deadline comes. A timer that is early stays: every heartbeat moves deadlines back,

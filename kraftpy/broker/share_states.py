@@ -5,7 +5,9 @@
 A request is split among the coordinators of its share partitions, and tried again where the coordinator has moved or
 cannot be reached: all that may be asked may be asked twice. It is answered within `share.coordinator.write.timeout.ms`,
 with an error for what was not answered by then (COORDINATOR_NOT_AVAILABLE): a coordinator that is silent holds up
-nobody for longer.
+nobody for longer. What a leader writes is tried for five times as long, and no coordinator waited for longer than one:
+a node that died without a word keeps its place for `broker.session.timeout.ms`, and where an acknowledgement has failed
+its records are locked until their time is over.
 
 What goes to other brokers goes by connections of their own, so that a write that waits to be durable holds up nothing
 else between the two brokers.
@@ -39,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
+_WRITE_TRIES = 5
+"""Kafka's number; by default together shorter than a lock lasts, and than a client waits for an answer."""
 _LOOK_ELSEWHERE = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -58,6 +62,7 @@ class ShareStates:
         self._metadata = metadata
         self._coordinators = coordinators
         self._peers = Peers(config, lambda: metadata.image)
+        self._try_s = config.share_coordinator_write_timeout_ms / 1000
         self._is_closed = False
 
     def close(self) -> None:
@@ -99,19 +104,19 @@ class ShareStates:
         )
         topic = write.WriteStateData(topic_id=key.topic_id, partitions=[part])
         request = write.WriteShareGroupStateRequest(group_id=key.group_id, topics=[topic])
-        return (await self._ask(ApiKey.WRITE_SHARE_GROUP_STATE, request))[key]
+        return (await self._ask(ApiKey.WRITE_SHARE_GROUP_STATE, request, tries=_WRITE_TRIES))[key]
 
     # --- who is asked ------------------------------------------------------------------------
 
-    async def _ask(self, api_key: ApiKey, request: Any) -> dict[ShareKey, Result]:
-        """What became of each share partition, within `share.coordinator.write.timeout.ms`."""
+    async def _ask(self, api_key: ApiKey, request: Any, *, tries: int = 1) -> dict[ShareKey, Result]:
+        """What became of each share partition, within so many times `share.coordinator.write.timeout.ms`."""
         asked = asked_of(request)
         results: dict[ShareKey, Result] = {each.key: _UNREACHABLE for each in asked}
         results.update({each.key: each.command for each in asked if isinstance(each.command, Result)})
         open_now = [each for each in asked if not isinstance(each.command, Result)]
         pause_s = _FIRST_PAUSE_S
         try:
-            async with asyncio.timeout(self._config.share_coordinator_write_timeout_ms / 1000):
+            async with asyncio.timeout(tries * self._try_s):
                 while open_now and not self._is_closed:
                     found = await self._ask_all(api_key, request, open_now)
                     results.update(found)
@@ -152,9 +157,10 @@ class ShareStates:
         if broker_id == self._config.node_id:
             return await self.answer_here(asked)
         try:
-            response = await self._peers.ask(broker_id, api_key, request_of(request, asked))
-        except KafkaError as error:
-            logger.debug("broker %d, asked for %s: %s", broker_id, api_key.name, error)
+            async with asyncio.timeout(self._try_s):
+                response = await self._peers.ask(broker_id, api_key, request_of(request, asked))
+        except (KafkaError, TimeoutError) as error:
+            logger.debug("broker %d, asked for %s: %r", broker_id, api_key.name, error)
             return {each.key: _UNREACHABLE for each in asked}
         told = results_of(request.group_id, response)
         return {each.key: told.get(each.key, _UNREACHABLE) for each in asked}

@@ -121,8 +121,11 @@ class Voter:
 
     @property
     def applied_index(self) -> int:
-        """The newest entry that is in the image."""
-        return 0 if self._quorum is None else self._quorum.applied_index
+        """The newest entry that is in the image; a leader's snapshot is in it before it is on disk."""
+        if self._quorum is None:
+            return 0
+        received = self._quorum.received_snapshot
+        return self._quorum.applied_index if received is None else received.index
 
     # --- start and stop ----------------------------------------------------------------------
 
@@ -256,6 +259,8 @@ class Voter:
             pause = (until - now) / 1000
             if pause > 0 and not self._inbox:
                 await self._wake.wait_until(asyncio.get_running_loop().time() + pause)
+            else:
+                await asyncio.sleep(0)
             self._wake.clear()
             if self._quorum is None:
                 self._inbox.clear()
@@ -274,7 +279,6 @@ class Voter:
                 while self._quorum is quorum:  # `_keep` gives it up, or ends this node
                     told = self._told
                     await told.wait()
-            await asyncio.sleep(0)
 
     @property
     def _is_journal_failing(self) -> bool:

@@ -43,6 +43,7 @@ class BlockingCluster:
         self._runtime = runtime or RealRuntime()
         self._metadata = ClusterMetadata()
         self._idle: dict[tuple[str, int], list[BlockingConnection]] = {}
+        self._is_closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -51,7 +52,8 @@ class BlockingCluster:
         self.close()
 
     def close(self) -> None:
-        """Hang up everywhere. A second call does nothing."""
+        """Hang up everywhere: what is lent, when it comes back. A second call does nothing."""
+        self._is_closed = True
         idle, self._idle = self._idle, {}
         for connections in idle.values():
             for connection in connections:
@@ -152,7 +154,7 @@ class BlockingCluster:
             self._give_back(connection)
 
     def _give_back(self, connection: BlockingConnection) -> None:
-        if connection.idle:
+        if connection.idle and not self._is_closed:
             self._idle.setdefault(connection.address, []).append(connection)
         else:
             connection.close()

@@ -208,18 +208,21 @@ class Cluster:
 
     async def connect(self, node_id: int, purpose: Purpose = Purpose.DATA) -> Connection:
         """The open connection to a broker. Raises `KafkaError` (BROKER_NOT_AVAILABLE: no such broker is known)."""
-        node = self.metadata.nodes.get(node_id) or self._coordinator_nodes.get(node_id)
+        node = self._node(node_id)
         if node is None:
             raise BrokerUnreachable(f"broker {node_id} is not known")
         return await self._connect_to(node.host, node.port, purpose)
 
     def connected(self, node_id: int, purpose: Purpose = Purpose.DATA) -> Connection | None:
         """The connection to a broker where it is open already."""
-        node = self.metadata.nodes.get(node_id)
+        node = self._node(node_id)
         if node is None:
             return None
         connection = self._connections.get((node.host, node.port, purpose))
         return connection if connection is not None and not connection.closed else None
+
+    def _node(self, node_id: int) -> Node | None:
+        return self.metadata.nodes.get(node_id) or self._coordinator_nodes.get(node_id)
 
     async def _connect_to(self, host: str, port: int, purpose: Purpose) -> Connection:
         place = (host, port, purpose)

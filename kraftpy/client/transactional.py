@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, assert_never
+from collections.abc import Awaitable, Callable, Mapping
+from typing import assert_never
 
 from kraftpy.client.accumulator import Accumulator
 from kraftpy.client.cluster import Cluster
-from kraftpy.client.model import ConsumerGroupMetadata, CoordinatorType, OffsetAndMetadata
-from kraftpy.client.offsets import by_topic
+from kraftpy.client.model import ConsumerGroupMetadata, OffsetAndMetadata
 from kraftpy.client.options import ProducerOptions
-from kraftpy.client.transaction import EPOCH_BUMPS, State, TransactionMachine
+from kraftpy.client.transaction import State, TransactionMachine
 from kraftpy.client.transaction_events import (
     Abort,
     Adopt,
@@ -47,32 +46,13 @@ from kraftpy.client.transaction_events import (
     Use,
     VersionFound,
 )
-from kraftpy.protocol.apis import ApiKey
+from kraftpy.client.transaction_messages import FEATURE, answered, question
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from kraftpy.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-)
-from kraftpy.protocol.messages.end_txn import EndTxnRequest
-from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest
-from kraftpy.protocol.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
-)
 from kraftpy.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 Drain = Callable[[], Awaitable[None]]
-
-FEATURE = "transaction.version"
-_NEXT_EPOCH_VERSION = 3  # InitProducerId, KIP-360
-_ONE_TRANSACTION_VERSION = 3  # AddPartitionsToTxn: clients ask for one, brokers for several
-_MEMBER_VERSION = 3  # TxnOffsetCommit, KIP-447
 
 
 class Transactions:
@@ -246,134 +226,16 @@ class Transactions:
 
     async def _ask(self, request: Request) -> None:
         try:
-            answered = await self._answer(request)
+            told = await self._answer(request)
         except KafkaError as failed:
             logger.debug("%s: %s: %s", self._id, type(request).__name__, failed)
-            answered = Answered(error=failed.code)
+            told = Answered(error=failed.code)
         if isinstance(request, SendInitProducerId):
             self._look_at_features()
-        self._do(answered)
+        self._do(told)
 
     async def _answer(self, request: Request) -> Answered:
-        match request:
-            case SendInitProducerId():
-                return await self._init_producer_id(request)
-            case SendAddPartitions():
-                return await self._add_partitions(request)
-            case SendAddOffsets():
-                message = AddOffsetsToTxnRequest(
-                    transactional_id=self._id,
-                    producer_id=request.producer_id,
-                    producer_epoch=request.producer_epoch,
-                    group_id=request.group_id,
-                )
-                answer = await self._ask_coordinator(ApiKey.ADD_OFFSETS_TO_TXN, message)
-                return Answered(error=ErrorCode.of(answer.error_code))
-            case SendCommitOffsets():
-                return await self._commit_offsets(request)
-            case SendEndTransaction():
-                return await self._end(request)
-            case _:
-                assert_never(request)
-
-    async def _ask_coordinator(self, key: ApiKey, message: Any, *, low: int = 0, high: int = 0x7FFF) -> Any:
-        connection = await self._cluster.connect_coordinator(self._id, CoordinatorType.TRANSACTION)
-        return await connection.request(key, message, low=low, high=high)
-
-    async def _init_producer_id(self, request: SendInitProducerId) -> Answered:
-        message = InitProducerIdRequest(
-            transactional_id=self._id,
-            transaction_timeout_ms=self._options.transaction_timeout_ms,
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
-        )
-        low = _NEXT_EPOCH_VERSION if request.producer_id >= 0 else 0
-        answer = await self._ask_coordinator(ApiKey.INIT_PRODUCER_ID, message, low=low)
-        return Answered(
-            error=ErrorCode.of(answer.error_code),
-            producer_id=answer.producer_id,
-            producer_epoch=answer.producer_epoch,
-        )
-
-    async def _add_partitions(self, request: SendAddPartitions) -> Answered:
-        message = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=self._id,
-            v3_and_below_producer_id=request.producer_id,
-            v3_and_below_producer_epoch=request.producer_epoch,
-            v3_and_below_topics=[
-                AddPartitionsToTxnTopic(name=topic, partitions=partitions)
-                for topic, partitions in by_topic(request.partitions).items()
-            ],
-        )
-        answer: AddPartitionsToTxnResponse = await self._ask_coordinator(
-            ApiKey.ADD_PARTITIONS_TO_TXN, message, high=_ONE_TRANSACTION_VERSION
-        )
-        topics = answer.results_by_topic_v3_and_below
-        return Answered(
-            error=worst(part.partition_error_code for topic in topics for part in topic.results_by_partition)
-        )
-
-    async def _commit_offsets(self, request: SendCommitOffsets) -> Answered:
-        group = request.group
-        message = TxnOffsetCommitRequest(
-            transactional_id=self._id,
-            group_id=group.group_id,
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
-            generation_id=group.generation_id,
-            member_id=group.member_id,
-            group_instance_id=group.group_instance_id,
-            topics=[
-                TxnOffsetCommitRequestTopic(
-                    name=topic,
-                    partitions=[_position(index, request.offsets[TopicPartition(topic, index)]) for index in indexes],
-                )
-                for topic, indexes in by_topic(request.offsets).items()
-            ],
-        )
-        is_member = group.generation_id >= 0 or group.member_id != "" or group.group_instance_id is not None
-        low = _MEMBER_VERSION if is_member else 0
-        low, high = (5, 0x7FFF) if request.version >= EPOCH_BUMPS else (low, 4)
-        connection = await self._cluster.connect_coordinator(group.group_id)
-        answer: TxnOffsetCommitResponse = await connection.request(
-            ApiKey.TXN_OFFSET_COMMIT, message, low=low, high=high
-        )
-        return Answered(error=worst(part.error_code for topic in answer.topics for part in topic.partitions))
-
-    async def _end(self, request: SendEndTransaction) -> Answered:
-        message = EndTxnRequest(
-            transactional_id=self._id,
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
-            committed=request.is_commit,
-        )
-        low, high = (5, 0x7FFF) if request.version >= EPOCH_BUMPS else (0, 4)
-        answer = await self._ask_coordinator(ApiKey.END_TXN, message, low=low, high=high)
-        return Answered(
-            error=ErrorCode.of(answer.error_code),
-            producer_id=answer.producer_id,
-            producer_epoch=answer.producer_epoch,
-        )
-
-
-def _position(index: int, offset: OffsetAndMetadata) -> TxnOffsetCommitRequestPartition:
-    return TxnOffsetCommitRequestPartition(
-        partition_index=index,
-        committed_offset=offset.offset,
-        committed_leader_epoch=offset.leader_epoch,
-        committed_metadata=offset.metadata,
-    )
-
-
-def worst(codes: Iterable[int]) -> ErrorCode:
-    """The error that decides: one that stays before one that passes, and that before OPERATION_NOT_ATTEMPTED."""
-    found = [ErrorCode.of(code) for code in codes]
-    for wanted in (
-        lambda error: not error.retriable and error not in (ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED),
-        lambda error: error.retriable,
-        lambda error: error is not ErrorCode.NONE,
-    ):
-        for error in found:
-            if wanted(error):
-                return error
-    return ErrorCode.NONE
+        asked = question(request, self._id, self._options.transaction_timeout_ms)
+        connection = await self._cluster.connect_coordinator(asked.of, asked.kind)
+        answer = await connection.request(asked.key, asked.message, low=asked.low, high=asked.high)
+        return answered(request, answer)

@@ -39,7 +39,7 @@ from kraftpy.groups.consumer_records import (
     TopicIdPartition,
     consumer_record,
 )
-from kraftpy.groups.records import Record
+from kraftpy.groups.drafts import AnyDraft
 from kraftpy.types import TopicId
 
 
@@ -249,36 +249,22 @@ class ConsumerGroup:
 _NEW = CurrentValue()
 
 
-class Draft:
-    """A group as it will be: records are collected here and say at once what they will say in the log."""
+class Draft(AnyDraft[ConsumerGroup, ConsumerKey, ConsumerValue]):
+    """A consumer group as it will be."""
 
-    def __init__(self, group: ConsumerGroup) -> None:
-        self._before = group
-        self.group = group
-        self.records: list[Record] = []
-        self.changed: dict[str, None] = {}  # members with another current assignment, or without one
-
-    def put(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
-        """Have this stored, or with None deleted."""
-        if self.group is self._before:
-            self.group = self._before.copy()
-        self.group.apply(key, value)
-        self.records.append(consumer_record(key, value))
-        if isinstance(key, CurrentKey):
-            self.changed[key.member_id] = None
+    current_key = CurrentKey
+    _record = staticmethod(consumer_record)
 
     def become(self, other: Draft) -> None:
         """Go on with what another draft of the same group has come to. This one is empty yet."""
         assert not self.records, self.records
         self.group, self.records, self.changed = other.group, other.records, other.changed
 
-    def delete_all(self) -> None:
-        """Have nothing left of the group."""
+    def _keys_of(self, member_id: str) -> tuple[ConsumerKey, ...]:
         group_id = self.group.group_id
-        for member_id in sorted(self.group.members.keys() | self.group.currents.keys() | self.group.targets.keys()):
-            for key in (CurrentKey, TargetMemberKey, MemberKey):
-                self.put(key(group_id, member_id), None)
-        for regex in sorted(self.group.regexes):
-            self.put(RegexKey(group_id, regex), None)
-        self.put(TargetMetadataKey(group_id), None)
-        self.put(GroupKey(group_id), None)
+        return CurrentKey(group_id, member_id), TargetMemberKey(group_id, member_id), MemberKey(group_id, member_id)
+
+    def _keys(self) -> tuple[ConsumerKey, ...]:
+        group_id = self.group.group_id
+        regexes = (RegexKey(group_id, regex) for regex in sorted(self.group.regexes))
+        return *regexes, TargetMetadataKey(group_id), GroupKey(group_id)

@@ -18,7 +18,6 @@ from kraftpy.groups.clocks import MemberClocks
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer_group import NEVER, ConsumerGroup, Draft, Topics
 from kraftpy.groups.consumer_protocol import JOINING, ConsumerProtocol, heartbeat_error
-from kraftpy.groups.consumer_records import MemberValue
 from kraftpy.groups.deadlines import Key
 from kraftpy.groups.events import GroupResponse, Request
 from kraftpy.groups.group import Group, State
@@ -212,20 +211,19 @@ class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
 
     # ---- clocks
 
-    def _session_ms(self, group: Group, member_id: str) -> int:
-        assert group.consumer is not None
-        return self._session_ms_of(group, group.consumer.members[member_id])
-
-    def _session_ms_of(self, group: Group, member: MemberValue) -> int:
-        if member.classic is not None:
-            return max(member.classic.session_timeout_ms, 1)
+    def _session_ms(self, group: Group, member_id: str, draft: Draft | None = None) -> int:
+        """Of a member as the log says it is, or as it will be."""
+        known = group.consumer if draft is None else draft.group
+        assert known is not None
+        classic = known.members[member_id].classic
+        if classic is not None:
+            return max(classic.session_timeout_ms, 1)
         return self._settings(group.group_id).consumer_session_timeout_ms
 
     def _touch_classic(self, group: Group, draft: Draft, member_id: str, turn: Turn) -> None:
         """A member was heard of that may be about to become a classic one."""
         if group.consumer is not None and member_id in group.consumer.members:
-            session_ms = self._session_ms_of(group, draft.group.members[member_id])
-            self._clocks.begin_session(group, member_id, session_ms, turn)
+            self._clocks.begin_session(group, member_id, self._session_ms(group, member_id, draft), turn)
 
     def expected_deadlines(self, group: Group) -> set[Key]:
         """What must fall due for the group; whatever waits in its line has done so. For tests and simulations."""

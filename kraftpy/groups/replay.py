@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from kraftpy.groups import consumer_records, share_records, streams_records
 from kraftpy.groups.consumer_group import ConsumerGroup
@@ -16,56 +16,116 @@ from kraftpy.groups.share_group import ShareGroup
 from kraftpy.groups.streams_group import StreamsGroup
 from kraftpy.ports import Buffer
 
+Groups = Mapping[str, Group]
+Make = Callable[[str], Group]
+
+
+class _Named(Protocol):
+    """A record's key."""
+
+    @property
+    def group_id(self) -> str: ...
+
+
+class _Known(Protocol):
+    """What the log says of a group of one kind."""
+
+    @property
+    def is_gone(self) -> bool: ...
+
+
+K = TypeVar("K", bound=_Named)
+V = TypeVar("V")
+G = TypeVar("G", bound=_Known)
+
+
+class _Replayed(NamedTuple):
+    """A record was of this kind."""
+
+    gone: str | None
+    """The group it left with nothing, if it did."""
+
+
+_NONE_IS_GONE = _Replayed(None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
+class _Kind(Generic[K, V, G]):
     """How the records of one kind of group are read, and where in the `Group` they say something."""
 
-    read_key: Callable[[Buffer], Any]  # None where it is of another kind
-    read_value: Callable[[Any, Buffer], Any]
-    begin: type[ConsumerGroup | ShareGroup | StreamsGroup]
-    place: Literal["consumer", "share", "streams"]
+    read_key: Callable[[Buffer], K | None]  # None where it is of another kind
+    read_value: Callable[[K, Buffer], V]
+    begin: Callable[[str], G]
+    apply: Callable[[G, K, V | None], None]
+    of: Callable[[Group], G | None]
+    put: Callable[[Group, G | None], None]
+
+    def replay(self, key: Buffer, value: Buffer | None, groups: Groups, make: Make) -> _Replayed | None:
+        """Have what the record says become so; None where it is of another kind."""
+        named = self.read_key(key)
+        if named is None:
+            return None
+        said = None if value is None else self.read_value(named, value)
+        group = make(named.group_id) if said is not None else groups.get(named.group_id)
+        known = None if group is None else self.of(group)
+        if group is None or (said is None and known is None):
+            return _NONE_IS_GONE
+        if known is None:
+            known = self.begin(named.group_id)
+            self.put(group, known)
+        self.apply(known, named, said)
+        if not known.is_gone:
+            return _NONE_IS_GONE
+        self.put(group, None)
+        return _Replayed(group.group_id)
 
 
-_KINDS = (
-    _Kind(
-        read_key=consumer_records.read_key,
-        read_value=consumer_records.read_value,
-        begin=ConsumerGroup,
-        place="consumer",
-    ),
-    _Kind(read_key=share_records.read_key, read_value=share_records.read_value, begin=ShareGroup, place="share"),
-    _Kind(
-        read_key=streams_records.read_key,
-        read_value=streams_records.read_value,
-        begin=StreamsGroup,
-        place="streams",
-    ),
+def _put_consumer(group: Group, known: ConsumerGroup | None) -> None:
+    group.consumer = known
+
+
+def _put_share(group: Group, known: ShareGroup | None) -> None:
+    group.share = known
+
+
+def _put_streams(group: Group, known: StreamsGroup | None) -> None:
+    group.streams = known
+
+
+_CONSUMER: _Kind[consumer_records.ConsumerKey, consumer_records.ConsumerValue, ConsumerGroup] = _Kind(
+    read_key=consumer_records.read_key,
+    read_value=consumer_records.read_value,
+    begin=lambda group_id: ConsumerGroup(group_id=group_id),
+    apply=ConsumerGroup.apply,
+    of=lambda group: group.consumer,
+    put=_put_consumer,
 )
+_SHARE: _Kind[share_records.ShareKey, share_records.ShareValue, ShareGroup] = _Kind(
+    read_key=share_records.read_key,
+    read_value=share_records.read_value,
+    begin=lambda group_id: ShareGroup(group_id=group_id),
+    apply=ShareGroup.apply,
+    of=lambda group: group.share,
+    put=_put_share,
+)
+_STREAMS: _Kind[streams_records.StreamsKey, streams_records.StreamsValue, StreamsGroup] = _Kind(
+    read_key=streams_records.read_key,
+    read_value=streams_records.read_value,
+    begin=lambda group_id: StreamsGroup(group_id=group_id),
+    apply=StreamsGroup.apply,
+    of=lambda group: group.streams,
+    put=_put_streams,
+)
+_REPLAYS = (_CONSUMER.replay, _SHARE.replay, _STREAMS.replay)
 
 
-def replay_record(
-    key: Buffer, value: Buffer | None, groups: Mapping[str, Group], make: Callable[[str], Group]
-) -> str | None:
+def replay_record(key: Buffer, value: Buffer | None, groups: Groups, make: Make) -> str | None:
     """Have what the record says become so. The group it left with nothing of its kind, if it did. Raises ProtocolError.
 
     `make` gives the group of that id, a new one if need be.
     """
-    for kind in _KINDS:
-        named = kind.read_key(key)
-        if named is None:
-            continue
-        said = None if value is None else kind.read_value(named, value)
-        group = make(named.group_id) if said is not None else groups.get(named.group_id)
-        known = None if group is None else getattr(group, kind.place)
-        if group is None or (said is None and known is None):
-            return None
-        if known is None:
-            known = kind.begin(group_id=named.group_id)
-            setattr(group, kind.place, known)
-        known.apply(named, said)
-        if not known.is_gone:
-            return None
-        setattr(group, kind.place, None)
-        return group.group_id
+    for replay in _REPLAYS:
+        replayed = replay(key, value, groups, make)
+        if replayed is not None:
+            return replayed.gone
     return None

@@ -6,8 +6,8 @@ Left out: ids for names of topics, and the partitions' leaders, which the shell 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import assert_never
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from kraftpy.groups.events import GroupRequest, GroupResponse
 from kraftpy.groups.offsets import FIRST_FETCH_WITH_GROUPS, refuse_commit
@@ -197,68 +197,42 @@ def while_loading(message: GroupRequest, api_version: int) -> GroupResponse:
 
 def refuse(message: GroupRequest, api_version: int, error_code: ErrorCode) -> GroupResponse:
     """The answer that says this error wherever the version of the response has room for it."""
-    match message:
-        case JoinGroupRequest():
-            return join_error(api_version, message.member_id, error_code)
-        case SyncGroupRequest():
-            return SyncGroupResponse(error_code=error_code, assignment=b"")
-        case HeartbeatRequest():
-            return HeartbeatResponse(error_code=error_code)
-        case LeaveGroupRequest():
-            return LeaveGroupResponse(error_code=error_code)
-        case OffsetCommitRequest():
-            return refuse_commit(message, error_code)
-        case TxnOffsetCommitRequest():
-            return refuse_in_transaction(message, error_code)
-        case OffsetFetchRequest():
-            return _refuse_fetch(message, api_version, error_code)
-        case OffsetDeleteRequest():
-            return OffsetDeleteResponse(error_code=error_code)
-        case DescribeGroupsRequest():
-            return DescribeGroupsResponse(
-                groups=[DescribedGroup(error_code=error_code, group_id=group_id) for group_id in message.groups]
-            )
-        case ListGroupsRequest():
-            return ListGroupsResponse(error_code=error_code)
-        case DeleteGroupsRequest():
-            return DeleteGroupsResponse(
-                results=[
-                    DeletableGroupResult(group_id=group_id, error_code=error_code) for group_id in message.groups_names
-                ]
-            )
-        case ConsumerGroupHeartbeatRequest():
-            return ConsumerGroupHeartbeatResponse(error_code=error_code, error_message=error_code.meaning)
-        case ConsumerGroupDescribeRequest():
-            return ConsumerGroupDescribeResponse(
-                groups=[
-                    DescribedConsumerGroup(error_code=error_code, error_message=error_code.meaning, group_id=group_id)
-                    for group_id in message.group_ids
-                ]
-            )
-        case ShareGroupHeartbeatRequest():
-            return ShareGroupHeartbeatResponse(error_code=error_code, error_message=error_code.meaning)
-        case ShareGroupDescribeRequest():
-            return ShareGroupDescribeResponse(
-                groups=[
-                    DescribedShareGroup(error_code=error_code, error_message=error_code.meaning, group_id=group_id)
-                    for group_id in message.group_ids
-                ]
-            )
-        case StreamsGroupHeartbeatRequest():
-            return StreamsGroupHeartbeatResponse(error_code=error_code, error_message=error_code.meaning)
-        case StreamsGroupDescribeRequest():
-            return StreamsGroupDescribeResponse(
-                groups=[
-                    DescribedStreamsGroup(error_code=error_code, error_message=error_code.meaning, group_id=group_id)
-                    for group_id in message.group_ids
-                ]
-            )
-        case AlterShareGroupOffsetsRequest():
-            return AlterShareGroupOffsetsResponse(error_code=error_code, error_message=error_code.meaning)
-        case DeleteShareGroupOffsetsRequest():
-            return DeleteShareGroupOffsetsResponse(error_code=error_code, error_message=error_code.meaning)
-        case _:
-            assert_never(message)
+    return _REFUSALS[type(message)](message, api_version, error_code)
+
+
+# ---- what refuses which request
+
+_Refusal = Callable[[Any, int, ErrorCode], GroupResponse]
+"""From a request, its version and the error to the answer."""
+
+
+def _plainly(response: Callable[..., GroupResponse]) -> _Refusal:
+    return lambda _, __, error_code: response(error_code=error_code)
+
+
+def _with_meaning(response: Callable[..., GroupResponse]) -> _Refusal:
+    return lambda _, __, error_code: response(error_code=error_code, error_message=error_code.meaning)
+
+
+def _for_each_group(response: Callable[..., GroupResponse], described: Callable[..., object]) -> _Refusal:
+    def refusal(message: Any, _: int, error_code: ErrorCode) -> GroupResponse:
+        meaning = error_code.meaning
+        groups = [described(error_code=error_code, error_message=meaning, group_id=each) for each in message.group_ids]
+        return response(groups=groups)
+
+    return refusal
+
+
+def _refuse_description(message: DescribeGroupsRequest, _: int, error_code: ErrorCode) -> GroupResponse:
+    return DescribeGroupsResponse(
+        groups=[DescribedGroup(error_code=error_code, group_id=group_id) for group_id in message.groups]
+    )
+
+
+def _refuse_deletion(message: DeleteGroupsRequest, _: int, error_code: ErrorCode) -> GroupResponse:
+    return DeleteGroupsResponse(
+        results=[DeletableGroupResult(group_id=group_id, error_code=error_code) for group_id in message.groups_names]
+    )
 
 
 def _refuse_fetch(message: OffsetFetchRequest, api_version: int, error_code: ErrorCode) -> OffsetFetchResponse:
@@ -280,3 +254,26 @@ def _refuse_fetch(message: OffsetFetchRequest, api_version: int, error_code: Err
             for topic in message.topics or []
         ]
     )
+
+
+_REFUSALS: Mapping[type[GroupRequest], _Refusal] = {
+    JoinGroupRequest: lambda message, api_version, error: join_error(api_version, message.member_id, error),
+    SyncGroupRequest: _plainly(SyncGroupResponse),
+    HeartbeatRequest: _plainly(HeartbeatResponse),
+    LeaveGroupRequest: _plainly(LeaveGroupResponse),
+    OffsetCommitRequest: lambda message, _, error: refuse_commit(message, error),
+    TxnOffsetCommitRequest: lambda message, _, error: refuse_in_transaction(message, error),
+    OffsetFetchRequest: _refuse_fetch,
+    OffsetDeleteRequest: _plainly(OffsetDeleteResponse),
+    DescribeGroupsRequest: _refuse_description,
+    ListGroupsRequest: _plainly(ListGroupsResponse),
+    DeleteGroupsRequest: _refuse_deletion,
+    ConsumerGroupHeartbeatRequest: _with_meaning(ConsumerGroupHeartbeatResponse),
+    ConsumerGroupDescribeRequest: _for_each_group(ConsumerGroupDescribeResponse, DescribedConsumerGroup),
+    ShareGroupHeartbeatRequest: _with_meaning(ShareGroupHeartbeatResponse),
+    ShareGroupDescribeRequest: _for_each_group(ShareGroupDescribeResponse, DescribedShareGroup),
+    AlterShareGroupOffsetsRequest: _with_meaning(AlterShareGroupOffsetsResponse),
+    DeleteShareGroupOffsetsRequest: _with_meaning(DeleteShareGroupOffsetsResponse),
+    StreamsGroupHeartbeatRequest: _with_meaning(StreamsGroupHeartbeatResponse),
+    StreamsGroupDescribeRequest: _for_each_group(StreamsGroupDescribeResponse, DescribedStreamsGroup),
+}

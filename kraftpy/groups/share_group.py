@@ -21,7 +21,7 @@ from typing import assert_never
 
 from kraftpy.groups.consumer_group import NEVER
 from kraftpy.groups.consumer_records import NOTHING, Assignment
-from kraftpy.groups.records import Record
+from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.share_records import (
     ShareCurrentKey,
     ShareCurrentValue,
@@ -142,36 +142,29 @@ class ShareGroup:
         assert not self.partitions.deleting.keys() & known.keys(), self.partitions
 
 
-class ShareDraft:
-    """A group as it will be: records are collected here and say at once what they will say in the log."""
+class ShareDraft(AnyDraft[ShareGroup, ShareKey, ShareValue]):
+    """A share group as it will be."""
+
+    current_key = ShareCurrentKey
+    _record = staticmethod(share_record)
 
     def __init__(self, group: ShareGroup) -> None:
-        self._before = group
-        self.group = group
-        self.records: list[Record] = []
-        self.changed: dict[str, None] = {}  # members with another current assignment, or without one
+        super().__init__(group)
         self.initialize: Assignment = NOTHING  # the share coordinators shall have these, once the records are stored
-
-    def put(self, key: ShareKey, value: ShareValue | None) -> None:
-        """Have this stored, or with None deleted."""
-        if self.group is self._before:
-            self.group = self._before.copy()
-        self.group.apply(key, value)
-        self.records.append(share_record(key, value))
-        if isinstance(key, ShareCurrentKey):
-            self.changed[key.member_id] = None
 
     def put_partitions(self, partitions: ShareStateValue) -> None:
         """Have it stored which partitions have state, if that is something new."""
         if partitions != self.group.partitions:
             self.put(ShareStateKey(self.group.group_id), partitions)
 
-    def delete_all(self) -> None:
-        """Have nothing left of the group."""
+    def _keys_of(self, member_id: str) -> tuple[ShareKey, ...]:
         group_id = self.group.group_id
-        for member_id in sorted(self.group.members.keys() | self.group.currents.keys() | self.group.targets.keys()):
-            for key in (ShareCurrentKey, ShareTargetMemberKey, ShareMemberKey):
-                self.put(key(group_id, member_id), None)
-        self.put(ShareTargetMetadataKey(group_id), None)
-        self.put(ShareStateKey(group_id), None)
-        self.put(ShareGroupKey(group_id), None)
+        return (
+            ShareCurrentKey(group_id, member_id),
+            ShareTargetMemberKey(group_id, member_id),
+            ShareMemberKey(group_id, member_id),
+        )
+
+    def _keys(self) -> tuple[ShareKey, ...]:
+        group_id = self.group.group_id
+        return ShareTargetMetadataKey(group_id), ShareStateKey(group_id), ShareGroupKey(group_id)

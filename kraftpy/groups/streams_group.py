@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, assert_never
 
-from kraftpy.groups.records import Record
+from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.streams_records import (
     NO_TASKS,
     StreamsCurrentKey,
@@ -205,31 +205,20 @@ def _put(place: dict[str, T], member_id: str, value: T | None) -> None:
         place[member_id] = value
 
 
-class StreamsDraft:
-    """A group as it will be: records are collected here and say at once what they will say in the log."""
+class StreamsDraft(AnyDraft[StreamsGroup, StreamsKey, StreamsValue]):
+    """A streams group as it will be."""
 
-    def __init__(self, group: StreamsGroup) -> None:
-        self._before = group
-        self.group = group
-        self.records: list[Record] = []
-        self.changed: dict[str, None] = {}  # members with other tasks, or without any more
+    current_key = StreamsCurrentKey
+    _record = staticmethod(streams_record)
 
-    def put(self, key: StreamsKey, value: StreamsValue | None) -> None:
-        """Have this stored, or with None deleted."""
-        if self.group is self._before:
-            self.group = self._before.copy()
-        self.group.apply(key, value)
-        self.records.append(streams_record(key, value))
-        if isinstance(key, StreamsCurrentKey):
-            self.changed[key.member_id] = None
-
-    def delete_all(self) -> None:
-        """Have nothing left of the group."""
+    def _keys_of(self, member_id: str) -> tuple[StreamsKey, ...]:
         group_id = self.group.group_id
-        for member_id in sorted(self.group.members.keys() | self.group.currents.keys() | self.group.targets.keys()):
-            self.put(StreamsCurrentKey(group_id, member_id), None)
-            self.put(StreamsTargetKey(group_id, member_id), None)
-            self.put(StreamsMemberKey(group_id, member_id), None)
-        self.put(StreamsTargetMetadataKey(group_id), None)
-        self.put(StreamsTopologyKey(group_id), None)
-        self.put(StreamsGroupKey(group_id), None)
+        return (
+            StreamsCurrentKey(group_id, member_id),
+            StreamsTargetKey(group_id, member_id),
+            StreamsMemberKey(group_id, member_id),
+        )
+
+    def _keys(self) -> tuple[StreamsKey, ...]:
+        group_id = self.group.group_id
+        return StreamsTargetMetadataKey(group_id), StreamsTopologyKey(group_id), StreamsGroupKey(group_id)

@@ -13,14 +13,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kraftpy.groups.appends import Answers, StoreConsumerGroup, StoreShareGroup, StoreStreamsGroup, group_error
 from kraftpy.groups.clocks import MemberClocks, Members
 from kraftpy.groups.deadlines import Key
+from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.events import GroupResponse, Request
 from kraftpy.groups.group import Group
-from kraftpy.groups.records import Record, group_record
+from kraftpy.groups.records import group_record
 from kraftpy.groups.routing import refuse
 from kraftpy.groups.turn import Turn
 from kraftpy.protocol.errors import ErrorCode
@@ -33,13 +34,7 @@ MOST_RECORDS = 1_000
 _HEARTBEATS = (ConsumerGroupHeartbeatRequest, ShareGroupHeartbeatRequest, StreamsGroupHeartbeatRequest)
 
 
-class AnyDraft(Protocol):
-    """A group as it will be when these records are in the log."""
-
-    records: list[Record]
-
-
-D = TypeVar("D", bound=AnyDraft)
+D = TypeVar("D", bound=AnyDraft[Any, Any, Any])
 P = TypeVar("P", StoreConsumerGroup, StoreShareGroup, StoreStreamsGroup)
 
 

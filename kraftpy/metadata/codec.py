@@ -24,6 +24,8 @@ import msgpack
 T = TypeVar("T")
 Plain = Any
 """What msgpack carries: None, bool, int, str, bytes, list, dict."""
+_PLAIN = frozenset({type(None), bool, int, str, bytes})
+"""Types whose values are plain as they are."""
 
 
 class CodecError(ValueError):
@@ -45,18 +47,22 @@ def unpack(data: bytes | memoryview) -> Plain:
 
 def to_plain(value: object) -> Plain:
     """A dataclass instance (or a value one of its fields may hold) as plain values."""
-    if isinstance(value, tuple):
-        return [to_plain(item) for item in value]
+    cls: Any = type(value)
+    if cls in _PLAIN:
+        return value
+    if cls is tuple:
+        return [item if type(item) in _PLAIN else to_plain(item) for item in typing.cast("tuple[Any, ...]", value)]
     if isinstance(value, IntEnum):
         return int(value)
-    if is_dataclass(value):
-        cls: Any = type(value)
-        return {
-            name: to_plain(held)
-            for name, _, default in _layout(cls)
-            if (held := getattr(value, name)) != default or type(held) is not type(default)
-        }
-    return value
+    plain = {}
+    for name, _, default in _layout(cls):
+        held = getattr(value, name)
+        if held is default:
+            continue
+        kind = type(held)
+        if held != default or kind is not type(default):
+            plain[name] = held if kind in _PLAIN else to_plain(held)
+    return plain
 
 
 def from_plain(cls: type[T], plain: Plain) -> T:

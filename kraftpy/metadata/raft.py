@@ -628,7 +628,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
             if follower.next_index <= self.log.first_index:
                 self._begin_sending(follower)
                 break
-            if follower.next_index > self.log.last_index and follower.told_commit >= self.commit_index:
+            if follower.next_index >= self._end_for_followers() and follower.told_commit >= self.commit_index:
                 break
             self._send_entries(follower)
         if len(self.outbox) == sent and self.now_ms >= follower.heartbeat_ms:
@@ -639,12 +639,22 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         if len(self.outbox) != sent:
             follower.heartbeat_ms = self.now_ms + self.heartbeat_every_ms
 
+    def _end_for_followers(self) -> int:
+        """One past the last entry that followers may be sent: to a change of the voters that is not on this disk yet.
+
+        Were it lost here, those could be left with it whom it removes: they would not campaign, and nobody else, whose
+        log is shorter, would have their votes.
+        """
+        changed_at = self.log.voters[-1][0]
+        return changed_at if changed_at > self.log.journal.durable_index else self.log.last_index + 1
+
     def _send_entries(self, follower: Follower) -> None:
         log = self.log
         previous = follower.next_index - 1
         position, size = previous - log.first_index + 1, 0
         batch: list[list[Any]] = []
-        while position < len(log.entries) and (not batch or size + len(log.entries[position][0]) <= self.batch_bytes):
+        end = self._end_for_followers() - log.first_index
+        while position < end and (not batch or size + len(log.entries[position][0]) <= self.batch_bytes):
             batch.append(list(log.entries[position]))
             size += len(log.entries[position][0])
             position += 1

@@ -9,7 +9,8 @@ not declarative, or a test, has the very same steps. Columns:
     windowed    `start` and `end` of the window, the columns it is counted by, `n`
     records     key and value (JSON), as the sink wants them
 
-Every row of bronze is in exactly one of `good` and `quarantined`.
+Every row of bronze is in exactly one of `good` and `quarantined`. Values are read as Spark's `from_json` does, not as
+the reader's `value.format` (docs/decisions/0031).
 
 Left out: a watermark in a declarative pipeline is said in SQL (`counts.sql` of the template), for Spark 4.3 resolves a
 DataFrame with a watermark before it knows the pipeline's own tables. For the same reason nothing here asks a DataFrame
@@ -108,7 +109,9 @@ def _reason(fields: Mapping[str, str], required: Sequence[str]) -> Column:
     unknown = sorted(set(required) - set(fields))
     if unknown:
         raise ValueError(f"required, but no fields: {', '.join(unknown)}")
-    reason = f.when(f.col("value").isNull(), "no value").when(f.col(_DAMAGED).isNotNull(), "not of the schema")
+    is_blank = f.col("value").cast("string").rlike(r"^\s*$")  # `from_json` makes null of it, and names nothing damaged
+    reason = f.when(f.col("value").isNull(), "no value")
+    reason = reason.when(f.col(_DAMAGED).isNotNull() | is_blank, "not of the schema")
     for name in required:
         reason = reason.when(f.col(name).isNull(), f"no {name}")
     return reason

@@ -24,48 +24,48 @@ too.
 
 Left out: one decision for all tasks of a batch. Readers under read_committed may see some tasks' rows before the
 others', for as long as the driver commits. Transactions of version 2 (KIP-890): an attempt has one transaction, and its
-epoch is new anyway. Two-phase commit (KIP-939): no broker has it yet.
+epoch is new anyway. The client's `TransactionMachine` (docs/decisions/0032). Two-phase commit (KIP-939): no broker has
+it yet.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kraftpy.client.blocking import BlockingConnection
 from kraftpy.client.blocking_cluster import BlockingCluster
-from kraftpy.client.model import CoordinatorType
+from kraftpy.client.model import ConsumerGroupMetadata, CoordinatorType, OffsetAndMetadata
+from kraftpy.client.offsets import by_topic
 from kraftpy.client.runtime import Runtime
+from kraftpy.client.transaction_events import (
+    Answered,
+    Request,
+    SendAddOffsets,
+    SendAddPartitions,
+    SendCommitOffsets,
+    SendEndTransaction,
+    SendInitProducerId,
+)
+from kraftpy.client.transaction_messages import Question, answered, question
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from kraftpy.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from kraftpy.protocol.messages.end_txn import EndTxnRequest
 from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest
-from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from kraftpy.protocol.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
+from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
 from kraftpy.spark.sink_options import ProducerSettings
 from kraftpy.types import TopicPartition
+
+T = TypeVar("T")
 
 logger = logging.getLogger("kraftpy.spark")
 
 _MARK_TOPIC = "__consumer_offsets"  # it exists wherever a group has stored anything
 _MARK_PARTITION = 0
 
-# The last versions before transactions of version 2, and the first that can be refused for an old producer epoch.
-_INIT_PRODUCER_ID_VERSION = 4
-_ADD_PARTITIONS_VERSION = 3
-_ADD_OFFSETS_VERSION = 3
-_TXN_OFFSET_COMMIT_VERSION = 4
-_END_TXN_VERSION = 4
+_VERSION = 1  # of transactions
 _OFFSET_FETCH_VERSION = 7  # the only one with `require_stable` and one group
 
 
@@ -143,15 +143,14 @@ class Transaction(BlockingCluster):
 
     def begin(self) -> Prepared:
         """Get a producer epoch that fences all earlier attempts, once what they began has ended. Raises KafkaError."""
-        request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=self._timeout_ms)
         try:
-            answer = self._ask(CoordinatorType.TRANSACTION, ApiKey.INIT_PRODUCER_ID, request, _INIT_PRODUCER_ID_VERSION)
+            told = self._ask(SendInitProducerId(producer_id=-1, producer_epoch=-1))
         except KafkaError as failed:
             if failed.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
                 text = f"kafka.transaction.timeout.ms: the broker does not allow {self._timeout_ms} ms"
                 raise KafkaError(failed.code, text) from None
             raise
-        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+        self.producer_id, self.producer_epoch = told.producer_id, told.producer_epoch
         return Prepared(self.transactional_id, self.producer_id, self.producer_epoch)
 
     def mark(self) -> Mark | None:
@@ -161,17 +160,20 @@ class Transaction(BlockingCluster):
             topics=[OffsetFetchRequestTopic(name=_MARK_TOPIC, partition_indexes=[_MARK_PARTITION])],
             require_stable=True,
         )
+        asked = Question(
+            CoordinatorType.GROUP, self.transactional_id, ApiKey.OFFSET_FETCH, request, high=_OFFSET_FETCH_VERSION
+        )
 
-        def read(answer: Any) -> None:
-            for topic in answer.topics:
-                for each in topic.partitions:
-                    _raise_for(each.error_code, "the last batch's mark")
+        def read(answer: OffsetFetchResponse) -> OffsetFetchResponse:
+            for code in (answer.error_code, *(each.error_code for t in answer.topics for each in t.partitions)):
+                _raise_for(code, f"the last batch's mark of {self.transactional_id}")
+            return answer
 
-        answer = self._ask(CoordinatorType.GROUP, ApiKey.OFFSET_FETCH, request, _OFFSET_FETCH_VERSION, check=read)
+        answer = self._answer(asked, read)
         for topic in answer.topics:
             for each in topic.partitions:
                 if each.committed_offset >= 0:
-                    told = json.loads(each.metadata)
+                    told = json.loads(each.metadata or "")  # `store` gave some
                     return Mark(each.committed_offset, told["rows"], tuple(map(tuple, told.get("counts", ()))))
         return None
 
@@ -180,97 +182,74 @@ class Transaction(BlockingCluster):
         new = sorted(set(partitions) - self._added)
         if not new:
             return
-        topics: dict[str, list[int]] = {}
-        for topic, partition in new:
-            topics.setdefault(topic, []).append(partition)
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=self.transactional_id,
-            v3_and_below_producer_id=self.producer_id,
-            v3_and_below_producer_epoch=self.producer_epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name=t, partitions=parts) for t, parts in topics.items()],
+        request = SendAddPartitions(
+            producer_id=self.producer_id, producer_epoch=self.producer_epoch, partitions=tuple(new)
         )
-
-        def read(answer: Any) -> None:
-            for topic in answer.results_by_topic_v3_and_below:
-                for each in topic.results_by_partition:
-                    _raise_for(each.partition_error_code, f"{topic.name}-{each.partition_index}")
-
-        self._ask(
-            CoordinatorType.TRANSACTION, ApiKey.ADD_PARTITIONS_TO_TXN, request, _ADD_PARTITIONS_VERSION, check=read
-        )
+        self._ask(request, f" with {', '.join(by_topic(new))}")
         self._added.update(new)
 
     def store(self, mark: Mark) -> None:
         """Store which batch this is, as part of the transaction. Raises KafkaError."""
+        group = ConsumerGroupMetadata(self.transactional_id)
         self._ask(
-            CoordinatorType.TRANSACTION,
-            ApiKey.ADD_OFFSETS_TO_TXN,
-            AddOffsetsToTxnRequest(
-                transactional_id=self.transactional_id,
+            SendAddOffsets(producer_id=self.producer_id, producer_epoch=self.producer_epoch, group_id=group.group_id)
+        )
+        position = OffsetAndMetadata(mark.batch_id, mark.metadata())
+        self._ask(
+            SendCommitOffsets(
                 producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
-                group_id=self.transactional_id,
-            ),
-            _ADD_OFFSETS_VERSION,
+                version=_VERSION,
+                group=group,
+                offsets={TopicPartition(_MARK_TOPIC, _MARK_PARTITION): position},
+            )
         )
-        offset = TxnOffsetCommitRequestPartition(
-            partition_index=_MARK_PARTITION,
-            committed_offset=mark.batch_id,
-            committed_metadata=mark.metadata(),
-        )
-        request = TxnOffsetCommitRequest(
-            transactional_id=self.transactional_id,
-            group_id=self.transactional_id,
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            topics=[TxnOffsetCommitRequestTopic(name=_MARK_TOPIC, partitions=[offset])],
-        )
-
-        def read(answer: Any) -> None:
-            for topic in answer.topics:
-                for each in topic.partitions:
-                    _raise_for(each.error_code, "the batch's mark")
-
-        self._ask(CoordinatorType.GROUP, ApiKey.TXN_OFFSET_COMMIT, request, _TXN_OFFSET_COMMIT_VERSION, check=read)
 
     def commit(self) -> None:
         """Commit. Where it raises, nobody knows yet whether it did: a replay finds out."""
-        self._end(committed=True)
+        self._end(is_commit=True)
 
     def abort(self) -> None:
         """Abort, so that readers need not wait for the timeout; a failure is only logged."""
         if self.producer_id < 0:
             return
         try:
-            self._end(committed=False)
+            self._end(is_commit=False)
         except KafkaError as failed:
             logger.warning("transaction %s is left to its timeout: %s", self.transactional_id, failed)
 
-    def _end(self, *, committed: bool) -> None:
-        request = EndTxnRequest(
-            transactional_id=self.transactional_id,
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            committed=committed,
+    def _end(self, *, is_commit: bool) -> None:
+        self._ask(
+            SendEndTransaction(
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                version=_VERSION,
+                is_commit=is_commit,
+            )
         )
-        self._ask(CoordinatorType.TRANSACTION, ApiKey.END_TXN, request, _END_TXN_VERSION)
 
     # --- coordinators -------------------------------------------------------------------------------------------------
 
-    def _ask(self, kind: CoordinatorType, key: ApiKey, request: Any, high: int, *, check: Any = None) -> Any:
-        """Ask a coordinator until it answers without a passing error. `check` raises for errors within the answer."""
+    def _ask(self, request: Request, about: str = "") -> Answered:
+        asked = question(request, self.transactional_id, self._timeout_ms)
 
-        def attempt() -> Any:
+        def read(answer: Any) -> Answered:
+            told = answered(request, answer)
+            _raise_for(told.error, f"{asked.key.name} of {self.transactional_id}{about}")
+            return told
+
+        return self._answer(asked, read)
+
+    def _answer(self, asked: Question, read: Callable[[Any], T]) -> T:
+        """Ask a coordinator until it answers without a passing error. `read` raises for errors within the answer."""
+
+        def attempt() -> T:
             try:
-                with self._lent(self._coordinator(kind)) as connection:
-                    answer = connection.request(key, request, high=high)
-                _raise_for(getattr(answer, "error_code", 0), f"{key.name} of {self.transactional_id}")
-                if check is not None:
-                    check(answer)
+                with self._lent(self._coordinator(asked.kind)) as connection:
+                    return read(connection.request(asked.key, asked.message, low=asked.low, high=asked.high))
             except KafkaError:
-                self._coordinators.pop(kind, None)  # it may have moved: cheap to look up again
+                self._coordinators.pop(asked.kind, None)  # it may have moved: cheap to look up again
                 raise
-            return answer
 
         return self._retry(attempt)
 

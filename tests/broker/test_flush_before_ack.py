@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from replicating import BOUND_SECONDS, Cluster, running, until
 
+from kraftpy.broker.fetching import _Fetcher
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -26,6 +27,7 @@ from kraftpy.protocol.messages.offset_commit import (
 )
 from kraftpy.protocol.record_batch import iter_records, split_batches
 from kraftpy.testing.memory_files import Loss, MemoryDisk
+from kraftpy.types import Millis
 
 SYNCED = {"kraftpy_flush_before_ack": "true"}
 SEEDS = (1, 2, 3)
@@ -400,3 +402,43 @@ async def test_a_new_leader_syncs_what_it_was_sent_before_anybody_reads_it(tmp_p
         await cluster.configure("safe", kraftpy_flush_before_ack="true")
         await cluster.change("safe", leader=2, isr=(2,))
         await until(lambda: replica.log.recovery_point == replica.high_watermark == 1)
+
+
+async def test_what_a_follower_still_has_to_sync_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It led in between: when the sync that its fetcher waited for has ended, the log has grown; the next is slow."""
+    rounds = 0
+    set_positions = _Fetcher._set_positions
+
+    def counted(fetcher: _Fetcher, now: int) -> None:
+        nonlocal rounds
+        rounds += fetcher.leader == 1
+        set_positions(fetcher, now)
+
+    async with clusters(tmp_path, 1, 2) as cluster:
+        await cluster.create("safe", (1, 2), **SYNCED)
+        await cluster.create("beside", (1, 2), (1, 2), **SYNCED)  # what the fetcher has meanwhile
+        follower = cluster.replica(2, "safe")
+        with held(cluster.disks[2], "safe") as first:
+            answer = producing(cluster, 1, "safe", b"one")
+            await until(lambda: first.begun == 1)
+            await cluster.change("safe", leader=2, isr=(1, 2))
+            led = producing(cluster, 2, "safe", b"two", acks=0)
+            await until(lambda: follower.log.log_end_offset == 2)
+            await cluster.change("safe", leader=1, isr=(1, 2))
+            await until(lambda: follower.following is not None)
+            for partition in range(2):
+                await cluster.change("beside", partition, leader=1, isr=(1, 2))
+                beside = cluster.replica(2, "beside", partition).following
+                assert beside is not None
+                beside.retry_at = Millis(1 << 60)  # there is nothing to ask for it
+            first.let_go()
+            with held(cluster.disks[2], "safe") as second:
+                await until(lambda: second.begun == 1)
+                assert follower.syncs.is_due(follower.log.log_end_offset)
+                monkeypatch.setattr(_Fetcher, "_set_positions", counted)
+                for _ in range(300):
+                    await asyncio.sleep(0)
+                assert rounds <= 3
+        await until(lambda: follower.log.recovery_point == cluster.replica(1, "safe").log.log_end_offset)
+        for task in (answer, led):
+            task.cancel()

@@ -58,18 +58,72 @@ class Voters:
         return {"leader": 3, "term": 2, "applied": applied, "voters": [], "entries": new}
 
 
+class Resigned(Voters):
+    """1 has led and lost its majority, which it says at once; 2 has not heard of that. Then 1 leads again."""
+
+    def __init__(self) -> None:
+        super().__init__("resigned")
+        self.leads_again = False
+
+    async def request(self, peer: int, kind: str, body: dict[str, Any], timeout_ms: int) -> dict[str, Any]:
+        self.asked[peer] += 1
+        await asyncio.sleep(0)
+        known = {"term": 2, "applied": 1, "voters": []}
+        if peer == 2:
+            return {"leader": 1, "entries": [], **known}
+        if not self.leads_again:
+            return {"leader": -1, "entries": [], **known}
+        return {"leader": 1, "entries": [(1, 2, b"one")], **known}
+
+
+def observer_of(links: Voters, machine: Machine, tasks: asyncio.TaskGroup) -> Observer:
+    return Observer(
+        snapshot_after_bytes=1_000,
+        new_machine=lambda: machine,
+        stirred=lambda: None,
+        voters_are=lambda _: None,
+        links=links,  # type: ignore[arg-type]
+        tasks=tasks,
+    )
+
+
+async def test_a_leader_that_resigned_is_not_asked_again_at_once_because_another_voter_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kraftpy.broker.observer._PAUSE_SECONDS", 10 * BOUND_SECONDS)
+    links, machine = Resigned(), Machine()
+    async with asyncio.TaskGroup() as tasks:
+        observer = observer_of(links, machine, tasks)
+        await observer.start(MemoryDisk().root)
+        async with asyncio.timeout(BOUND_SECONDS):
+            while links.asked[2] < 1:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0)
+        for _ in range(300):
+            await asyncio.sleep(0)
+        assert links.asked == {1: 1, 2: 1}
+        await observer.stop()
+
+
+async def test_a_leader_that_resigned_is_followed_when_it_leads_again() -> None:
+    links, machine = Resigned(), Machine()
+    async with asyncio.TaskGroup() as tasks:
+        observer = observer_of(links, machine, tasks)
+        await observer.start(MemoryDisk().root)
+        async with asyncio.timeout(BOUND_SECONDS):
+            while links.asked[1] < 3:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.001)
+            links.leads_again = True
+            while observer.leader_id != 1 or not machine.applied:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.001)
+        assert machine.applied == [b"one"]
+        await observer.stop()
+
+
 @pytest.mark.parametrize("how_1_is", ["full", "behind", "silent"])
 async def test_one_voter_that_knows_nothing_does_not_keep_it_from_asking_another(how_1_is: str) -> None:
     links, machine = Voters(how_1_is), Machine()
     async with asyncio.TaskGroup() as tasks:
-        observer = Observer(
-            snapshot_after_bytes=1_000,
-            new_machine=lambda: machine,
-            stirred=lambda: None,
-            voters_are=lambda _: None,
-            links=links,  # type: ignore[arg-type]
-            tasks=tasks,
-        )
+        observer = observer_of(links, machine, tasks)
         disk = MemoryDisk()
         await observer.start(disk.root)
         commands = [b"\x93" + bytes([number]) * 300 for number in range(1, 6)]

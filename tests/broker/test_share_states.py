@@ -6,10 +6,13 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from kraftpy.broker.share_apis import coordinator_key, is_coordinator_key
+from kraftpy.broker.share_apis import coordinator_key, is_coordinator_key, response_of
 from kraftpy.broker.share_states import ShareStates
 from kraftpy.config import BrokerConfig
+from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
+from kraftpy.share.events import Result
+from kraftpy.share.partition import Write
 from kraftpy.share.records import ShareKey
 from kraftpy.types import TopicId
 
@@ -27,6 +30,32 @@ def states_without_leaders(write_timeout_ms: int) -> ShareStates:
 async def test_who_asks_is_answered_within_the_write_timeout() -> None:
     result = await asyncio.wait_for(states_without_leaders(200).read(KEY, 1), BOUND_SECONDS)
     assert result.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_a_write_outlives_a_coordinator_that_says_nothing_until_another_is_elected() -> None:
+    """Who died without a word keeps its place for `broker.session.timeout.ms`, longer than one write may take."""
+    partition = SimpleNamespace(leader=2)
+    topic = SimpleNamespace(partitions=[partition])
+    states = ShareStates(
+        BrokerConfig.of({"share.coordinator.write.timeout.ms": "200"}),
+        cast(Any, None),
+        cast(Any, SimpleNamespace(image=SimpleNamespace(topic=lambda _: topic))),
+        cast(Any, None),
+    )
+    asked: list[int] = []
+
+    async def ask(broker_id: int, api_key: ApiKey, request: Any) -> Any:
+        asked.append(broker_id)
+        if asked == [2, 2]:
+            partition.leader = 3
+        if broker_id == 2:
+            await asyncio.Event().wait()
+        return response_of(api_key, {KEY: Result()})
+
+    cast(Any, states)._peers = SimpleNamespace(ask=ask)
+    said = Write(start_offset=1, delivery_complete_count=0, batches=())
+    result = await asyncio.wait_for(states.write(KEY, 1, 1, said), BOUND_SECONDS)
+    assert (result.error_code, asked) == (ErrorCode.NONE, [2, 2, 3])
 
 
 async def test_a_broker_that_stops_waits_for_no_coordinator() -> None:

@@ -11,19 +11,24 @@ from typing import Any
 
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.broker.voter import Voter
+from kraftpy.metadata.quorum_messages import checksum, pack_snapshot
 from kraftpy.testing.memory_files import MemoryDisk
 
 BOUND_SECONDS = 30.0
 NODE, PEER = 1, 2
+THREE = {1: "one:9093", 2: "two:9093", 3: "three:9093"}
 
 
 class Machine:
+    state = b""
+
     def apply(self, index: int, term: int, data: bytes | memoryview) -> None: ...
 
     def snapshot(self) -> bytes:
         return b""
 
-    def restore(self, data: bytes) -> None: ...
+    def restore(self, data: bytes) -> None:
+        self.state = data
 
 
 class Peers:
@@ -50,6 +55,13 @@ class Peers:
     def disconnect(self, peer: int) -> None:
         self.given_up.append(peer)
 
+    def sends_a_snapshot(self, index: int, data: bytes) -> None:
+        body = {
+            "type": "snapshot", "term": 1, "index": index, "last_term": 1, "size": len(data), "offset": 0,
+            "checksum": checksum(data), "data": data,
+        }  # fmt: skip
+        self.receivers["raft"](PEER, body)
+
     def wants_a_vote(self, term: int) -> None:
         body = {"type": "request_vote", "term": term, "last_log_index": 0, "last_log_term": 0, "transfer": True}
         self.receivers["raft"](PEER, body)
@@ -68,23 +80,46 @@ def hold_the_loop_until(reached: Callable[[], object]) -> None:
         time.sleep(0.001)
 
 
+def voter_of(peers: Peers, tasks: asyncio.TaskGroup, machine: Machine, stirred: Callable[[], None]) -> Voter:
+    return Voter(
+        node_id=NODE,
+        voters=THREE,
+        election_timeout_ms=600_000,
+        fetch_timeout_ms=600_000,
+        snapshot_after_bytes=1_000_000,
+        new_machine=lambda: machine,
+        stirred=stirred,
+        clock=SystemClock(),
+        links=peers,  # type: ignore[arg-type]
+        tasks=tasks,
+    )
+
+
+async def test_a_snapshot_is_in_the_image_before_it_is_on_disk_and_so_is_its_index() -> None:
+    """Else a node whose disk is full would go back to the image before it, and lead what others lead by then."""
+    disk, peers, machine = MemoryDisk(), Peers(), Machine()
+    seen: list[tuple[bytes, int]] = []
+    async with asyncio.TaskGroup() as tasks:
+        voter = voter_of(peers, tasks, machine, lambda: seen.append((machine.state, voter.applied_index)))
+        await voter.start(disk.root)
+        peers.connection(PEER, True)
+        await asyncio.sleep(0)
+        for operation in ("write", "sync", "replace"):
+            disk.fail(operation, errno.ENOSPC, count=10)
+        peers.sends_a_snapshot(5, pack_snapshot(0, THREE, b"newer"))
+        await until(lambda: peers.given_up)
+        assert (b"newer", 5) in seen
+        assert (b"newer", 0) not in seen[: seen.index((b"newer", 5))], "with the image of 5 and the index before"
+        disk.heal()
+        await voter.stop()
+
+
 async def test_a_message_that_comes_while_the_disk_has_just_filled_up_does_not_end_the_node() -> None:
     """The journal has failed in its thread, and refuses the next vote; the loop has not been told of it yet."""
     disk, peers = MemoryDisk(), Peers()
     loop, is_writing, may_write = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
     async with asyncio.TaskGroup() as tasks:
-        voter = Voter(
-            node_id=NODE,
-            voters={1: "one:9093", 2: "two:9093", 3: "three:9093"},
-            election_timeout_ms=600_000,
-            fetch_timeout_ms=600_000,
-            snapshot_after_bytes=1_000_000,
-            new_machine=Machine,
-            stirred=lambda: None,
-            clock=SystemClock(),
-            links=peers,  # type: ignore[arg-type]
-            tasks=tasks,
-        )
+        voter = voter_of(peers, tasks, Machine(), lambda: None)
         await voter.start(disk.root)
         peers.connection(PEER, True)
         await asyncio.sleep(0)

@@ -12,6 +12,7 @@ import pytest
 from kraftpy.client.blocking import BlockingConnection
 from kraftpy.client.cluster import Cluster
 from kraftpy.client.connection import BrokerUnreachable, Connection, UnsupportedVersion
+from kraftpy.client.model import Node
 from kraftpy.client.options import ClientOptions
 from kraftpy.client.runtime import RealRuntime
 from kraftpy.protocol.apis import ApiKey
@@ -210,3 +211,15 @@ async def test_a_cluster_that_cannot_be_reached_says_so_and_leaves_no_task_behin
     assert asyncio.all_tasks() == before
     with pytest.raises(RuntimeError):
         await cluster.refresh()
+
+
+async def test_a_coordinator_that_metadata_does_not_list_is_connected_where_it_is() -> None:
+    """A broker may coordinate, and lead, and not be listed yet: who fetched connected to it again and again."""
+    async with broker(old_broker) as port:
+        cluster = Cluster(ClientOptions(bootstrap_servers=f"127.0.0.1:{port}"))
+        await cluster.start()
+        cluster._coordinator_nodes[7] = Node(node_id=7, host="127.0.0.1", port=port)
+        assert cluster.connected(7) is None
+        connection = await cluster.connect(7)
+        assert cluster.connected(7) is connection
+        await cluster.close()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import uuid
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -209,6 +211,24 @@ async def test_the_range_reader_reads_exactly_the_range(mock_cluster: str) -> No
             reader.topics([topic_name()])
 
     await asyncio.to_thread(unknown)
+
+
+async def test_a_range_that_outlives_its_reader_hangs_up(mock_cluster: str, recwarn: pytest.WarningsRecorder) -> None:
+    topic = topic_name()
+    async with Producer(bootstrap_servers=mock_cluster) as producer:
+        await producer.send(topic, b"one", partition=0)
+
+    def read() -> None:
+        with RangeReader(mock_cluster) as reader:
+            chunks = reader.read(TopicPartition(topic, 0), 0, 1)
+            next(chunks)  # the last: nothing more is asked for
+        chunks.close()  # type: ignore[attr-defined]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        await asyncio.to_thread(read)
+        gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 async def test_positions_and_lookups(mock_cluster: str) -> None:

@@ -30,6 +30,9 @@ SETTINGS = {
     "group.share.record.lock.duration.ms": "60000",  # no lock runs out in here
 }
 
+SILENT = {"controller.quorum.fetch.timeout.ms": "60000"}
+"""Who says nothing is not found out by that, but by `broker.session.timeout.ms` alone."""
+
 
 @pytest.fixture(autouse=True)
 def _members_are_gone_afterwards() -> Iterator[None]:
@@ -155,27 +158,47 @@ def test_who_does_not_lead_says_at_once_who_does() -> None:
         assert member.acknowledge([(0, 0, [ACCEPT])]) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def kept_by_a_node_apart(cluster: Cluster, topic_id: bytes, node: int) -> tuple[str, int]:
+    """A group whose state is kept neither by that node nor by the controller, and who keeps it."""
+    others = {node, cluster.quorum_leader()}
+    groups = (f"g{number}" for number in range(100))
+    group = next(each for each in groups if coordinator(cluster, each, topic_id) not in others)
+    with connect(alive(cluster)) as connection:
+        begin(connection, group, topic_id)
+    return group, coordinator(cluster, group, topic_id)
+
+
 def test_a_silent_coordinator_holds_up_nobody_for_long() -> None:
     """Its connections stay open, and it says nothing: the leader gives up long before replica.socket.timeout.ms."""
-    settings = {**SETTINGS, "share.coordinator.write.timeout.ms": "1500", "broker.session.timeout.ms": "60000"}
+    settings = {**SETTINGS, **SILENT, "share.coordinator.write.timeout.ms": "500", "broker.session.timeout.ms": "60000"}
     settings["replica.socket.timeout.ms"] = "120000"
     with Cluster(settings=settings, keep_on_failure=True) as cluster:
         topic_id = create(cluster, "t")
         node = leader(cluster, "t")
-        groups = (f"g{number}" for number in range(100))
-        group = next(each for each in groups if coordinator(cluster, each, topic_id) != node)
-        keeper = coordinator(cluster, group, topic_id)
-        with connect(alive(cluster)) as connection:
-            begin(connection, group, topic_id)
+        group, keeper = kept_by_a_node_apart(cluster, topic_id, node)
         cluster.wait_in_sync()
         produce(cluster, "t", 3)
         member = Member(cluster.address(node), group, topic_id)
         assert member.take(3) == [(0, 1), (1, 1), (2, 1)]
-        assert member.acknowledge([(0, 0, [ACCEPT])]) == ErrorCode.NONE
-        cluster.pause(keeper)
-        assert member.acknowledge([(1, 1, [ACCEPT])]) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert member.fetch(acknowledge=[(2, 2, [ACCEPT])]).acknowledge_error_code == (
-            ErrorCode.COORDINATOR_NOT_AVAILABLE
-        )
-        cluster.resume(keeper)
+        until(lambda: member.acknowledge([(0, 0, [ACCEPT])]) == ErrorCode.NONE, "nothing is acknowledged")
+        with cluster.pause(keeper):
+            assert member.acknowledge([(1, 1, [ACCEPT])]) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert member.fetch(acknowledge=[(2, 2, [ACCEPT])]).acknowledge_error_code == (
+                ErrorCode.COORDINATOR_NOT_AVAILABLE
+            )
         until(lambda: member.acknowledge([(1, 2, [ACCEPT])]) == ErrorCode.NONE, "still not to be had")
+
+
+def test_an_acknowledgement_outlives_a_coordinator_that_dies_without_a_word() -> None:
+    """Its place is another's only after `broker.session.timeout.ms`, longer than one write may take."""
+    settings = {**SETTINGS, **SILENT, "share.coordinator.write.timeout.ms": "2000", "broker.session.timeout.ms": "4000"}
+    with Cluster(settings=settings, keep_on_failure=True) as cluster:
+        topic_id = create(cluster, "t")
+        node = leader(cluster, "t")
+        group, keeper = kept_by_a_node_apart(cluster, topic_id, node)
+        cluster.wait_in_sync()
+        produce(cluster, "t", 2)
+        member = Member(cluster.address(node), group, topic_id)
+        assert member.take(2) == [(0, 1), (1, 1)]
+        with cluster.pause(keeper):
+            assert member.acknowledge([(0, 1, [ACCEPT])]) == ErrorCode.NONE

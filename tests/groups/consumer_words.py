@@ -1,14 +1,14 @@
 """The consumer protocol (KIP-848) in the words of scripts: records, answers, requests.
 
-Partitions are written `t:0,1;u:2`, none as `-`.
+Partitions are written as in `assignment_words`.
 """
 
 from __future__ import annotations
 
-from topics_now import TopicsNow, once_called
+from assignment_words import described, partitions
+from topics_now import TopicsNow
 
 from kraftpy.groups.consumer_records import (
-    Assignment,
     ConsumerKey,
     ConsumerValue,
     CurrentKey,
@@ -23,24 +23,12 @@ from kraftpy.groups.consumer_records import (
     TargetMemberValue,
     TargetMetadataKey,
     TargetMetadataValue,
-    TopicIdPartition,
-    by_topic,
 )
 from kraftpy.protocol.errors import ErrorCode
-from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescribeResponse, DescribedAssignment
+from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescribeResponse
 from kraftpy.protocol.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatResponse,
     ConsumerGroupTopicPartitions,
 )
-from kraftpy.types import TopicId
-
-
-def joined(topics: list[tuple[str, list[int]]]) -> str:
-    return ";".join(f"{name}:{','.join(map(str, partitions))}" for name, partitions in topics) or "-"
-
-
-def partitions(assignment: Assignment) -> str:
-    return joined([(once_called(topic_id), numbers) for topic_id, numbers in by_topic(assignment)])
 
 
 def read_partitions(text: str, topics: TopicsNow) -> list[ConsumerGroupTopicPartitions]:
@@ -54,30 +42,6 @@ def read_partitions(text: str, topics: TopicsNow) -> list[ConsumerGroupTopicPart
             ConsumerGroupTopicPartitions(topic_id=info.topic_id, partitions=[int(n) for n in numbers.split(",")])
         )
     return found
-
-
-def assigned(r: ConsumerGroupHeartbeatResponse) -> Assignment | None:
-    """The assignment an answer carries."""
-    if r.assignment is None:
-        return None
-    return frozenset(
-        TopicIdPartition(TopicId(topic.topic_id), number)
-        for topic in r.assignment.topic_partitions
-        for number in topic.partitions
-    )
-
-
-def show_beat(r: ConsumerGroupHeartbeatResponse) -> str:
-    if r.error_code:
-        return f"beat {ErrorCode.of(r.error_code).name}"
-    has = assigned(r)
-    told = f" has={partitions(has)}" if has is not None else ""
-    every = f" every={r.heartbeat_interval_ms}" if r.heartbeat_interval_ms not in (0, 5_000) else ""
-    return f"beat {r.member_id} epoch={r.member_epoch}{told}{every}"
-
-
-def _described(assignment: DescribedAssignment) -> str:
-    return joined([(each.topic_name, each.partitions) for each in assignment.topic_partitions])
 
 
 def show_described(r: ConsumerGroupDescribeResponse) -> str:
@@ -96,7 +60,7 @@ def show_described(r: ConsumerGroupDescribeResponse) -> str:
             )
             lines.append(
                 f"    {m.member_id}{instance} epoch={m.member_epoch} reads={reads} "
-                f"has={_described(m.assignment)} target={_described(m.target_assignment)}"
+                f"has={described(m.assignment)} target={described(m.target_assignment)}"
                 f"{' classic' if m.member_type == 0 else ''}"
             )
     return "\n".join(lines)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from consumer_words import show_beat, show_consumer_record, show_described
+from assignment_words import show_beat
+from consumer_words import show_consumer_record, show_described
 from share_words import (
     show_altered,
     show_offsets_deleted,
-    show_share_beat,
     show_share_described,
     show_share_record,
 )
@@ -233,7 +233,7 @@ def show_response(response: GroupResponse) -> str:
             ]
             return " ".join(["list", error(response.error_code), *groups])
         case ConsumerGroupHeartbeatResponse():
-            return show_beat(response)
+            return show_beat("beat", response)
         case ConsumerGroupDescribeResponse():
             return show_described(response)
         case StreamsGroupHeartbeatResponse():
@@ -241,7 +241,7 @@ def show_response(response: GroupResponse) -> str:
         case StreamsGroupDescribeResponse():
             return show_streams_described(response)
         case ShareGroupHeartbeatResponse():
-            return show_share_beat(response)
+            return show_beat("share", response)
         case ShareGroupDescribeResponse():
             return show_share_described(response)
         case AlterShareGroupOffsetsResponse():

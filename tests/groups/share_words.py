@@ -1,16 +1,16 @@
 """Share groups (KIP-932) in the words of scripts: records, answers, requests, what share coordinators are asked.
 
-Partitions are written as in `consumer_words`; a start offset stands behind them, `t:0@5`.
+Partitions are written as in `assignment_words`; a start offset stands behind them, `t:0@5`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from consumer_words import joined, partitions
+from assignment_words import described, joined, partitions
 from topics_now import TopicsNow, once_called
 
-from kraftpy.groups.consumer_records import Assignment, TopicIdPartition, by_topic
+from kraftpy.groups.consumer_records import TopicIdPartition, by_topic
 from kraftpy.groups.events import ChangeState, Deletion, Initialization
 from kraftpy.groups.share_records import (
     ShareCurrentKey,
@@ -37,8 +37,7 @@ from kraftpy.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsResponse,
 )
 from kraftpy.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsResponse
-from kraftpy.protocol.messages.share_group_describe import DescribedShareAssignment, ShareGroupDescribeResponse
-from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatResponse
+from kraftpy.protocol.messages.share_group_describe import ShareGroupDescribeResponse
 from kraftpy.types import TopicId
 
 
@@ -86,17 +85,6 @@ class ShareCoordinators:
         return {each: state for (owner, each), state in self.states.items() if owner == group_id}
 
 
-def assigned(r: ShareGroupHeartbeatResponse) -> Assignment | None:
-    """The assignment an answer carries."""
-    if r.assignment is None:
-        return None
-    return frozenset(
-        TopicIdPartition(TopicId(topic.topic_id), number)
-        for topic in r.assignment.topic_partitions
-        for number in topic.partitions
-    )
-
-
 def read_failures(words: list[str], topics: TopicsNow) -> dict[TopicIdPartition, ErrorCode]:
     """`t:0=ERROR` for each partition of which share coordinators say so."""
     failing = {}
@@ -130,19 +118,6 @@ def show_change(asked: ChangeState) -> str:
             return f"ask {asked.token}: {asked.group_id} delete {partitions(doomed)}"
 
 
-def show_share_beat(r: ShareGroupHeartbeatResponse) -> str:
-    if r.error_code:
-        return f"share {ErrorCode.of(r.error_code).name}"
-    has = assigned(r)
-    told = f" has={partitions(has)}" if has is not None else ""
-    every = f" every={r.heartbeat_interval_ms}" if r.heartbeat_interval_ms not in (0, 5_000) else ""
-    return f"share {r.member_id} epoch={r.member_epoch}{told}{every}"
-
-
-def _described(assignment: DescribedShareAssignment) -> str:
-    return joined([(each.topic_name, each.partitions) for each in assignment.topic_partitions])
-
-
 def show_share_described(r: ShareGroupDescribeResponse) -> str:
     lines = []
     for group in r.groups:
@@ -155,7 +130,7 @@ def show_share_described(r: ShareGroupDescribeResponse) -> str:
         for m in group.members:
             rack = f" rack={m.rack_id}" if m.rack_id is not None else ""
             reads = "+".join(m.subscribed_topic_names)
-            lines.append(f"    {m.member_id}{rack} epoch={m.member_epoch} reads={reads} has={_described(m.assignment)}")
+            lines.append(f"    {m.member_id}{rack} epoch={m.member_epoch} reads={reads} has={described(m.assignment)}")
     return "\n".join(lines)
 
 

@@ -9,13 +9,12 @@ every partition in one member's hands.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
-from consumer_words import assigned
-from group_world import World
+from assignment_words import assigned
+from histories import REVOCATION_MS, SESSION_MS, Client, Clients
 
-from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.consumer_records import NOTHING, Assignment, by_topic
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_heartbeat import (
@@ -25,40 +24,28 @@ from kraftpy.protocol.messages.consumer_group_heartbeat import (
 )
 
 TOPICS = ("t", "u", "v")
-SESSION_MS = 45_000
-REVOCATION_MS = 30_000
 
 
-@dataclass
-class Client:
+@dataclass(kw_only=True)
+class Reader(Client):
     """A member as it sees itself: `owns` is what it reads from, `told` what it was told last that it may."""
 
-    member_id: str
     instance_id: str | None
     topics: tuple[str, ...]
     regex: str | None = None
     assignor: str | None = None
-    epoch: int = 0
     owns: Assignment = NOTHING
     told: Assignment = NOTHING
-    reports: bool = True  # its next heartbeat says everything
-    waiting: list[int] = field(default_factory=list)
-    is_gone: bool = False
-    heard_at: int = 0
 
 
-class Members(World):
+class Members(Clients[Reader, ConsumerGroupHeartbeatResponse]):
     """Clients of one group, and what happens to them."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self.chance = chance
-        self.clients: list[Client] = []
-        self.made = 0
-        super().__init__(GroupConfig())
+    beaten = ConsumerGroupHeartbeatResponse
 
     # ---- what a client does
 
-    def beat(self, client: Client) -> None:
+    def beat(self, client: Reader) -> None:
         if client.waiting:
             return
         joins = client.epoch == 0
@@ -80,11 +67,9 @@ class Members(World):
             if full or client.owns != client.told or self.chance.random() < 0.5
             else None,
         )
-        client.heard_at = self.now
-        client.waiting.append(len(self.requests) + 1)
-        self.request(message, 1, client.member_id)
+        self.send(client, message, 1)
 
-    def leave(self, client: Client, epoch: int) -> None:
+    def leave(self, client: Reader, epoch: int) -> None:
         client.is_gone = True
         client.owns = NOTHING
         message = ConsumerGroupHeartbeatRequest(
@@ -92,20 +77,7 @@ class Members(World):
         )
         self.request(message, 1, client.member_id)
 
-    def hear(self, *, losing: float = 0.0) -> None:
-        """Clients take their answers in, or never get them and send everything the next time."""
-        for client in self.clients:
-            for request_id in [each for each in client.waiting if each in self.answers]:
-                client.waiting.remove(request_id)
-                if self.chance.random() < losing:
-                    client.reports = True
-                    continue
-                answer = self.answers[request_id]
-                assert isinstance(answer, ConsumerGroupHeartbeatResponse)
-                self._heard(client, answer)
-        self.check_owners()
-
-    def _heard(self, client: Client, answer: ConsumerGroupHeartbeatResponse) -> None:
+    def _heard(self, client: Reader, answer: ConsumerGroupHeartbeatResponse) -> None:
         client.reports = False
         match ErrorCode.of(answer.error_code):
             case ErrorCode.NONE:
@@ -141,9 +113,6 @@ class Members(World):
 
     # ---- what happens
 
-    def alive(self) -> list[Client]:
-        return [client for client in self.clients if not client.is_gone]
-
     def happen(self) -> None:
         what = self.chance.random()
         alive = self.alive()
@@ -174,13 +143,9 @@ class Members(World):
         elif what < 0.94:
             self.reload()
         elif self.held:
-            self.appended(
-                self.held[0].token, self.chance.choice((ErrorCode.NONE, ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS))
-            )
+            self.end_append()
         if self.hold and self.chance.random() < 0.3:
-            self.hold = False
-            while self.held:
-                self.appended(self.held[0].token)
+            self.stop_holding()
         self.hear(losing=0.1)
 
     def expect_sessions(self) -> None:
@@ -195,7 +160,7 @@ class Members(World):
         here = {client.instance_id for client in self.alive()}
         instance = self.chance.choice((None, None, "i", "j"))
         self.clients.append(
-            Client(
+            Reader(
                 member_id=f"m{self.made}",
                 instance_id=None if instance in here else instance,
                 topics=tuple(self.chance.sample(TOPICS, self.chance.randint(1, 3))),
@@ -206,9 +171,7 @@ class Members(World):
 
     def settle(self) -> None:
         """Nothing happens any more but heartbeats."""
-        self.hold = False
-        while self.held:
-            self.appended(self.held[0].token)
+        self.stop_holding()
         self.hear()
         self.topics.become({"t": 5, "u": 3, "v": 2})
         for _ in range(60):
@@ -222,16 +185,9 @@ class Members(World):
 def test_no_partition_has_two_owners_and_the_group_converges(seed: int) -> None:
     world = Members(random.Random(seed))
     world.topics.become({"t": 4, "u": 2})
-    for _ in range(200):
-        world.happen()
-    world.settle()
-    world.check_replay()
-    alive = world.alive()
-    group = world.coordinator.groups.get("g")
-    if not alive:
-        assert group is None or group.is_empty
+    group, alive = world.come_to_rest(200), world.alive()
+    if group is None:
         return
-    assert group is not None
     assert group.consumer is not None
     assert group.consumer.state == "Stable"
     assert set(group.consumer.members) == {client.member_id for client in alive}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import struct
+from typing import get_args
 
 import pytest
 from group_world import World, subscription
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kraftpy.groups import routing
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.deadlines import Deadlines, Key
@@ -285,6 +287,10 @@ def test_every_version_can_say_no_and_every_version_is_answered(key: ApiKey) -> 
         world = World()
         world.request(message, version)
         assert world.answers, f"{key.name} v{version} was not answered"
+
+
+def test_no_request_is_without_a_refusal() -> None:
+    assert routing._REFUSALS.keys() == set(get_args(GroupRequest))
 
 
 def versions(key: ApiKey) -> tuple[int, int]:

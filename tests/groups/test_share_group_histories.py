@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
-from group_world import World
-from share_words import assigned, partitions_asked, read_alteration
+from assignment_words import assigned
+from histories import Client, Clients
+from share_words import partitions_asked, read_alteration
 
-from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.consumer_records import NOTHING, Assignment, TopicIdPartition
 from kraftpy.groups.group import State
 from kraftpy.groups.share_records import partitions_of
@@ -39,28 +39,18 @@ AGAIN = (
 )
 
 
-@dataclass
-class Client:
+@dataclass(kw_only=True)
+class Reader(Client):
     """A member as it sees itself."""
 
-    member_id: str
     topics: tuple[str, ...]
-    epoch: int = 0
     reads: Assignment = NOTHING
-    reports: bool = True  # its next heartbeat says everything
-    waiting: list[int] = field(default_factory=list)
-    is_gone: bool = False
 
 
-class Members(World):
+class Members(Clients[Reader, ShareGroupHeartbeatResponse]):
     """Clients of one group, its administrators, and what happens to them."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self.chance = chance
-        self.clients: list[Client] = []
-        self.made = 0
-        self.altered: dict[int, str] = {}
-        super().__init__(GroupConfig())
+    beaten = ShareGroupHeartbeatResponse
 
     def check(self) -> None:
         super().check()
@@ -82,7 +72,7 @@ class Members(World):
 
     # ---- what a client does
 
-    def beat(self, client: Client) -> None:
+    def beat(self, client: Reader) -> None:
         if client.waiting:
             return
         full = client.reports or client.epoch == 0
@@ -92,26 +82,13 @@ class Members(World):
             member_epoch=client.epoch,
             subscribed_topic_names=list(client.topics) if full else None,
         )
-        client.waiting.append(len(self.requests) + 1)
-        self.request(message, 1, client.member_id)
+        self.send(client, message, 1)
 
-    def leave(self, client: Client) -> None:
+    def leave(self, client: Reader) -> None:
         client.is_gone = True
         self.request(ShareGroupHeartbeatRequest(group_id="g", member_id=client.member_id, member_epoch=-1), 1)
 
-    def hear(self, *, losing: float = 0.0) -> None:
-        """Clients take their answers in, or never get them and send everything the next time."""
-        for client in self.clients:
-            for request_id in [each for each in client.waiting if each in self.answers]:
-                client.waiting.remove(request_id)
-                if self.chance.random() < losing:
-                    client.reports = True
-                    continue
-                answer = self.answers[request_id]
-                assert isinstance(answer, ShareGroupHeartbeatResponse)
-                self._heard(client, answer)
-
-    def _heard(self, client: Client, answer: ShareGroupHeartbeatResponse) -> None:
+    def _heard(self, client: Reader, answer: ShareGroupHeartbeatResponse) -> None:
         client.reports = False
         if answer.error_code:
             assert answer.error_code in AGAIN, ErrorCode.of(answer.error_code)
@@ -126,9 +103,6 @@ class Members(World):
             client.reads = told
 
     # ---- what happens
-
-    def alive(self) -> list[Client]:
-        return [client for client in self.clients if not client.is_gone]
 
     def happen(self) -> None:
         what = self.chance.random()
@@ -165,11 +139,9 @@ class Members(World):
             lot = partitions_asked(asked)
             self.told(asked.token, {each: self.chance.choice(failing) for each in lot if self.chance.random() < 0.2})
         elif self.held:
-            code = self.chance.choice((ErrorCode.NONE, ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS))
-            self.appended(self.held[0].token, code)
+            self.end_append()
         if self.chance.random() < 0.15:
-            self.hold = False
-            self.go_on()
+            self.stop_holding()
         if self.chance.random() < 0.15:
             self.silent = False
             self.go_on()
@@ -199,7 +171,7 @@ class Members(World):
     def join(self) -> None:
         self.made += 1
         topics = tuple(self.chance.sample(TOPICS, self.chance.randint(1, 3)))
-        self.clients.append(Client(member_id=f"m{self.made}", topics=topics))
+        self.clients.append(Reader(member_id=f"m{self.made}", topics=topics))
 
     def settle(self) -> None:
         """Nothing happens any more but heartbeats."""
@@ -218,16 +190,9 @@ class Members(World):
 def test_what_is_read_has_state_and_in_the_end_everything_is_read(seed: int) -> None:
     world = Members(random.Random(seed))
     world.topics.become({"t": 4, "u": 2})
-    for _ in range(250):
-        world.happen()
-    world.settle()
-    world.check_replay()
-    alive = world.alive()
-    group = world.coordinator.groups.get("g")
-    if not alive:
-        assert group is None or group.is_empty
+    group, alive = world.come_to_rest(250), world.alive()
+    if group is None:
         return
-    assert group is not None
     assert group.share is not None
     assert set(group.share.members) == {client.member_id for client in alive}
     for client in alive:

@@ -9,10 +9,10 @@ When nothing happens any more the group comes to rest with every task in one mem
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
-from group_world import World
+from histories import REVOCATION_MS, SESSION_MS, Client, Clients
 from streams_words import read_topology, told
 
 from kraftpy.groups.config import GroupConfig
@@ -25,40 +25,30 @@ from kraftpy.protocol.messages.streams_group_heartbeat import (
     StreamsGroupHeartbeatResponse,
 )
 
-SESSION_MS = 45_000
-REVOCATION_MS = 30_000
 TOPOLOGY = "0:t>r;1:~r*s;2:t*v"
 TASKS = 15
 
 
-@dataclass
-class Member:
+@dataclass(kw_only=True)
+class Member(Client):
     """A member as it sees itself: `owns` is what it works on or keeps ready, `told` what it was told last."""
 
-    member_id: str
     process_id: str
-    epoch: int = 0
     owns: Tasks = NO_TASKS
     told: Tasks = NO_TASKS
-    reports: bool = True
-    waiting: list[int] = field(default_factory=list)
-    is_gone: bool = False
-    heard_at: int = 0
 
 
-class Workers(World):
+class Workers(Clients[Member, StreamsGroupHeartbeatResponse]):
     """The members of one group, and what happens to them."""
 
+    beaten = StreamsGroupHeartbeatResponse
+
     def __init__(self, chance: random.Random) -> None:
-        self.chance = chance
-        self.members: list[Member] = []
-        self.made = 0
         self.wanted: dict[str, int] = {}
         delay = chance.choice((0, 3_000))
         standby = chance.choice((0, 1))
-        super().__init__(
-            GroupConfig(group_streams_initial_rebalance_delay_ms=delay, group_streams_num_standby_replicas=standby)
-        )
+        config = GroupConfig(group_streams_initial_rebalance_delay_ms=delay, group_streams_num_standby_replicas=standby)
+        super().__init__(chance, config)
 
     def happened(self, effect: Effect) -> None:
         if isinstance(effect, MakeTopics):
@@ -69,9 +59,6 @@ class Workers(World):
         if self.wanted:
             self.topics.become({**self.wanted, **self.topics.counts()})
             self.wanted = {}
-
-    def alive(self) -> list[Member]:
-        return [member for member in self.members if not member.is_gone]
 
     def beat(self, member: Member) -> None:
         if member.waiting:
@@ -90,26 +77,12 @@ class Workers(World):
             warmup_tasks=task_ids(member.owns.warmup) if full else None,
             process_id=member.process_id if joins else None,
         )
-        member.heard_at = self.now
-        member.waiting.append(len(self.requests) + 1)
-        self.request(message, 0, member.member_id)
+        self.send(member, message, 0)
 
     def leave(self, member: Member) -> None:
         member.is_gone = True
         member.owns = NO_TASKS
         self.request(StreamsGroupHeartbeatRequest(group_id="g", member_id=member.member_id, member_epoch=-1), 0)
-
-    def hear(self, *, losing: float = 0.0) -> None:
-        for member in self.members:
-            for request_id in [each for each in member.waiting if each in self.answers]:
-                member.waiting.remove(request_id)
-                if self.chance.random() < losing:
-                    member.reports = True
-                    continue
-                answer = self.answers[request_id]
-                assert isinstance(answer, StreamsGroupHeartbeatResponse)
-                self._heard(member, answer)
-        self.check_owners()
 
     def _heard(self, member: Member, answer: StreamsGroupHeartbeatResponse) -> None:
         member.reports = False
@@ -134,7 +107,7 @@ class Workers(World):
         known = group.streams.members if group is not None and group.streams is not None else {}
         workers: dict[object, str] = {}
         by_process: dict[object, str] = {}
-        for member in self.members:
+        for member in self.clients:
             if member.is_gone or member.member_id not in known or member.epoch == 0:
                 continue
             for task in member.owns.active:
@@ -150,7 +123,7 @@ class Workers(World):
         alive = self.alive()
         if what < 0.07 or not alive:
             self.made += 1
-            self.members.append(Member(member_id=f"m{self.made}", process_id=self.chance.choice("pqr")))
+            self.clients.append(Member(member_id=f"m{self.made}", process_id=self.chance.choice("pqr")))
         elif what < 0.62:
             self.beat(self.chance.choice(alive))
         elif what < 0.66:
@@ -175,18 +148,13 @@ class Workers(World):
         elif what < 0.92:
             self.reload()
         elif self.held:
-            codes = (ErrorCode.NONE, ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS)
-            self.appended(self.held[0].token, self.chance.choice(codes))
+            self.end_append()
         if self.hold and self.chance.random() < 0.3:
-            self.hold = False
-            while self.held:
-                self.appended(self.held[0].token)
+            self.stop_holding()
         self.hear(losing=0.1)
 
     def settle(self) -> None:
-        self.hold = False
-        while self.held:
-            self.appended(self.held[0].token)
+        self.stop_holding()
         self.hear()
         self.topics.become({"t": 5})
         for _ in range(60):
@@ -201,16 +169,9 @@ class Workers(World):
 def test_no_task_has_two_workers_and_the_group_converges(seed: int) -> None:
     world = Workers(random.Random(seed))
     world.topics.become({"t": 5})
-    for _ in range(200):
-        world.happen()
-    world.settle()
-    world.check_replay()
-    alive = world.alive()
-    group = world.coordinator.groups.get("g")
-    if not alive:
-        assert group is None or group.is_empty
+    group, alive = world.come_to_rest(200), world.alive()
+    if group is None:
         return
-    assert group is not None
     assert group.streams is not None
     assert group.state_name == "Stable"
     assert set(group.streams.members) == {member.member_id for member in alive}

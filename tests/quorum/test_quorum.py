@@ -398,6 +398,27 @@ def test_a_change_of_voters_that_was_not_committed_is_taken_back() -> None:
     assert leader.journal.last_index == new.journal.last_index
 
 
+def test_a_removal_that_a_leader_loses_on_its_way_to_the_disk_leaves_somebody_who_may_lead() -> None:
+    """Those that had it would be no voters of theirs, and nobody whose log is shorter would have their votes."""
+    cluster = Cluster()
+    leader = cluster.settle()
+    gone, left = sorted(THREE.keys() - {leader.id})
+    assert leader.quorum.change_voter(remove=gone) is not None
+    cluster.settle()
+    assert sorted(leader.quorum.voters) == sorted({leader.id, left})
+    assert leader.quorum.change_voter(remove=left) is not None
+    for message in leader.quorum.take_messages():  # what may leave before anything is synced
+        assert not message.after_sync
+        cluster.nodes[message.peer].quorum.receive(leader.id, message.body, cluster.now_ms)
+        cluster.nodes[message.peer].sync()
+    cluster.kill(leader.id, Loss.EVERYTHING)
+    cluster.start(leader.id)
+    new = cluster.settle()
+    propose(new, *commands(0, 5))
+    cluster.settle()
+    assert [node.machine.commands for node in cluster.nodes.values()] == [commands(0, 5)] * 3
+
+
 def test_a_voter_that_was_removed_while_it_was_away_learns_it() -> None:
     cluster = Cluster()
     leader = cluster.settle()

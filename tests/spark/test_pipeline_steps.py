@@ -39,18 +39,27 @@ def test_each_record_is_good_or_in_quarantine_with_the_reason(spark: Any) -> Non
         b'{"id": "a", "at": "2026-01-01T00:00:00Z"}': "no place",
         b'{"at": "2026-01-01T00:00:00Z", "place": "north"}': "no id",
         b"[]": "not of the schema",
+        b"": "not of the schema",
+        b" ": "not of the schema",
         None: "no value",
     }
     records = _bronze(spark, [_event(1, 5), *bad, _event(2, 6, "south")])
     found = steps.good(records, fields=FIELDS, required=REQUIRED).collect()
     assert [(row.id, row.place, row.amount, row.offset) for row in found] == [
         ("e1", "north", 0.25, 0),
-        ("e2", "south", 0.5, 7),
+        ("e2", "south", 0.5, 9),
     ]
     assert found[0].asDict().keys() == {*FIELDS, "topic", "partition", "offset", "timestamp"}
     left = steps.quarantined(records, fields=FIELDS, required=REQUIRED).collect()
     assert {None if row.value is None else bytes(row.value): row.reason for row in left} == bad
     assert left[0].asDict().keys() == {*steps.BRONZE, "reason"}
+
+
+def test_an_empty_value_is_not_good_though_no_field_is_required(spark: Any) -> None:
+    records = _bronze(spark, [b"", b" \n", b"{}"])
+    assert [row.offset for row in steps.good(records, fields=FIELDS, required=()).collect()] == [2]
+    left = steps.quarantined(records, fields=FIELDS, required=()).collect()
+    assert [(row.offset, row.reason) for row in left] == [(0, "not of the schema"), (1, "not of the schema")]
 
 
 def test_fields_that_cannot_be_are_refused(spark: Any) -> None:

@@ -1,9 +1,10 @@
 """ShareFetch (78) and ShareAcknowledge (79): members of share groups take records, and say what became of them.
 
-Acknowledgements that come with a fetch are taken first and written while it waits for records; both are answered
-together. A fetch waits for `min_bytes` at most `max_wait_ms`, but not where a partition is led elsewhere: that is told
-at once, with the leader (KIP-951), so that nobody asks in vain again and again. A partition that cannot be loaded now,
-or does not exist, hurries no fetch.
+Acknowledgements that come with a fetch are written before it takes records, and both are answered together: what it
+took would be locked, and nobody's to work on, for as long as a write takes that has no coordinator. A fetch waits for
+`min_bytes` at most `max_wait_ms` from when it came, and not where a partition is led elsewhere: that is told at once,
+with the leader (KIP-951), so that nobody asks in vain again and again. A partition that cannot be loaded now, or does
+not exist, hurries no fetch.
 
 Records come in whole batches of the log; of those batches only the ones with acquired records are sent. Which records
 are acquired stands beside them, and need not be contiguous.
@@ -81,11 +82,11 @@ async def share_fetch(broker: Broker, request: ShareFetchRequest, context: Reque
         return ShareFetchResponse(error_code=error.code, error_message=shortened(error.message))
     is_closing = request.share_session_epoch == CLOSING_EPOCH
     try:
-        said = _acknowledge(broker, key, _batches(request.topics), is_renewing=request.is_renew_ack)
         fetch = _Fetch(broker, request, session)
+        said = _acknowledge(broker, key, _batches(request.topics), is_renewing=request.is_renew_ack)
+        results = await said.results()
         if not is_closing and not request.is_renew_ack and request.max_records > 0:
             await fetch.wait()
-        results = await said.results()
     finally:
         if is_closing:
             close_session(broker, key)
@@ -153,6 +154,7 @@ class _Fetch:
         self._request = request
         self._session = session
         self._has_skipped = False
+        self._deadline = asyncio.get_running_loop().time() + max(0, request.max_wait_ms) / 1000
         self.taken: dict[SharedPartition, _Taken] = {}
 
     def told(self, results: dict[SharedPartition, Reply]) -> list[SharedPartition]:
@@ -161,12 +163,11 @@ class _Fetch:
         return [*told, *(partition for partition in results if partition not in told)]
 
     async def wait(self) -> None:
-        """Take what there is when there is enough, or when the time is up."""
+        """Take what there is when there is enough, or when the time is up; nothing once the session is over."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + max(0, self._request.max_wait_ms) / 1000
-        while True:
+        while self._broker.share_sessions.find(self._session.key) is self._session:
             held = self._held()
-            is_late = loop.time() >= deadline
+            is_late = loop.time() >= self._deadline
             self._has_skipped = False
             if self._take(held, is_late=is_late) or is_late:
                 return
@@ -174,9 +175,7 @@ class _Fetch:
                 await asyncio.sleep(0)
                 continue
             with Watch([*held.values(), *(each.replica for each in held.values())]) as watch:
-                await watch.wait_until(deadline)
-            if self._broker.share_sessions.find(self._session.key) is not self._session:
-                return  # its connection is gone, or it was opened anew
+                await watch.wait_until(self._deadline)
 
     def _held(self) -> dict[SharedPartition, HeldPartition]:
         """What is served here; what is not is noted."""
