@@ -1,6 +1,6 @@
 """`python -m chaos`: judge a history, show it, make a sample of one, write it as Jepsen's EDN.
 
-    python -m chaos check history.jsonl     every checker, a table, exit status 1 if something must not be
+    python -m chaos check history.jsonl     every checker, a table
     python -m chaos sample history.jsonl    a history of the perfect Kafka, to try the others on
     python -m chaos report history.jsonl    a page with plots, verdicts and what the faults cost: history.html
     python -m chaos plan --seed 7           a schedule of faults
@@ -14,7 +14,7 @@
     python -m chaos run --faults 40         real processes under faults: `chaos.running`
     python -m chaos cost history.jsonl      how long clients went without, by kind of fault
 
-What finds something wrong ends with status 1.
+What finds something wrong ends with status 1; with 3 if nothing is, but something could not be decided.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 import click
 
 from chaos import checkers, edn, nemesis
-from chaos.checkers.verdict import Options
+from chaos.checkers.verdict import MOST_STEPS, Options, status
 from chaos.history import BadHistory, History, Op, read, to_line
 from chaos.reference.samples import SAMPLES
 from chaos.running import cost_command, run_command
@@ -54,6 +54,10 @@ def load_history(file: Path) -> History:
 
 _FILE = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 
+_MOST_STEPS = click.option(
+    "--most-steps", default=MOST_STEPS, show_default=True, help="Of the search for a key's order; beyond: undecided."
+)
+
 
 @click.group()
 def main() -> None:
@@ -69,14 +73,16 @@ main.add_command(cost_command)
 @click.option("--allow", multiple=True, metavar="ANOMALY", help="Tolerate this anomaly. Repeatable.")
 @click.option("--rw-edges", is_flag=True, help="Look for G-single and G2-item, which Kafka permits, too.")
 @click.option("--evidence", default=3, show_default=True, help="Anomalies of a kind to show.")
-def check_command(file: Path, allow: tuple[str, ...], rw_edges: bool, evidence: int) -> None:
-    """Judge a history with every checker."""
+@_MOST_STEPS
+def check_command(file: Path, allow: tuple[str, ...], rw_edges: bool, evidence: int, most_steps: int) -> None:
+    """Judge a history with every checker. Exit status 1 if something must not be, 3 if that is not known."""
     from chaos.terminal import show
 
     history = load_history(file)
-    verdicts = checkers.check(history, Options(allow=frozenset(allow), rw_edges=rw_edges))
+    options = Options(allow=frozenset(allow), rw_edges=rw_edges, most_steps=most_steps)
+    verdicts = checkers.check(history, options)
     show(history, verdicts, evidence)
-    sys.exit(any(not verdict.valid for verdict in verdicts))
+    sys.exit(status(verdicts))
 
 
 @main.command("sample")
@@ -99,17 +105,18 @@ def sample_command(file: Path, workload: str, seed: int, lines: int) -> None:
 )
 @click.option("--command", help="The command that repeats the run, if the history does not say it.")
 @click.option("--title", default="", help="The page's title.")
-def report_command(file: Path, out: Path | None, command: str | None, title: str) -> None:
-    """Write a run's page."""
+@_MOST_STEPS
+def report_command(file: Path, out: Path | None, command: str | None, title: str, most_steps: int) -> None:
+    """Write a run's page. Exit status as that of `check`."""
     from chaos.report import render
     from chaos.terminal import summary
 
     history = load_history(file)
-    verdicts = checkers.check(history)
+    verdicts = checkers.check(history, Options(most_steps=most_steps))
     out = out or file.with_suffix(".html")
     out.write_text(render(history, verdicts, command=command, title=title), encoding="utf-8")
     click.echo(f"{summary(history)}\n{out}")
-    sys.exit(any(not verdict.valid for verdict in verdicts))
+    sys.exit(status(verdicts))
 
 
 _KINDS = click.Choice([str(kind) for kind in nemesis.Kind])
@@ -148,6 +155,9 @@ def _with_fixed_hashes() -> None:
 @main.command("sim")
 @click.option("--seeds", default=50, show_default=True, help="How many.")
 @click.option("--first", default=1, show_default=True, help="The first of them.")
+@click.option(
+    "--having", multiple=True, metavar="WORKLOAD", help="Only seeds that draw this, or one of these. Repeatable."
+)
 @click.option("--known", is_flag=True, help="Those that once failed, in place of these.")
 @click.option("--fresh", type=int, help="So many of this version's own, in place of these, or besides the known ones.")
 @click.option("--seed", type=int, help="Only this one; its history is written to seed-N.jsonl.")
@@ -161,6 +171,7 @@ def _with_fixed_hashes() -> None:
 def sim_command(
     seeds: int,
     first: int,
+    having: tuple[str, ...],
     known: bool,
     fresh: int | None,
     seed: int | None,
@@ -172,35 +183,42 @@ def sim_command(
     shrink: int,
     ledger: Path | None,
 ) -> None:
-    """Simulate clusters. Exit status 1 if a seed found something wrong; its line repeats it.
+    """Simulate clusters. Exit status 1 if a seed found something wrong, 3 if something is only undecided.
 
+    The line of such a seed repeats it.
     Seeds that the ledger has, of this code and these minutes, are not run again.
     """
     if seed is None and (faults is not None or trace or log_lines):
         raise click.UsageError("--faults, --trace and --log-lines are for one --seed")
+    from chaos.drawing import WORKLOADS
+
+    if unknown := [name for name in having if name not in WORKLOADS]:
+        raise click.UsageError(f"--having {unknown[0]!r}: workloads are {', '.join(WORKLOADS)}")
+    if having and (known or fresh is not None or seed is not None):
+        raise click.UsageError("--having is for --first and --seeds")
     _with_fixed_hashes()
     from chaos.ledger import read as read_ledger
     from chaos.ledger import version
-    from chaos.seeds import Task, fresh_seeds, known_seeds, read_faults, simulate, simulate_one
+    from chaos.seeds import Task, fresh_seeds, known_seeds, read_faults, seeds_having, simulate, simulate_one
 
     if seed is not None:
         if ledger is not None:
             raise click.UsageError("--ledger is for many seeds")
         task = Task(seed=seed, minutes=minutes, faults=None if faults is None else read_faults(faults))
-        sys.exit(0 if simulate_one(task, trace=trace, log_lines=log_lines, shrink_runs=shrink) else 1)
+        sys.exit(simulate_one(task, trace=trace, log_lines=log_lines, shrink_runs=shrink))
     tasks = [Task(seed=each["seed"], minutes=each["minutes"]) for each in known_seeds()] if known else []
     if fresh is not None:
         chosen = fresh_seeds(fresh, version())
         click.echo(f"fresh seeds: --first {chosen.start} --seeds {fresh} --minutes {minutes:g}")
         tasks += [Task(seed=each, minutes=minutes) for each in chosen]
     elif not known:
-        tasks = [Task(seed=each, minutes=minutes) for each in range(first, first + seeds)]
+        tasks = [Task(seed=each, minutes=minutes) for each in seeds_having(having or WORKLOADS, first, seeds)]
     if ledger is not None:
         try:
             read_ledger(ledger)
         except (OSError, ValueError) as error:
             raise click.BadParameter(str(error), param_hint="--ledger") from error
-    sys.exit(0 if simulate(tasks, jobs, shrink_runs=shrink, ledger_file=ledger) else 1)
+    sys.exit(simulate(tasks, jobs, shrink_runs=shrink, ledger_file=ledger))
 
 
 @main.command("mutants")

@@ -22,7 +22,8 @@ SECOND = 1_000_000_000
 BEFORE = 10 * SECOND
 """How much of the time before a fault says what is usual."""
 RECOVERED = 0.8
-FINAL = "final"
+AFTERWARDS = ("final", "last")
+"""What marks an operation that comes after the workload: last reads, and what ends open transactions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,16 +85,19 @@ def spans(history: History) -> list[Span]:
     return sorted(found.values(), key=lambda span: (span.begin, span.id))
 
 
-LOOKS = ("watermarks", "replica", "image", "controller", "compacted")
+LOOKS = ("watermarks", "replica", "image", "controller", "compacted", "isr")
 """What the harness asks of single nodes: no part of the workload."""
+_NO_LOAD = frozenset((*LOOKS, "crash", "assign", "init"))
 
 
 def workload_end(history: History) -> int:
-    """When the last operation of the workload was complete; final reads and looks at nodes are none of it."""
-    return max(
-        (op.time for op in history.completions if op.f not in (*LOOKS, "crash", "assign") and not op.extra.get(FINAL)),
-        default=history.duration,
+    """When the last operation of the workload was complete; what comes afterwards and looks at nodes are none of it."""
+    of_load = (
+        op.time
+        for op in history.completions
+        if op.f not in _NO_LOAD and not any(op.extra.get(mark) for mark in AFTERWARDS)
     )
+    return max(of_load, default=history.duration)
 
 
 def acknowledged(history: History) -> tuple[list[int], list[int]]:

@@ -17,6 +17,17 @@ from typing import Final, Literal
 from chaos.nemesis import Kind
 
 Workload = Literal["log", "log by subscription", "groups"]
+WORKLOADS: Final = (
+    "log",
+    "log by subscription",
+    "groups",
+    "topics",
+    "compacted topic",
+    "transactions",
+    "queue",
+    "KIP-848",
+)
+"""What `Drawn.workloads` may name of a seed; only mutants are given "bundles" besides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +54,14 @@ class Drawn:
     """Seven more clients: transactions over several partitions, and a pipeline that processes each record once."""
     with_queue: bool = False
     """Four more clients: two that send, and two members of a share group."""
+    with_bundles: bool = False
+    """Three more clients send records to several partitions in one request. No seed draws it: mutants do."""
     drifts: tuple[float, ...] = ()
     """Of the nodes' wall clocks, in order: 0.01 gains a second in a hundred."""
     stalls: float = 0.0
     """The chance that a client stops for seconds before it commits, or ends its transaction."""
+    fetch_max_wait_ms: int = 500
+    """Of clients that consume."""
     load: float = 1.0
     """How many times as many calls a second its clients make as is usual."""
     tempo: float = 1.0
@@ -66,6 +81,7 @@ class Drawn:
             "compacted topic": self.with_compaction,
             "transactions": self.with_transactions,
             "queue": self.with_queue,
+            "bundles": self.with_bundles,
             "KIP-848": self.group_protocol == "consumer" and (self.workload != "log" or self.with_transactions),
         }
         return (self.workload, *(name for name, is_there in others.items() if is_there))
@@ -138,6 +154,7 @@ def draw(seed: int) -> Drawn:
     settings.update(SHARE_GROUPS if with_queue else {})
     latest = Random(f"drawn last {seed}")
     stalls = latest.choice([0.0, 0.0, 0.01, 0.04])
+    fetch_max_wait_ms = latest.choice([500, 2_000, 2_000])
     return Drawn(
         brokers=brokers,
         controllers=controllers,
@@ -153,6 +170,7 @@ def draw(seed: int) -> Drawn:
         group_protocol=protocol,  # type: ignore[arg-type]
         with_transactions=with_transactions,
         with_queue=with_queue,
+        fetch_max_wait_ms=fetch_max_wait_ms,
         stalls=stalls if workload == "groups" or with_transactions else 0.0,
         phantoms=chance.choice([0.0, 0.02, 0.2]),
         tempo=chance.choice([1.0, 2.0, 4.0]),

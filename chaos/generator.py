@@ -20,10 +20,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from chaos.checkers.versions import polled, sends
 from chaos.history import Key, Op, Type
+
+TOPIC_PREFIX: Final = "topic-"
+"""What `TopicCalls` calls its topics. It deletes them and makes them again, and nobody else may change them: what is
+done to them is in the history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +248,7 @@ class LastTransactions:
         if process in self._done or not self._keys:
             return None
         self._value += 1
-        return Call(f="send", value=[["send", key, self._value] for key in self._keys])
+        return Call(f="send", value=[["send", key, self._value] for key in self._keys], extra={"last": True})
 
     def observe(self, op: Op) -> None:
         """Who is done."""
@@ -366,7 +370,7 @@ class TopicCalls:
 
     def __init__(self, seed: int, topics: int = 5, nodes: tuple[int, ...] = (1, 2, 3)) -> None:
         self._chance = random.Random(seed)
-        self._topics = [f"topic-{number}" for number in range(topics)]
+        self._topics = [f"{TOPIC_PREFIX}{number}" for number in range(topics)]
         self._nodes = nodes
         self._setting = 0
 

@@ -188,7 +188,7 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether nothing is wrong, nor undecided."""
         return not self.problems and all(verdict.valid for verdict in self.verdicts)
 
 

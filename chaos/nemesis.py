@@ -26,12 +26,11 @@ primitive actions that a `World` carries out. `heals` undoes them.
 
 Partitions' shapes: `one` (from all others), `halves`, `majorities-ring` (each node hears a majority, no two the
 same), `bridge` (two halves that share one node), `target` (the target's nodes from the rest), `one-way` (what the
-target's nodes send is lost, what is sent to them arrives).
+target's nodes send, to those that `to` names if it is there, is lost; what is sent to them arrives).
 
 Invariants: the same seed gives the same schedule; a schedule ends with everything healed; what harms data on disk
 hits one node, once in a run or as often as the world spares the last copy, and nothing ends other nodes meanwhile.
-Where everything is synced before it is acknowledged (`Plan.is_synced`), a loss of what was not synced harms nothing,
-and may hit all of them.
+Where all is synced before it is acknowledged (`Plan.is_synced`), the loss of what was not may hit all of them.
 
 Left out: hardware clocks. What a world cannot do is not in its `abilities`, and is never scheduled for it.
 """
@@ -189,8 +188,10 @@ Cut = tuple[NodeId, NodeId]
 """What the first sends to the second is lost."""
 
 
-def cuts(shape: str, state: ClusterState, hit: Sequence[NodeId], chance: random.Random) -> tuple[Cut, ...]:
-    """The links a partition of this shape cuts, each direction on its own, in order."""
+def cuts(
+    shape: str, state: ClusterState, hit: Sequence[NodeId], chance: random.Random, to: Sequence[NodeId] = ()
+) -> tuple[Cut, ...]:
+    """The links a partition of this shape cuts, each direction on its own, in order; `to`: one-way to these only."""
     nodes = sorted(state.nodes)
     match shape:
         case "one":
@@ -200,7 +201,7 @@ def cuts(shape: str, state: ClusterState, hit: Sequence[NodeId], chance: random.
         case "target":
             return between(hit, nodes)
         case "one-way":
-            return tuple((node, other) for node in sorted(hit) for other in nodes if other not in hit)
+            return tuple((node, other) for node in sorted(hit) for other in to or nodes if other not in hit)
         case "bridge":
             shuffled = chance.sample(nodes, k=len(nodes))
             bridge, rest = shuffled[0], shuffled[1:]
@@ -367,7 +368,7 @@ def _actions(
         case Kind.PAUSE:
             return _each("pause", nodes), _each("resume", nodes)
         case Kind.PARTITION:
-            links = cuts(settings["shape"], state, nodes, chance)
+            links = cuts(settings["shape"], state, nodes, chance, settings.get("to", ()))
             return [Action(method="cut", arguments=(links,))], [Action(method="mend", arguments=(links,))]
         case Kind.SLOW:
             slow = (settings["delay_ms"], settings["jitter_ms"], 0.0)

@@ -1,7 +1,7 @@
 """What a node's log directory holds, read file by file without a broker: the `replica` readings of a history.
 
-A reading is {node, key, log_start, high_watermark, log_end, epochs, batches, records} as `chaos.checkers.replicas`
-reads it. Every batch's CRC is checked; where one is damaged the reading ends, and says so.
+A reading is {node, key, log_start, high_watermark, log_end, epochs, batches, records, transactional} as
+`chaos.checkers.replicas` reads it. Every batch's CRC is checked; where one is damaged the reading ends, and says so.
 
 Left out: internal topics, which each replica compacts on its own, and partitions that are being deleted or moved.
 """
@@ -19,7 +19,8 @@ from chaos.nemesis import NodeId
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.cli.segments import Corruption, read_batches
 from kraftpy.log import layout
-from kraftpy.protocol.record_batch import iter_records
+from kraftpy.ports import Buffer
+from kraftpy.protocol.record_batch import BatchHeader, ControlType, decode_control_record, iter_records
 from kraftpy.types import TopicPartition
 
 
@@ -49,6 +50,7 @@ def _read(directory: Path, node: NodeId, key: Key, log_start: int, high_watermar
     end = int(segments[-1].stem) if segments else 0
     batches: list[list[Any]] = []
     records: list[list[Any]] = []
+    transactional: list[list[Any]] = []
     damage = None
     try:
         for segment in segments:
@@ -58,6 +60,8 @@ def _read(directory: Path, node: NodeId, key: Key, log_start: int, high_watermar
                     [header.base_offset, header.last_offset, header.partition_leader_epoch, zlib.crc32(batch.data)]
                 )
                 end = header.next_offset
+                if header.is_transactional:
+                    transactional.append(of_transaction(batch.data, header))
                 if not header.is_control:
                     records += [[record.offset, value_of(record.value)] for record in iter_records(batch.data)]
     except Corruption as corruption:
@@ -71,8 +75,18 @@ def _read(directory: Path, node: NodeId, key: Key, log_start: int, high_watermar
         "epochs": _epochs(directory / layout.LEADER_EPOCHS),
         "batches": batches,
         "records": records,
+        "transactional": transactional,
     }
     return Reading(value=value, damage=damage)
+
+
+def of_transaction(batch: Buffer, header: BatchHeader) -> list[Any]:
+    """[base offset, producer id, producer epoch, "records", "commit" or "abort"] of a batch of a transaction."""
+    what = "records"
+    if header.is_control:
+        kind = decode_control_record(next(iter_records(batch, header))).type
+        what = "commit" if kind == ControlType.COMMIT else "abort" if kind == ControlType.ABORT else "control"
+    return [header.base_offset, header.producer_id, header.producer_epoch, what]
 
 
 def _epochs(file: Path) -> list[list[int]]:

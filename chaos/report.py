@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.availability import SECOND, KindOfFault, Outage, Quantiles, by_kind, outages, quantiles, spans
-from chaos.checkers.verdict import Anomaly, Verdict
+from chaos.checkers.verdict import Anomaly, Answer, Undecided, Verdict
 from chaos.history import History, Op, Type, to_line
 
 RUN = "run"
@@ -71,16 +71,43 @@ class Shown:
     lines: list[str]
 
 
-def _shown(history: History, verdicts: Sequence[Verdict], *, allowed: bool) -> list[Shown]:
-    by_index = {op.index: op for op in [*history.ops, *history.completions]}
-    found = []
-    for verdict in verdicts:
-        for anomaly in verdict.anomalies:
-            if anomaly.allowed is allowed:
-                lines = [_cut(to_line(by_index[index])) for index in anomaly.ops if index in by_index]
-                evidence = _cut(json.dumps(dict(anomaly.evidence), ensure_ascii=False, default=str))
-                found.append(Shown(checker=verdict.checker, anomaly=anomaly, evidence=evidence, lines=lines))
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """What could not be decided, with the lines at which it was given up."""
+
+    checker: str
+    undecided: Undecided
+    evidence: str
+    lines: list[str]
+
+
+class _Lines:
+    """Of a history."""
+
+    def __init__(self, history: History) -> None:
+        self._by_index = {op.index: op for op in [*history.ops, *history.completions]}
+
+    def of(self, what: Anomaly | Undecided) -> dict[str, Any]:
+        """What proves it."""
+        lines = [_cut(to_line(self._by_index[index])) for index in what.ops if index in self._by_index]
+        return {"evidence": _cut(json.dumps(dict(what.evidence), ensure_ascii=False, default=str)), "lines": lines}
+
+    def shown(self, verdicts: Sequence[Verdict], *, allowed: bool) -> list[Shown]:
+        """Anomalies that are allowed, or those that are not."""
+        return [
+            Shown(checker=verdict.checker, anomaly=anomaly, **self.of(anomaly))
+            for verdict in verdicts
+            for anomaly in verdict.anomalies
+            if anomaly.allowed is allowed
+        ]
+
+    def open(self, verdicts: Sequence[Verdict]) -> list[Open]:
+        """What is undecided."""
+        return [
+            Open(checker=verdict.checker, undecided=each, **self.of(each))
+            for verdict in verdicts
+            for each in verdict.undecided
+        ]
 
 
 def _cut(text: str) -> str:
@@ -108,22 +135,32 @@ def render(history: History, verdicts: Sequence[Verdict], *, command: str | None
     cost: list[Outage] = outages(history)
     kinds: list[KindOfFault] = by_kind(cost)
     run = run_of(history)
+    lines = _Lines(history)
     return environment.get_template("report.html").render(
         title=title or f"{run.get('workload', 'chaos')} on {run.get('world', 'a cluster')}",
         run={name: value for name, value in run.items() if name != "command"},
         command=command or run.get("command"),
         history=history,
         duration_s=history.duration / SECOND,
-        valid=all(verdict.valid for verdict in verdicts),
-        judged=any(verdict.examined for verdict in verdicts),
+        answer=_answer(verdicts),
         verdicts=verdicts,
         asked_for=asked_for(history),
         plot=Markup(plot(history, faults)),  # our own drawing
         colours=colours(faults),
         outages=cost,
         kinds=kinds,
-        wrong=_shown(history, verdicts, allowed=False),
-        allowed=_shown(history, verdicts, allowed=True),
+        wrong=lines.shown(verdicts, allowed=False),
+        undecided=lines.open(verdicts),
+        allowed=lines.shown(verdicts, allowed=True),
+    )
+
+
+def _answer(verdicts: Sequence[Verdict]) -> Answer:
+    """Of all together: the worst."""
+    answers = {verdict.answer for verdict in verdicts}
+    return next(
+        (each for each in (Answer.WRONG, Answer.UNDECIDED, Answer.RIGHT) if each in answers),
+        Answer.NOTHING,
     )
 
 

@@ -102,7 +102,8 @@ def run_command(
     group_protocol: str,
     out: Path | None,
 ) -> None:
-    """Run a real cluster under load and faults. Exit status 1 if something is wrong."""
+    """Run a real cluster under load and faults. Exit status 1 if something is wrong, 3 if that is not known."""
+    from chaos.checkers.verdict import status
     from chaos.drawing import SHARE_GROUPS
     from chaos.live import Interrupted, Settings, run
     from chaos.workloads.sharing import limits
@@ -137,7 +138,7 @@ def run_command(
         sys.exit(130)
     except RuntimeError as error:
         raise click.ClickException(str(error)) from error
-    sys.exit(0 if outcome.is_good else 1)
+    sys.exit(status(outcome.verdicts, outcome.problems))
 
 
 @click.command("cost")

@@ -2,8 +2,9 @@
 
 With a ledger (`chaos.ledger`) each seed that is done is written down, and one that was is not run again.
 
-What a seed found is put into words by `wrong`: anomalies by name, problems without their numbers. A seed that failed is
-shrunk (`chaos.shrink`) for as long as the first of those words remains; its faults are then in a file of their own.
+What a seed found is put into words by `wrong`: anomalies by name, problems without their numbers, and which checkers
+could not decide. A seed that failed is shrunk (`chaos.shrink`) for as long as the first of those words remains; its
+faults are then in a file of their own. One that is only undecided is shown like the others, and not shrunk.
 
 `known_seeds.jsonl` lists seeds that once found something. A seed means the same only while what is drawn from it does:
 those that no longer do what they did are seeds like any other, and cost nothing to keep.
@@ -11,12 +12,14 @@ those that no longer do what they did are seeds like any other, and cost nothing
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from chaos import ledger, simulation
+from chaos.checkers.verdict import Status, status
 from chaos.drawing import draw
 from chaos.history import History, Type, to_line
 from chaos.nemesis import Fault, from_value
@@ -36,6 +40,7 @@ KNOWN_SEEDS = Path(__file__).parent / "known_seeds.jsonl"
 _MOST_DETAILS = 6
 MOST_SHRUNK = 3
 """Of many seeds, so many that failed are shrunk."""
+_UNDECIDED = "undecided: "
 
 _console = Console(highlight=False, soft_wrap=True)
 
@@ -65,7 +70,14 @@ def wrong(outcome: Outcome) -> list[str]:
     """What was found, in a fixed order: names of anomalies, then problems without what differs from run to run."""
     names = [name for verdict in outcome.verdicts for name in verdict.counts]
     problems = [re.sub(r"\d+", "N", problem.partition(":")[0]) for problem in outcome.problems]
-    return list(dict.fromkeys([*names, *problems]))
+    undecided = [_UNDECIDED + verdict.checker for verdict in outcome.verdicts if verdict.undecided]
+    return list(dict.fromkeys([*names, *problems, *undecided]))
+
+
+def _status(words: Iterable[str]) -> Status:
+    """Of what was found."""
+    is_wrong = [not word.startswith(_UNDECIDED) for word in words]
+    return Status.WRONG if any(is_wrong) else Status.UNDECIDED if is_wrong else Status.RIGHT
 
 
 def read_faults(file: Path) -> tuple[Fault, ...]:
@@ -86,6 +98,12 @@ def fresh_seeds(count: int, version: str) -> range:
     return range(first, first + count)
 
 
+def seeds_having(workloads: Iterable[str], first: int, count: int) -> list[int]:
+    """So many seeds, from `first` on, that draw one of these workloads."""
+    wanted = set(workloads)
+    return list(islice((seed for seed in itertools.count(first) if wanted & {*draw(seed).workloads}), count))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """What came of a task, without its history."""
@@ -93,7 +111,7 @@ class Finished:
     task: Task
     entry: ledger.Entry
     details: tuple[str, ...]
-    """Anomalies with their numbers, and problems."""
+    """Anomalies with their numbers, problems, and what is undecided."""
     faults: tuple[Fault, ...]
 
     @property
@@ -102,9 +120,9 @@ class Finished:
         return f"seed {self.task.seed}: {'; '.join(self.details[:_MOST_DETAILS])}: {self.task.command}"
 
 
-def simulate(tasks: Sequence[Task], jobs: int, *, shrink_runs: int = 0, ledger_file: Path | None = None) -> bool:
-    """Run them; whether all were good, those of the ledger too. Some that were not are shrunk, with at most so many
-    runs each."""
+def simulate(tasks: Sequence[Task], jobs: int, *, shrink_runs: int = 0, ledger_file: Path | None = None) -> Status:
+    """Run them; what came of all, those of the ledger too. Some that were wrong are shrunk, with at most so many runs
+    each."""
     began = time.monotonic()
     version = ledger.version()
     tasks, entries = list(tasks), []
@@ -134,12 +152,13 @@ def simulate(tasks: Sequence[Task], jobs: int, *, shrink_runs: int = 0, ledger_f
         f"{len(tasks)} seeds, {len(bad)} bad; {virtual_seconds / 60:.0f} virtual minutes in {seconds:.0f} s "
         f"({virtual_seconds / seconds:.0f} times real time, {jobs} processes)"
     )
-    for finished in bad[:MOST_SHRUNK] if shrink_runs else []:
+    failed = [finished for finished in bad if _status(finished.entry.verdict) is Status.WRONG]
+    for finished in failed[:MOST_SHRUNK] if shrink_runs else []:
         shrink_seed(finished.task, finished.faults, finished.entry.verdict[0], shrink_runs)
-    return not any(entry.verdict for entry in entries)
+    return _status(word for entry in entries for word in entry.verdict)
 
 
-def simulate_one(task: Task, *, trace: bool = False, log_lines: bool = False, shrink_runs: int = 0) -> bool:
+def simulate_one(task: Task, *, trace: bool = False, log_lines: bool = False, shrink_runs: int = 0) -> Status:
     """Run one seed, show what came of it, and write its history."""
     story = Story(with_log_lines=log_lines) if trace or log_lines else None
     outcome = simulation.run(task.seed, task.minutes, faults=task.faults, trace=story)
@@ -152,9 +171,10 @@ def simulate_one(task: Task, *, trace: bool = False, log_lines: bool = False, sh
     for problem in outcome.problems:
         _console.print(f"[red]problem[/] {problem}", markup=True)
     _console.print(f"history: {path}")
-    if not outcome.is_good and shrink_runs:
+    came_to = status(outcome.verdicts, outcome.problems)
+    if came_to is Status.WRONG and shrink_runs:
         shrink_seed(task, outcome.faults, wrong(outcome)[0], shrink_runs)
-    return outcome.is_good
+    return came_to
 
 
 def shrink_seed(task: Task, its_faults: Sequence[Fault], sought: str, most_runs: int) -> None:
@@ -201,4 +221,6 @@ def _run(what: tuple[Task, str]) -> Finished:
         virtual_seconds=round(outcome.virtual_seconds, 1),
         cpu_seconds=round(time.process_time() - began, 2),
     )
-    return Finished(task=task, entry=entry, details=(*counted, *outcome.problems), faults=tuple(outcome.faults))
+    undecided = [f"undecided: {each.text}" for verdict in outcome.verdicts for each in verdict.undecided]
+    details = (*counted, *outcome.problems, *undecided)
+    return Finished(task=task, entry=entry, details=details, faults=tuple(outcome.faults))

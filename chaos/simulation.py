@@ -24,6 +24,7 @@ from chaos.checkers.verdict import Options, Verdict
 from chaos.checkers.versions import sends
 from chaos.drawing import Drawn, draw
 from chaos.generator import (
+    TOPIC_PREFIX,
     Calls,
     FinalPolls,
     GroupCalls,
@@ -36,7 +37,7 @@ from chaos.generator import (
 )
 from chaos.history import NEMESIS, History, Op, Recorder, Type
 from chaos.nemesis import Fault, Plan, schedule
-from chaos.workloads import compacted, sharing, transactions
+from chaos.workloads import bundles, compacted, sharing, transactions
 from chaos.workloads.clients import Client, Setting, goes_on
 from chaos.workloads.sharing import ShareClient
 from chaos.workloads.topic_admins import FIRST_PROCESS, TopicAdmin, final_looks
@@ -47,13 +48,13 @@ from chaos.worlds.readings import Readings
 from chaos.worlds.simulated import SimulatedCluster, SimulatedRuntime, simulated_cluster
 from chaos.worlds.watching import Tell, Watch, told_log_lines
 
-_CALLS_PER_SECOND: Final = 6.0
+_CALLS_PER_SECOND: Final = 1.0
 _READY_SECONDS: Final = 60.0
 _FINAL_SECONDS: Final = 300.0
 _CONVERGE_SECONDS: Final = 60.0
-_QUEUE_CALLS_PER_SECOND: Final = 2.0
+_QUEUE_CALLS_PER_SECOND: Final = 1.0
 _TOPIC_CLIENTS: Final = 2
-_TOPIC_PAUSE_SECONDS: Final = 1.0
+_TOPIC_PAUSE_SECONDS: Final = 4.0
 _TOPICS: Final = 4
 _STALL_SECONDS: Final = (0.5, 12.0)
 """From less than it takes to move a partition to more than a member's session."""
@@ -79,7 +80,7 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether nothing is wrong, nor undecided."""
         return not self.problems and all(verdict.valid for verdict in self.verdicts)
 
 
@@ -222,6 +223,8 @@ class _Run:
             clients += self._topic_admins(lambda: self.is_over)
         if self.drawn.with_compaction:
             clients += self._putting_clients(lambda: self.is_over)
+        if self.drawn.with_bundles:
+            clients += self._bundling_clients(lambda: self.is_over)
         queue = sharing.calls(self.chance.randrange(1 << 30)) if self.drawn.with_queue else None
         members: list[Any] = []
         if queue is not None:
@@ -263,7 +266,7 @@ class _Run:
             self._read_compacted()
         if self.drawn.with_topics:
             process, runtime = self.cluster.client("topics")
-            topics = [f"topic-{number}" for number in range(_TOPICS)]
+            topics = [f"{TOPIC_PREFIX}{number}" for number in range(_TOPICS)]
             looks = final_looks(self._setting(runtime), self.recorder, FIRST_PROCESS - 1, topics)
             self._wait([process.run(looks, name="final looks")], "nobody can say which topics there are")
         self.readings.read(final=True)
@@ -342,6 +345,16 @@ class _Run:
         work = client.work(is_over, lambda: pause(self.calls_per_second))
         return [process.run(work, name="puts")]
 
+    def _bundling_clients(self, is_over: Callable[[], bool]) -> list[Any]:
+        tasks, values = [], bundles.values()
+        for number in range(bundles.CLIENTS):
+            process, runtime = self.cluster.client(f"bundles{number}")
+            client = bundles.BundlingClient(self._setting(runtime), self.recorder, number, values)
+            pause = process.random.expovariate
+            work = client.work(is_over, lambda pause=pause: pause(self.calls_per_second))  # type: ignore[misc]
+            tasks.append(process.run(work, name=f"bundles {number}"))
+        return tasks
+
     def _read_compacted(self) -> None:
         process, runtime = self.cluster.client("compacted")
         reading = compacted.read_compacted(self._setting(runtime), self.recorder, compacted.FIRST_PROCESS - 1)
@@ -355,6 +368,7 @@ class _Run:
             replication_factor=min(3, self.drawn.brokers),
             topic_settings=self.drawn.topic_settings,
             group_protocol=self.drawn.group_protocol,
+            fetch_max_wait_ms=self.drawn.fetch_max_wait_ms,
             isolation_level="read_committed" if self.drawn.with_transactions else "read_uncommitted",
         )
 

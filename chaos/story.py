@@ -35,7 +35,7 @@ _TELLING = (
     "empty in generation",
 )
 """Of what nodes log though nothing is wrong, what belongs to the story."""
-_CLIENTS, _ANOMALY, _QUORUM = "clients", "anomaly", "quorum"
+_CLIENTS, _ANOMALY, _UNDECIDED, _QUORUM = "clients", "anomaly", "undecided", "quorum"
 _SECONDS_TO_FOLD = 30
 """At most so many seconds of work are folded into one line."""
 
@@ -80,6 +80,9 @@ def _anomalies(ops: Sequence[Op], verdicts: Sequence[Verdict]) -> Iterator[Event
             if not anomaly.allowed:
                 seconds = max((times[index] for index in anomaly.ops if index in times), default=0.0)
                 yield Event(seconds, _ANOMALY, f"{anomaly.name}: {anomaly.text}")
+        for each in verdict.undecided:
+            seconds = max((times[index] for index in each.ops if index in times), default=0.0)
+            yield Event(seconds, _UNDECIDED, each.text)
 
 
 class _Work:
@@ -128,7 +131,14 @@ def _folded(first: int, last: int, counts: Counter[tuple[str, Type]]) -> Event:
     return Event(float(last + 1), _CLIENTS, "; ".join(words) + since)
 
 
-_STYLES = {NEMESIS: "yellow", _CLIENTS: "dim", _ANOMALY: "bold red", "problem": "bold red", _QUORUM: "magenta"}
+_STYLES = {
+    NEMESIS: "yellow",
+    _CLIENTS: "dim",
+    _ANOMALY: "bold red",
+    _UNDECIDED: "bold dark_orange",
+    "problem": "bold red",
+    _QUORUM: "magenta",
+}
 
 
 def print_story(console: Console, lines: Iterator[Event]) -> None:

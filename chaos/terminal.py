@@ -10,21 +10,27 @@ from rich.markup import escape
 from rich.table import Table
 
 from chaos.availability import KindOfFault, Quantiles
-from chaos.checkers.verdict import Verdict
+from chaos.checkers.verdict import Answer, Verdict
 from chaos.history import History, Op, Type, to_line
 from chaos.report import ms
 
+_ANSWERS = {
+    Answer.RIGHT: "[green]right[/]",
+    Answer.WRONG: "[red]wrong[/]",
+    Answer.UNDECIDED: "[dark_orange]undecided[/]",
+    Answer.NOTHING: "nothing to judge",
+}
+
 
 def show(history: History, verdicts: Sequence[Verdict], evidence: int = 3, console: Console | None = None) -> None:
-    """The verdicts, and for each kind of anomaly some that can be looked at."""
+    """The verdicts, for each kind of anomaly some that can be looked at, and what could not be decided."""
     console = console or Console(highlight=False)
     console.print(summary(history))
     table = Table("checker", "examined", "verdict", "anomalies", "allowed")
     for verdict in verdicts:
-        state = "[red]wrong[/]" if not verdict.valid else "[green]right[/]" if verdict.examined else "nothing to judge"
-        table.add_row(
-            verdict.checker, str(verdict.examined), state, _counts(verdict.counts), _counts(verdict.allowed_counts)
-        )
+        found = "\n".join([*_counts(verdict.counts), *(f"undecided: {each.key}" for each in verdict.undecided)])
+        allowed = "\n".join(_counts(verdict.allowed_counts))
+        table.add_row(verdict.checker, str(verdict.examined), _ANSWERS[verdict.answer], escape(found), allowed)
     console.print(table)
     for verdict in verdicts:
         for name, what in verdict.notes.items():
@@ -39,6 +45,10 @@ def show(history: History, verdicts: Sequence[Verdict], evidence: int = 3, conso
             console.print(f"\n[red]{escape(anomaly.name)}[/] {escape(anomaly.text)}", soft_wrap=True)
             for index in anomaly.ops:
                 console.print(f"  {escape(_line(lines.get(index), index))}", soft_wrap=True)
+        for each in verdict.undecided:
+            console.print(f"\n[dark_orange]undecided[/] {escape(each.text)}", soft_wrap=True)
+            for index in each.ops:
+                console.print(f"  {escape(_line(lines.get(index), index))}", soft_wrap=True)
 
 
 def summary(history: History) -> str:
@@ -48,8 +58,8 @@ def summary(history: History) -> str:
     return f"{len(history.completions)} operations in {history.duration / 1e9:.1f} s: {counted}"
 
 
-def _counts(counts: dict[str, int]) -> str:
-    return "\n".join(f"{name} {count}" for name, count in counts.items())
+def _counts(counts: dict[str, int]) -> list[str]:
+    return [f"{name} {count}" for name, count in counts.items()]
 
 
 def _line(op: Op | None, index: int) -> str:

@@ -4,13 +4,21 @@
     leader-epoch-falls     a node went back to an earlier epoch of a partition without a restart, or a replica to none
     high-watermark-falls, last-stable-falls, log-start-falls     at the leader of one epoch
     watermark-order        log start <= last stable offset <= high watermark <= log end does not hold
+    in-sync-too-early      a replica joined the ISR with less than was committed, or than the leader epoch began with
     lost-tail              an acknowledged record stands at or above the high watermark in the end
     commit-beyond-stable   a group's committed offset lies above the last stable offset in the end
 
 Read from: `watermarks` {node, key, leader, leader_epoch, log_start, last_stable, high_watermark, log_end}, asked of one
 node; `final` for those after healing, `incarnation` beside the value if the node may have restarted, `replica` if the
 partition may have left the node and come back: such a replica is new, and in epoch -1 until it has its role;
-acknowledged sends (with acks=all) and commits.
+acknowledged sends (with acks=all) and commits; `isr` {key, leader, leader_epoch, epoch_start, high_watermark, isr:
+[node, ...], ends: [[node, log end], ...]}: what the metadata say, and how things stand at this very moment: the
+leader's high watermark and the offset at which its epoch begins, null unless it leads in this epoch; the ends of
+replicas that are in this epoch, on nodes whose broker is the one that is registered.
+
+Who joins the ISR within a leader epoch has fetched up to its start and to the high watermark before (KIP-101, KIP-497).
+From then on the high watermark waits for it, and its log is not cut while that epoch lasts, unless it is started anew:
+then it is another broker to the quorum, which takes it out of the ISR when it registers that (KIP-903).
 
 Left out: watermarks between epochs, where a new leader's lag behind the old one's until it hears from its followers;
 topics that are deleted and made again under their name, since a key is one partition for the whole history.
@@ -42,10 +50,12 @@ def check(history: History, options: Options) -> Verdict:
     """Judge leaders."""
     findings = Findings(NAME, options)
     readings = [op for op in history.completed("watermarks") if op.type is Type.OK]
-    findings.verdict.examined = len(readings)
+    joining = list(history.completed("isr"))
+    findings.verdict.examined = len(readings) + len(joining)
     leading = [op for op in readings if op.value["leader"]]
     _one_leader(history, findings, readings, leading)
     _watermarks(history, findings, readings, leading)
+    _joining(joining, findings)
     _in_the_end(history, findings, leading)
     return findings.verdict
 
@@ -94,6 +104,22 @@ def _watermarks(history: History, findings: Findings, readings: list[Op], leadin
         if order != sorted(order):
             text = f"{op.value['key']}: log start, last stable, high watermark and log end are {order}"
             findings.add("watermark-order", text, (op,), key=op.value["key"], node=op.value["node"])
+
+
+def _joining(readings: list[Op], findings: Findings) -> None:
+    latest: dict[Key, Op] = {}
+    for op in readings:
+        value = op.value
+        before, latest[value["key"]] = latest.get(value["key"]), op
+        if before is None or before.value["leader_epoch"] != value["leader_epoch"]:
+            continue
+        offsets = [offset for offset in (value["epoch_start"], value["high_watermark"]) if offset is not None]
+        for node, end in value["ends"]:
+            if node not in value["isr"] or node in before.value["isr"] or end >= max(offsets, default=0):
+                continue
+            key, evidence = value["key"], {"node": node, "log_end": end, "offsets": offsets}
+            text = f"{key}: node {node} joined the ISR with its log's end at {end}, below {max(offsets)}"
+            findings.add("in-sync-too-early", text, (before, op), key=key, **evidence)
 
 
 def _in_the_end(history: History, findings: Findings, leading: list[Op]) -> None:

@@ -1,7 +1,6 @@
 """The cluster's metadata is one register that everybody agrees on, decided by one controller at a time.
 
     not-linearizable         what was created, deleted, altered, reassigned and described fits no order of these calls
-    gave-up                  the search for such an order grew too large: no approval
     image-divergence         two brokers have different images of the same metadata offset
     not-converged            in the end, brokers' images differ
     image-falls              a broker went back to an earlier image without a restart
@@ -17,14 +16,18 @@ nothing. A client that asks again by itself after a lost answer makes its own to
 `image` {node, offset, digest} and `controller` {node, epoch, controller}, asked of one broker, `final` for those after
 healing, `incarnation` beside the value if a broker may have restarted; `decided` notes {node, epoch}.
 
+Undecided is a topic for which the search for an order (`chaos.checkers.linear`) takes more than `Options.most_steps`.
+
 Left out: the names of topics that a broker lists between its image's changes, which lag as they please.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any, Final, NamedTuple, assert_never
 
-from chaos.checkers.linear import IMPOSSIBLE, judge
+from chaos.checkers.linear import IMPOSSIBLE, Facts, judge
 from chaos.checkers.realtime import falls
 from chaos.checkers.verdict import Findings, Options, Verdict
 from chaos.history import History, Op, Type
@@ -35,8 +38,41 @@ CALLS = ("create-topic", "delete-topic", "alter-topic", "reassign", "describe-to
 EXISTS = "TOPIC_ALREADY_EXISTS"
 UNKNOWN = "UNKNOWN_TOPIC_OR_PARTITION"
 
-Topic = tuple[int, tuple[tuple[str, str], ...], tuple[int, ...] | None]
-"""Partitions, settings, replicas if they were ever assigned by hand."""
+_MOST_STATES_SAID: Final = 4
+_MOST_UNKNOWN_SHOWN: Final = 8
+"""Of calls of unknown fate in the evidence: the latest."""
+
+
+class Unseen(Enum):
+    """In place of every value that no later description names: all the same to whoever asks."""
+
+    UNSEEN = "not described again"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+UNSEEN = Unseen.UNSEEN
+
+Partitions = int | Unseen | None
+Config = tuple[tuple[str, str | Unseen], ...]
+"""Settings by name, in order of their names."""
+Replicas = tuple[int, ...] | Unseen | None
+
+
+class Topic(NamedTuple):
+    """What can be told from outside of a topic that is there. What nobody ever looks at is left out."""
+
+    partitions: Partitions = None
+    config: Config = ()
+    replicas: Replicas = None
+    """If they were ever assigned by hand."""
+
+    def __str__(self) -> str:
+        said = [] if self.partitions is None else [f"partitions {self.partitions}"]
+        said += [f"{name}={of}" for name, of in self.config]
+        said += [] if self.replicas is None else [f"replicas {self.replicas}"]
+        return f"there ({', '.join(said)})" if said else "there"
 
 
 def check(history: History, options: Options) -> Verdict:
@@ -61,49 +97,176 @@ def _says_something(op: Op) -> bool:
 
 
 def _linear(history: History, options: Options, findings: Findings, topic: str, ops: list[Op]) -> None:
-    judgement = judge(history, ops, None, step, options.most_configurations)
-    if judgement.linearizable:
-        return
+    sights = _Sights(ops)
+    deeds = {op.index: sights.deed(history.invocation(op).index, op) for op in ops}
+    facts = Facts(
+        action=lambda op: deeds[op.index],
+        reads=lambda op: deeds[op.index].what not in _WRITES,
+        later=lambda op: sights.later(deeds[op.index]),
+        blurs=sights.last,
+        blur=sights.blur,
+    )
+    judgement = judge(history, ops, None, step, options.most_steps, facts)
     stuck = judgement.stuck
-    if judgement.linearizable is None:
-        text = f"{topic}: after {judgement.configurations} configurations it is not known whether an order exists"
-        findings.add("gave-up", text, (stuck,), topic=topic)
+    if judgement.linearizable or stuck is None:
         return
-    assert stuck is not None
-    text = f"{topic}: {stuck.f} fits no order; before it the topic was {' or '.join(judgement.states)}"
-    findings.add("not-linearizable", text, (*judgement.open, stuck), topic=topic, states=list(judgement.states))
+    if judgement.linearizable is None:
+        text = f"{topic}: after {judgement.steps} steps it is not known whether an order exists"
+        findings.undecided(topic, text, (stuck,), steps=judgement.steps)
+        return
+    states = ["not there" if state is None else str(state) for state in judgement.states]
+    several = states[:_MOST_STATES_SAID]
+    several += [f"{len(states) - len(several)} others"] if len(states) > len(several) else []
+    text = f"{topic}: {stuck.f} fits no order; before it the topic was {' or '.join(several)}"
+    if judgement.unknown:
+        text += f"; {len(judgement.unknown)} calls of unknown fate do not explain it"
+    shown = (*judgement.unknown[-_MOST_UNKNOWN_SHOWN:], *judgement.open, stuck)
+    findings.add("not-linearizable", text, shown, topic=topic, states=states)
 
 
-def step(state: Topic | None, op: Op) -> Any:
+class What(Enum):
+    """What a call does to a topic, or sees of it."""
+
+    CREATE = "create"
+    DELETE = "delete"
+    ALTER = "alter"
+    REASSIGN = "reassign"
+    IS_THERE = "is there"
+    IS_NOT = "is not there"
+    DESCRIBE = "describe"
+
+
+_WRITES: Final = frozenset({What.CREATE, What.DELETE, What.ALTER, What.REASSIGN})
+
+
+class Deed(NamedTuple):
+    """A call, with everything left out that no description tells apart."""
+
+    what: What
+    partitions: Partitions = None
+    config: Config = ()
+    replicas: Replicas = None
+
+
+def step(state: Topic | None, deed: Deed) -> Any:
     """The model: what a call does to a topic."""
-    if op.type is Type.FAIL:
-        return state if (state is not None) == (op.extra["error"] == EXISTS) else IMPOSSIBLE
-    value = op.value
-    if op.f == "create-topic":
-        return (value["partitions"], (), None) if state is None else IMPOSSIBLE
-    if op.f == "describe-topic":
-        return state if _describes(state, value) else IMPOSSIBLE
+    if deed.what is What.CREATE:
+        return Topic(partitions=deed.partitions) if state is None else IMPOSSIBLE
+    if deed.what is What.IS_NOT:
+        return None if state is None else IMPOSSIBLE
     if state is None:
         return IMPOSSIBLE
-    partitions, config, replicas = state
-    match op.f:
-        case "delete-topic":
+    match deed.what:
+        case What.DELETE:
             return None
-        case "alter-topic":
-            return (partitions, tuple(sorted({**dict(config), **value["config"]}.items())), replicas)
+        case What.ALTER:
+            return state._replace(config=tuple(sorted({**dict(state.config), **dict(deed.config)}.items())))
+        case What.REASSIGN:
+            return state._replace(replicas=deed.replicas)
+        case What.DESCRIBE:
+            return state if _describes(state, deed) else IMPOSSIBLE
+        case What.IS_THERE:
+            return state
         case _:
-            return (partitions, config, tuple(value["replicas"]))
+            assert_never(deed.what)
 
 
-def _describes(state: Topic | None, seen: dict[str, Any]) -> bool:
-    if state is None or not seen["exists"]:
-        return (state is not None) == bool(seen["exists"])
-    partitions, config, replicas = state
-    return bool(
-        seen.get("partitions", partitions) == partitions
-        and all(seen.get("config", {}).get(name, of) == of for name, of in config)
-        and (replicas is None or tuple(seen.get("replicas") or replicas) == replicas)
+def _describes(state: Topic, seen: Deed) -> bool:
+    config = dict(seen.config)
+    return (
+        seen.partitions in (None, state.partitions)
+        and all(config.get(name, of) == of for name, of in state.config)
+        and (state.replicas is None or seen.replicas in (None, state.replicas))
     )
+
+
+class _Sights:
+    """What the descriptions of a topic name, and which is the last that does (as its index).
+
+    A value that none names from some place on is as good as any other such, and an alteration of unknown fate that only
+    sets such values explains nothing: an order with it is one without it, too.
+    """
+
+    def __init__(self, ops: list[Op]) -> None:
+        self._last: dict[tuple[str, ...], dict[Any, int]] = {}
+        """By part and value."""
+        for op in ops:
+            if op.f == "describe-topic" and op.type is Type.OK and op.value["exists"]:
+                for part, value in _parts(_described(op.value)):
+                    last = self._last.setdefault(part, {})
+                    last[value] = max(last.get(value, -1), op.index)
+
+    def deed(self, begins: int, op: Op) -> Deed:
+        """What the call does that somebody sees."""
+        if op.type is Type.FAIL:
+            return Deed(What.IS_THERE if op.extra["error"] == EXISTS else What.IS_NOT)
+        value = op.value
+        match op.f:
+            case "describe-topic":
+                return _described(value) if value["exists"] else Deed(What.IS_NOT)
+            case "create-topic":
+                return Deed(What.CREATE, partitions=self._seen(("partitions",), value["partitions"], begins))
+            case "delete-topic":
+                return Deed(What.DELETE)
+            case "alter-topic":
+                found = ((name, self._seen(("config", name), of, begins)) for name, of in value["config"].items())
+                config = tuple(sorted((name, of) for name, of in found if of is not None))
+                return Deed(What.ALTER, config=config) if config else Deed(What.IS_THERE)
+            case _:
+                replicas = self._seen(("replicas",), tuple(value["replicas"]), begins)
+                return Deed(What.IS_THERE) if replicas is None else Deed(What.REASSIGN, replicas=replicas)
+
+    def _seen(self, part: tuple[str, ...], value: Any, begins: int) -> Any:
+        """None if no description has the part, `UNSEEN` if none that is later has this value."""
+        last = self._last.get(part)
+        if last is None:
+            return None
+        return value if last.get(value, -1) > begins else UNSEEN
+
+    def later(self, deed: Deed) -> tuple[int, Deed | None] | None:
+        """What a call of unknown fate is after the last description that shows it was done."""
+        if deed.what is What.DELETE:
+            return None
+        last = max((self._of(part, value) for part, value in _parts(deed)), default=-1)
+        if deed.what is not What.CREATE:
+            return last, None
+        return None if deed.partitions in (None, UNSEEN) else (last, deed._replace(partitions=UNSEEN))
+
+    @property
+    def last(self) -> frozenset[int]:
+        """All that are the last to name some value."""
+        return frozenset(index for last in self._last.values() for index in last.values())
+
+    def blur(self, state: Topic | None, index: int) -> Topic | None:
+        """What is still seen of it after this description."""
+        if state is None:
+            return None
+        partitions, config, replicas = state
+        return Topic(
+            partitions=self._blurred(("partitions",), partitions, index),
+            config=tuple((name, self._blurred(("config", name), of, index)) for name, of in config),
+            replicas=self._blurred(("replicas",), replicas, index),
+        )
+
+    def _blurred(self, part: tuple[str, ...], value: Any, index: int) -> Any:
+        return value if value is None or self._of(part, value) > index else UNSEEN
+
+    def _of(self, part: tuple[str, ...], value: Any) -> int:
+        return self._last.get(part, {}).get(value, -1)
+
+
+def _described(value: Mapping[str, Any]) -> Deed:
+    config = tuple(sorted((value.get("config") or {}).items()))
+    return Deed(What.DESCRIBE, value.get("partitions"), config, tuple(value.get("replicas") or ()) or None)
+
+
+def _parts(deed: Deed) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if deed.partitions is not None:
+        yield ("partitions",), deed.partitions
+    for name, of in deed.config:
+        yield ("config", name), of
+    if deed.replicas is not None:
+        yield ("replicas",), deed.replicas
 
 
 def _images(history: History, findings: Findings) -> None:

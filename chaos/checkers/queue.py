@@ -4,7 +4,7 @@
     concurrent-delivery            a record was acquired while another consumer's lock on it lasted
     repeated-count                 two deliveries of a record have the same delivery count
     count-falls                    a later delivery has a lower count than an earlier one
-    count-skips                    a count is higher than deliveries and unanswered acquisitions can explain
+    count-skips                    a count is higher than deliveries, and members given up, can explain
     over-delivered                 a record was delivered more often than its limit
     unknown-record                 what was delivered was never sent there, or its send failed
     undelivered                    the group had read everything ("drained"), but not an acknowledged record
@@ -18,6 +18,10 @@ acquired any more for its count (archived) counts as acknowledged.
 Locks and counts are kept in the leader's memory until an acknowledgement is made durable (KIP-932), so that after the
 first fault of a history concurrent-delivery, repeated-count and count-falls are allowed; so is count-skips, since a
 client library that lost an answer asks again by itself, and nobody sees what was acquired in vain.
+
+A client library fetches ahead: what a member is given may have been acquired at any time since it asked the time
+before. So a delivery comes after an acknowledgement, or another delivery, only where the one before it was asked for
+after that as well, and a member that is given up may have been given what nobody saw, which counts.
 
 A member that is given up (a crash, an unknown outcome) gives back what it had: its connection ends, its share session
 with it, and with that its locks (KIP-932), long before they run out.
@@ -46,6 +50,8 @@ Place = tuple[str, Key, int]
 class _Record:
     deliveries: list[tuple[Op, int]] = field(default_factory=list)
     """Acquisitions with the count they were told, in order of completion."""
+    since: list[int] = field(default_factory=list)
+    """Where each of them may have been made at the earliest."""
     ends: list[tuple[Op, str]] = field(default_factory=list)
     """Acknowledgements that happened or may have."""
 
@@ -55,25 +61,31 @@ def check(history: History, options: Options) -> Verdict:
     findings = Findings(NAME, options)
     records: dict[Place, _Record] = {}
     values: dict[Place, Value] = {}
-    unanswered: list[int] = []
     calm = min((op.index for op in history.notes(FAULT)), default=1 << 62)
+    asked: dict[Process, int] = {}
+    """Where each member asked last."""
     gone = {op.process: asked_at(history, op) for op in history.completions if op.type is Type.INFO}
     """Where a process asked for what it did not outlive."""
     for op in history.completed("acquire", "acknowledge"):
         findings.verdict.examined += 1
         if op.f == "acquire" and op.type is Type.OK:
+            since = asked.get(op.process, asked_at(history, op))
+            asked[op.process] = asked_at(history, op)
             for key, offset, value, count in op.value["records"]:
                 place = (op.value["group"], key, offset)
                 values.setdefault(place, value)
-                records.setdefault(place, _Record()).deliveries.append((op, count))
+                record = records.setdefault(place, _Record())
+                record.deliveries.append((op, count))
+                record.since.append(since)
         elif op.f == "acquire":
-            unanswered.append(asked_at(history, op))
+            asked.setdefault(op.process, asked_at(history, op))
         elif op.type is not Type.FAIL:
             for key, offset, kind in op.value["records"]:
                 records.setdefault((op.value["group"], key, offset), _Record()).ends.append((op, kind))
+    unanswered = sorted(since for process, since in gone.items() if process in asked)
     for place, record in records.items():
         _after_the_end(history, findings, place, record)
-        _counts(history, findings, place, record, sorted(unanswered), calm)
+        _counts(history, findings, place, record, unanswered, calm)
         _locks(history, findings, place, record, calm, gone)
     _contents(history, findings, records, values)
     _drained(history, findings, records)
@@ -88,8 +100,8 @@ def _after_the_end(history: History, findings: Findings, place: Place, record: _
     final = [op for op, kind in record.ends if op.type is Type.OK and kind in ("accept", "reject")]
     if not final:
         return
-    for op, count in record.deliveries:
-        if asked_at(history, op) > final[0].index:
+    for (op, count), since in zip(record.deliveries, record.since, strict=True):
+        if since > final[0].index:
             text = f"{_where(place)} was delivered again after it had been acknowledged"
             findings.add("delivered-after-acknowledged", text, (final[0], op), place=place, count=count)
 
@@ -109,12 +121,12 @@ def _counts(
         if limit is not None and count > limit:
             text = f"{_where(place)} was delivered {count} times, and {limit} is the limit"
             findings.add("over-delivered", text, (op,), place=place, count=count)
-        before = bisect.bisect_left(earlier, (asked_at(history, op),))
+        before = bisect.bisect_left(earlier, (record.since[number],))
         if before and count < earlier[before - 1][1]:
             text = f"{_where(place)} was delivered with count {count} after {earlier[before - 1][1]}"
             who = (earlier[before - 1][2], op)
             findings.add("count-falls", text, who, allowed=op.index > calm, place=place, count=count)
-        open_then = sum(asked_at(history, other) < op.index for other, _ in record.deliveries[number + 1 :])
+        open_then = sum(since < op.index for since in record.since[number + 1 :])
         most = 1 + number + open_then + bisect.bisect_left(unanswered, op.index)
         if count > most:
             text = f"{_where(place)} was delivered with count {count}, and {most} is the most that can be"
@@ -128,9 +140,9 @@ def _locks(
 ) -> None:
     """The lock begins when the acquisition is asked for, at the earliest, and ends with any acknowledgement of it, or
     with its holder."""
-    for (op, _), (other, _) in zip(record.deliveries, record.deliveries[1:], strict=False):
+    for (op, _), (other, _), since in zip(record.deliveries, record.deliveries[1:], record.since[1:], strict=False):
         lock_ms = op.extra.get("lock_ms")
-        if lock_ms is None or other.process == op.process or asked_at(history, other) < op.index:
+        if lock_ms is None or other.process == op.process or since < op.index:
             continue
         expires = history.invocation(op).time + lock_ms * 1_000_000
         given_back = any(asked_at(history, end) < other.index and end.process == op.process for end, _ in record.ends)

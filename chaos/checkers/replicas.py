@@ -5,14 +5,22 @@
     epoch-order          within one log offsets or leader epochs go back, or the epoch cache contradicts the batches
     damaged-batch        a node holds bytes that are not those which its batch's checksum was made of
     lost-on-node         a node lacks an acknowledged record; `where`: before, between or after what it has
+    marker-twice         a log holds the marker of one commit two times
     not-converged        in the end, replicas have different ends or high watermarks
 
 Read from: `replica` {node, key, log_start, high_watermark, log_end, epochs: [[leader epoch, start offset], ...],
 batches: [[base offset, last offset, leader epoch, digest of the bytes], ...]} and, if they were decoded, records:
-[[offset, value], ...]; `damaged`: the base offsets of batches whose checksum is wrong. Dumps marked `final` (after
-healing) are compared with each other; every dump must be in order in itself.
+[[offset, value], ...]; `damaged`: the base offsets of batches whose checksum is wrong; `transactional`: [[base offset,
+producer id, producer epoch, "records", "commit" or "abort"], ...] of the batches of transactions. Dumps marked `final`
+(after healing) are compared with each other; every dump must be in order in itself.
 
-Left out: compacted partitions, which each replica cleans on its own (`compaction` judges those).
+A marker is judged where the log proves that its transaction has an epoch of its own (version 2 of transactions,
+KIP-890): it commits records of a lower epoch than its own. No other marker of that log may have this epoch, whatever
+stands between (KIP-1228).
+
+Left out: compacted partitions, which each replica cleans on its own (`compaction` judges those); markers of version 1,
+which may stand there again; and those of aborts, since a producer of version 1 that was fenced is aborted with a higher
+epoch too, and may then be given it.
 """
 
 from __future__ import annotations
@@ -38,6 +46,7 @@ def check(history: History, options: Options) -> Verdict:
             continue
         findings.verdict.examined += 1
         _in_order(findings, op)
+        _markers(findings, op)
         for offset in op.value.get("damaged", ()):
             text = f"{op.value['key']}: node {op.value['node']} has a damaged batch at offset {offset}"
             findings.add("damaged-batch", text, (op,), key=op.value["key"], node=op.value["node"], offset=offset)
@@ -75,6 +84,26 @@ def _in_order(findings: Findings, op: Op) -> None:
         if said != epoch:
             wrong(f"the epoch cache gives epoch {said} for offset {base}, whose batch has {epoch}")
             return
+
+
+def _markers(findings: Findings, op: Op) -> None:
+    key, node = op.value["key"], op.value["node"]
+    unended: dict[int, int] = {}
+    commits: dict[tuple[int, int], int] = {}
+    for offset, producer_id, epoch, what in op.value.get("transactional", ()):
+        if what == "records":
+            unended[producer_id] = epoch
+            continue
+        ended = unended.pop(producer_id, None)
+        first = commits.get((producer_id, epoch))
+        if first is not None:
+            text = (
+                f"{key} on node {node}: producer {producer_id} has a marker of epoch {epoch} at {first} and at {offset}"
+            )
+            evidence = {"producer_id": producer_id, "epoch": epoch, "offsets": [first, offset]}
+            findings.add("marker-twice", text, (op,), key=key, node=node, **evidence)
+        elif what == "commit" and ended is not None and ended < epoch:
+            commits[producer_id, epoch] = offset
 
 
 def _converged(findings: Findings, key: Key, dumps: list[Op]) -> None:

@@ -1,7 +1,8 @@
 """What a checker says: anomalies with evidence, how many of each, and whether they are allowed.
 
 An anomaly that the semantics of Kafka permit (a cycle of interleaved writes, say) is reported as `allowed` and does not
-make a history invalid. A checker that found no operation of its kind has `examined` 0: that is no approval.
+make a history invalid. A checker that found no operation of its kind has `examined` 0: that is no approval. Nor is it
+one where a search was given up: what it was about is `undecided`, neither right nor an anomaly.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, IntEnum
 from typing import Any
 
 from chaos.history import Op
 
 MOST_KEPT = 32
 """Of one kind of anomaly, how many keep their evidence. All are counted."""
+
+MOST_STEPS = 5_000_000
+"""A count, so that the answer is the same on every machine: five to ten seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +30,25 @@ class Options:
     """Names of anomalies to tolerate."""
     rw_edges: bool = False
     """Let a poll that did not see a later record precede its writer: for G-single and G2-item, which Kafka permits."""
-    most_configurations: int = 200_000
-    """Of the linearizability checker: beyond this it says that it does not know."""
+    most_steps: int = MOST_STEPS
+    """Of the search for one key's linear order: beyond them it is undecided."""
+
+
+class Answer(Enum):
+    """A verdict in a word. Only the first is an approval."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    UNDECIDED = "undecided"
+    NOTHING = "nothing to judge"
+
+
+class Status(IntEnum):
+    """With which a command ends that judges. (2 is that of a command that was not understood.)"""
+
+    RIGHT = 0
+    WRONG = 1
+    UNDECIDED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +64,18 @@ class Anomaly:
     allowed: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecided:
+    """One key (a topic, say) of which it is not known whether anything is wrong."""
+
+    key: str
+    text: str
+    """A sentence that says why."""
+    ops: tuple[int, ...]
+    """Indexes of the operations at which it was given up."""
+    evidence: Mapping[str, Any]
+
+
 @dataclass(slots=True)
 class Verdict:
     """A checker's answer."""
@@ -53,18 +87,37 @@ class Verdict:
     counts: Counter[str] = field(default_factory=Counter)
     """Anomalies by name that are not allowed."""
     allowed_counts: Counter[str] = field(default_factory=Counter)
+    undecided: list[Undecided] = field(default_factory=list)
+    """A key each, all of them."""
     notes: dict[str, Any] = field(default_factory=dict)
     """What is good to know and wrong in no way."""
 
     @property
     def valid(self) -> bool:
-        """No anomaly, but those allowed."""
-        return not self.counts
+        """No anomaly, but those allowed, and nothing undecided."""
+        return not self.counts and not self.undecided
+
+    @property
+    def answer(self) -> Answer:
+        """An anomaly is one whatever else is undecided."""
+        if self.counts:
+            return Answer.WRONG
+        if self.undecided:
+            return Answer.UNDECIDED
+        return Answer.RIGHT if self.examined else Answer.NOTHING
 
     @property
     def names(self) -> set[str]:
         """The anomalies that are not allowed."""
         return set(self.counts)
+
+
+def status(verdicts: Iterable[Verdict], problems: Iterable[str] = ()) -> Status:
+    """Of a history that was judged, with what is wrong besides anomalies."""
+    answers = {verdict.answer for verdict in verdicts}
+    if any(problems) or Answer.WRONG in answers:
+        return Status.WRONG
+    return Status.UNDECIDED if Answer.UNDECIDED in answers else Status.RIGHT
 
 
 class Findings:
@@ -83,3 +136,8 @@ class Findings:
             indexes = tuple(op.index for op in ops if op is not None)
             found = Anomaly(name=name, text=text, ops=indexes, evidence=evidence, allowed=allowed)
             self.verdict.anomalies.append(found)
+
+    def undecided(self, key: str, text: str, ops: Iterable[Op | None], **evidence: Any) -> None:
+        """Say that of a key it is not known."""
+        indexes = tuple(op.index for op in ops if op is not None)
+        self.verdict.undecided.append(Undecided(key=key, text=text, ops=indexes, evidence=evidence))

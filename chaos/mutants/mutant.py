@@ -90,7 +90,7 @@ def rounds(
     which two), kind, target, how long, settings.
 
     `nodes` are letters that targets may use, "node a": each stands for a broker, another one in each round. A list of
-    letters among the settings (`replicas`) becomes those brokers.
+    letters among the settings (`replicas`, `to`) becomes those brokers.
     """
 
     def faults(chance: Random, duration_ms: int) -> list[Fault]:
@@ -104,7 +104,7 @@ def rounds(
                 word, _, letter = target.partition(" ")
                 target = f"{word} {numbers[letter]}" if letter in numbers else target
                 own = {
-                    name: [numbers[each] for each in value] if isinstance(value, list) else value
+                    name: [numbers.get(each, each) for each in value] if isinstance(value, list) else value
                     for name, value in settings.items()
                 }
                 made.append(Fault(kind=kind, target=target, id=0, at_ms=at_ms, lasts_ms=lasts_ms, settings=own))

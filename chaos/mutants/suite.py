@@ -32,7 +32,9 @@ CAUGHT = Path(__file__).parent / "caught.jsonl"
 TABLE = Path(__file__).parent.parent / "MUTANTS.md"
 
 
-_TEMPO, _LOAD, _CALM_SECONDS = 4.0, 2 / 3, 6.0
+_TEMPO, _CALM_SECONDS = 4.0, 6.0
+_CALLS_PER_SECOND, _LOAD = 6.0, 2 / 3
+"""Of each client, four times as many as elsewhere: a run is short, and what a mutant breaks needs somebody there."""
 
 _console = Console(highlight=False)
 
@@ -75,7 +77,15 @@ def run_unbroken(name: str, seed: int, minutes: float) -> Outcome:
     """The same with nothing broken."""
     mutant = MUTANTS[name]
     faults = None if mutant.faults is None else mutant.faults(Random(f"{name} {seed}"), round(minutes * 60_000))
-    return simulation.run(seed, minutes, drawn=_drawn(name, seed), faults=faults, calm_seconds=_CALM_SECONDS)
+    drawn = _drawn(name, seed)
+    return simulation.run(
+        seed,
+        minutes,
+        calls_per_second=_CALLS_PER_SECOND * drawn.load,
+        drawn=drawn,
+        calm_seconds=_CALM_SECONDS,
+        faults=faults,
+    )
 
 
 def _drawn(name: str, seed: int) -> Drawn:

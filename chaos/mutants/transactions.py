@@ -140,7 +140,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="marker-written-twice",
         breaks="a marker that is sent again, since its answer was lost, is written again, and may end what comes next",
         rule="29, 31",
-        shows=_DIRTY | {"early-read", "lost-write", "unseen"},
+        shows=_DIRTY | {"early-read", "lost-write", "unseen", "marker-twice"},
         directed=three(with_transactions=True, workload="log", load=3.0, stalls=0.05),
         faults=_markers_come_late,
         patches=(

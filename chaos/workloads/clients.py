@@ -56,6 +56,7 @@ class Setting:
     """Of consumers."""
     group_protocol: str = "classic"
     """Of consumers: classic, or consumer (KIP-848)."""
+    fetch_max_wait_ms: int = 500
     delivery_timeout_ms: int = 10_000
     request_timeout_ms: int = 3_000
     stall: Callable[[], Awaitable[None]] = goes_on
@@ -281,6 +282,7 @@ class Client:
                 **group,
                 auto_offset_reset="earliest",
                 isolation_level=self._setting.isolation_level,
+                fetch_max_wait_ms=self._setting.fetch_max_wait_ms,
             )
             self._consumer = await consumer.start()
         return self._consumer

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -25,12 +25,18 @@ async def has_no_vote(world: Asking, node: NodeId) -> bool:
     return voters is not None and node not in voters
 
 
-async def wait_until_serving(world: Asking, nodes: Iterable[NodeId], at_most_seconds: float) -> None:
-    """Until these answer, or have waited long enough: who restarts one node after the other waits so."""
+async def wait_until_serving(
+    world: Asking, nodes: Iterable[NodeId], may_serve: Callable[[NodeId], bool], at_most_seconds: float
+) -> None:
+    """Until those of these answer that may, now as well as when it began, or have waited long enough.
+
+    Who restarts one node after the other waits so.
+    """
     wanted = set(nodes)
     deadline = time.monotonic() + at_most_seconds
-    while wanted and time.monotonic() < deadline:
-        if wanted <= await world.answering():
+    while time.monotonic() < deadline:
+        wanted = {node for node in wanted if may_serve(node)}
+        if not wanted or wanted <= await world.answering():
             return
         await asyncio.sleep(_POLL_SECONDS)
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
+from chaos.generator import TOPIC_PREFIX
 from chaos.history import Key
 from chaos.nemesis import ClusterState, NodeId
 from chaos.workloads.clients import partition_of
@@ -37,7 +38,7 @@ _LOOK_SECONDS: Final = 1.5
 _POLL_SECONDS: Final = 0.2
 _METADATA_VERSION: Final = 9
 _FETCH_VERSION: Final = 12  # the last that names topics
-_INTERNAL: Final = "__"
+_NOT_OURS: Final = ("__", TOPIC_PREFIX)
 
 
 class Asking(ABC):
@@ -72,7 +73,7 @@ class Asking(ABC):
                     known = newest.get(key)
                     if known is None or each.leader_epoch > known[0]:
                         newest[key] = (each.leader_epoch, each.leader_id, tuple(each.replica_nodes))
-        ours = {key: found for key, found in newest.items() if not key.startswith(_INTERNAL)}
+        ours = {key: found for key, found in newest.items() if not key.startswith(_NOT_OURS)}
         quorums = await self._of_all(lambda node: self._quorum(node))
         told = max((found for found in quorums.values() if found[1] >= 0), default=(-1, -1))
         return ClusterState(

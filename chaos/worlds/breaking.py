@@ -26,6 +26,7 @@ from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from chaos.generator import TOPIC_PREFIX
 from chaos.nemesis import ClusterState, Cut, Kind, NodeId, Spared
 from chaos.worlds.mending import Operator, partition_named
 from chaos.worlds.simulated import THREAD_SECONDS, Node, SimulatedCluster
@@ -91,7 +92,7 @@ class SimulatedWorld:
         return [node.broker for node in self._cluster.nodes.values() if node.is_ready and node.broker is not None]
 
     async def state(self) -> ClusterState:
-        """What the nodes know that are ready, those that know most first."""
+        """What the nodes know that are ready, those that know most first; nothing of topics that are the workload's."""
         nodes = tuple(sorted(self._cluster.nodes))
         ready = self._brokers()
         if not ready:
@@ -99,6 +100,8 @@ class SimulatedWorld:
         broker = max(ready, key=lambda broker: broker.metadata.applied_index)
         leaders, replicas = {}, {}
         for topic, number, partition in broker.image.partitions():
+            if topic.name.startswith(TOPIC_PREFIX):
+                continue
             replicas[f"{topic.name}-{number}"] = tuple(map(int, partition.replicas))
             if partition.leader >= 0:
                 leaders[f"{topic.name}-{number}"] = int(partition.leader)

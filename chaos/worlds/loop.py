@@ -42,7 +42,8 @@ T = TypeVar("T")
 
 _SAME_INSTANT: Final = 20_000
 """Callbacks at one instant before time moves by `_STEP_SECONDS` all the same: a busy loop takes time too."""
-_STEP_SECONDS: Final = 0.001
+_STEP_SECONDS: Final = 0.05
+"""A second of nothing but such is 400,000 callbacks: a seed that spins is over before long."""
 _COLLECT_EVERY: Final = 200_000
 
 current: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)

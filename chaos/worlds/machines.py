@@ -154,7 +154,7 @@ class Machines(Asking):
             return
         since = time.monotonic() - self.fresh_seconds
         fresh = [other for other in self.nodes if other != node and self._started_at.get(other, since) > since]
-        await wait_until_serving(self, [other for other in fresh if self._may_serve(other)], self.serves_seconds)
+        await wait_until_serving(self, fresh, self._may_serve, self.serves_seconds)
         if not self.is_running(node):
             return
         status = await self.end(node)

@@ -2,7 +2,8 @@
 
 All along, every second, what has changed since the last reading: `watermarks` of each replica, each node's `image` of
 the metadata, and whom it takes for the `controller`; ten times a second `decided`, where a node leads the quorum: two
-may lead one term for less than a second. In the end all of it again, marked `final`, and every `replica`: its batches,
+may lead one term for less than a second; and as often `isr`, where the newest image has other replicas in sync, or
+brokers were registered anew. In the end all of it again, marked `final`, and every `replica`: its batches,
 read from the files on its disk by what is written here, not by the product, and its records.
 
 A reading takes no time and changes nothing: its invocation and completion are one instant. A key is a partition. Topics
@@ -25,20 +26,21 @@ from typing import TYPE_CHECKING, Any, Final
 import xxhash
 from crc32c import crc32c
 
+from chaos.generator import TOPIC_PREFIX
 from chaos.history import Key, Recorder, Type, value_of
+from chaos.replica_logs import of_transaction
 from kraftpy.protocol.record_batch import iter_records, read_header
 from kraftpy.protocol.records import CorruptBatch
-from kraftpy.types import TopicPartition
+from kraftpy.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
     from chaos.worlds.simulated import Node, SimulatedCluster
     from kraftpy.broker.broker import Broker
     from kraftpy.broker.replica import Replica
+    from kraftpy.metadata.image import Partition
 
 ONLOOKER: Final = 1_000_000
 """The process that reads: no client has this number."""
-COMES_AGAIN: Final = "topic-"
-"""Topics whose names begin with this are made again after they were deleted."""
 _SECONDS: Final = 1.0
 _LEADER_SECONDS: Final = 0.1
 _BATCH_PREFIX: Final = struct.Struct(">qi")
@@ -55,6 +57,8 @@ class Readings:
         self._now_ns = now_ns
         self._last: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._images: dict[int, tuple[int, int]] = {}
+        self._in_sync_at: tuple[int, ...] = ()
+        self._in_sync: dict[Key, tuple[Any, ...]] = {}
         self._numbers: weakref.WeakKeyDictionary[Replica, int] = weakref.WeakKeyDictionary()
         self._next_number = itertools.count(1)
         self._is_over = False
@@ -74,6 +78,7 @@ class Readings:
             for number, node in self._cluster.nodes.items():
                 if node.is_running and node.is_ready and node.broker is not None:
                     self._decided(number, node.broker)
+            self._look_who_is_in_sync()
             self._cluster.loop.call_later(_LEADER_SECONDS, self._look_again, context=self._cluster.loop.outside)
 
     def end(self) -> None:
@@ -151,6 +156,61 @@ class Readings:
                 self._last["decided", number] = decided
                 self._recorder.note(self._now_ns(), "onlooker", "decided", decided)
 
+    def _look_who_is_in_sync(self) -> None:
+        """Only where the newest image is another than it was."""
+        nodes = self._cluster.nodes.items()
+        brokers = {
+            number: node.broker
+            for number, node in nodes
+            if node.is_running and node.is_ready and node.broker is not None and node.broker.config.is_broker
+        }
+        if not brokers:
+            return
+        newest = max(brokers.values(), key=lambda broker: broker.metadata.applied_index)
+        epochs = {number: _registered(number, broker, newest) for number, broker in brokers.items()}
+        place = (newest.metadata.applied_index, *(epochs.get(number, -1) for number, _ in nodes))
+        if place == self._in_sync_at:
+            return
+        self._in_sync_at = place
+        for topic, partition, state in newest.image.partitions():
+            name = f"{topic.name}@{topic.topic_id.hex()}" if topic.name.startswith(TOPIC_PREFIX) else topic.name
+            key = f"{name}-{partition}"
+            alive = [(int(number), epochs.get(int(number), -1)) for number in state.replicas]
+            seen = (state.leader_epoch, state.isr, alive)
+            if self._in_sync.get(key) == seen:
+                continue
+            self._in_sync[key] = seen
+            held = {
+                number: broker.replicas.held_by_id(topic.topic_id, partition)
+                for number, broker in brokers.items()
+                if epochs[number] >= 0
+            }
+            self._note_in_sync(key, state, alive, held)
+
+    def _note_in_sync(
+        self, key: Key, state: Partition, alive: list[tuple[int, int]], held: Mapping[int, Replica | None]
+    ) -> None:
+        here = {
+            number: replica
+            for number, replica in held.items()
+            if replica is not None and not replica.is_offline and replica.leader_epoch == state.leader_epoch
+        }
+        leader = here.get(int(state.leader))
+        leading = None if leader is None else leader.leading
+        starts = {} if leader is None else dict(leader.log.epochs.entries())
+        value = {
+            "key": key,
+            "leader": int(state.leader),
+            "leader_epoch": int(state.leader_epoch),
+            "epoch_start": starts.get(state.leader_epoch) if leading is not None else None,
+            "high_watermark": int(leading.high_watermark) if leading is not None else None,
+            "isr": [int(number) for number in state.isr],
+            "ends": [[number, int(here[number].log_end_offset)] for number, _ in alive if number in here],
+        }
+        now = self._now_ns()
+        self._recorder.invoke(now, ONLOOKER, "isr", None)
+        self._recorder.complete(now, ONLOOKER, Type.OK, value)
+
     def _watermarks(self, number: int, replica: Replica, extra: Mapping[str, Any]) -> None:
         key = _key(replica)
         value = {
@@ -175,7 +235,7 @@ class Readings:
             if _is_compacted(broker, replica.topic_partition.topic):
                 continue
             start = int(replica.log_start_offset)
-            batches, records, damaged = _log(node, replica)
+            batches, records, transactional, damaged = _log(node, replica)
             value = {
                 "node": number,
                 "key": _key(replica),
@@ -186,9 +246,18 @@ class Readings:
                 "batches": [batch for batch in batches if batch[1] >= start],
                 "records": [record for record in records if record[0] >= start],
             }
+            if transactional:
+                value["transactional"] = transactional
             if damaged:
                 value["damaged"] = damaged
             self._read("replica", (number, value["key"]), value, extra)
+
+
+def _registered(number: int, broker: Broker, newest: Broker) -> int:
+    """The epoch of a node's broker, where that is the one which is registered now; -1 where it is not."""
+    registered = newest.image.broker(BrokerId(number))
+    is_this = registered is not None and registered.broker_epoch == broker.broker_epoch
+    return int(broker.broker_epoch) if is_this else -1
 
 
 def _replicas(broker: Broker) -> list[Replica]:
@@ -197,7 +266,7 @@ def _replicas(broker: Broker) -> list[Replica]:
 
 def _key(replica: Replica) -> Key:
     topic, number = replica.topic_partition
-    return f"{topic}@{replica.topic_id.hex()}-{number}" if topic.startswith(COMES_AGAIN) else f"{topic}-{number}"
+    return f"{topic}@{replica.topic_id.hex()}-{number}" if topic.startswith(TOPIC_PREFIX) else f"{topic}-{number}"
 
 
 def _is_compacted(broker: Broker, topic: str) -> bool:
@@ -205,11 +274,13 @@ def _is_compacted(broker: Broker, topic: str) -> bool:
     return "compact" in policy
 
 
-def _log(node: Node, replica: Replica) -> tuple[list[list[Any]], list[list[Any]], list[int]]:
-    """[base offset, last offset, leader epoch, digest] of each batch on the disk; [offset, value] of each record; where
-    a batch begins whose bytes are not those that its checksum was made of."""
+def _log(node: Node, replica: Replica) -> tuple[list[list[Any]], list[list[Any]], list[list[Any]], list[int]]:
+    """[base offset, last offset, leader epoch, digest] of each batch on the disk; [offset, value] of each record; each
+    batch of a transaction (`of_transaction`); where a batch begins whose bytes are not those that its checksum was made
+    of."""
     batches: list[list[Any]] = []
     records: list[list[Any]] = []
+    transactional: list[list[Any]] = []
     damaged: list[int] = []
     for data in _segments(node, replica):
         for batch in _batches(data):
@@ -222,9 +293,12 @@ def _log(node: Node, replica: Replica) -> tuple[list[list[Any]], list[list[Any]]
             batches.append([header.base_offset, header.last_offset, header.partition_leader_epoch, digest])
             if crc32c(batch[_CRC_START:]) != header.crc:
                 damaged.append(header.base_offset)
-            elif not header.is_control:
+                continue
+            if header.is_transactional:
+                transactional.append(of_transaction(batch, header))
+            if not header.is_control:
                 records += [[record.offset, value_of(record.value)] for record in iter_records(batch, header)]
-    return batches, records, damaged
+    return batches, records, transactional, damaged
 
 
 def _segments(node: Node, replica: Replica) -> Iterator[bytes]:

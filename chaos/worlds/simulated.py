@@ -19,6 +19,7 @@ from chaos.worlds.loop import Process, SimulatedLoop, current, seeded_world
 from chaos.worlds.network import Network
 from kraftpy.broker.broker import Broker, StartupError
 from kraftpy.broker.directories import DirectoryFailed, LogDirectories
+from kraftpy.broker.server import start
 from kraftpy.client.fetcher import Fetcher
 from kraftpy.client.reading import PartitionReader
 from kraftpy.config import BrokerConfig, load
@@ -169,11 +170,10 @@ class Node:
             async with asyncio.TaskGroup() as tasks:
                 broker = Broker(config, self.clock, tasks, MemoryDirectories(config, self.clock, self.disk))
                 self.broker = broker
-                await broker.start()
-                self.is_ready = True
+                self.is_ready = await start(broker, stop)
                 await stop.wait()
-                self.is_ready = False
-                await broker.stop()
+                was_ready, self.is_ready = self.is_ready, False
+                await broker.stop(is_ready=was_ready)
         except* (StartupError, DirectoryFailed) as errors:
             self._exited(str(_first(errors)))
         except* Exception as errors:
@@ -277,6 +277,7 @@ class SimulatedCluster:
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": ",".join(f"{voter}@node{voter}:{CONTROLLER_PORT}" for voter in self.voters),
             "log.dirs": "/data",
+            "initial.broker.registration.timeout.ms": "600000",  # nobody starts it again who gives up sooner
             "offsets.topic.num.partitions": "4",
             "offsets.topic.replication.factor": str(copies),
             "transaction.state.log.num.partitions": "4",

@@ -156,6 +156,10 @@ def acquire(process: int, offset: int = 0, count: int = 1, value: Any = "a", **e
     return done(process, "ok", "acquire", {"group": "q", "records": [["x", offset, value, count]]}, **extra)
 
 
+def nothing(process: int) -> list[Line]:
+    return done(process, "ok", "acquire", {"group": "q", "records": []})
+
+
 def acknowledge(process: int, what: str = "accept", offset: int = 0, kind: str = "ok") -> list[Line]:
     return done(process, kind, "acknowledge", {"group": "q", "records": [["x", offset, what]]})
 
@@ -172,6 +176,10 @@ QUEUES: dict[str, tuple[str, Parts]] = {
     "rejected, delivered again": (
         "delivered-after-acknowledged",
         [SENT, acquire(1), acknowledge(1, "reject"), acquire(2, count=2)],
+    ),
+    "delivered again, too late to have been fetched ahead": (
+        "delivered-after-acknowledged",
+        [SENT, nothing(2), acquire(1), acknowledge(1), nothing(2), acquire(2, count=2)],
     ),
     "to two at once": ("concurrent-delivery", [SENT, acquire(1, lock_ms=30_000), acquire(2, count=2, lock_ms=30_000)]),
     "to another, before its member crashes": (
@@ -190,6 +198,7 @@ QUEUES: dict[str, tuple[str, Parts]] = {
         [SENT, done(5, "info", "acquire", {"group": "q"}), acquire(1, count=2), acquire(2)],
     ),
     "the count skips": ("count-skips", [SENT, acquire(1, count=2)]),
+    "who crashed had never asked": ("count-skips", [SENT, done(1, "info", "crash", None), acquire(2, count=2)]),
     "too often": ("over-delivered", [SENT, acquire(1), acquire(1, count=2, delivery_limit=1)]),
     "never sent": ("unknown-record", [SENT, acquire(1, value="b")]),
     "its send failed": ("unknown-record", [send(0, None, "a", kind="fail"), acquire(1)]),
@@ -203,8 +212,15 @@ GOOD_QUEUES: dict[str, Parts] = {
         SENT, acquire(1, lock_ms=30_000), acknowledge(1, "release"), acquire(2, count=2), acknowledge(2), DRAINED,
     ],
     "an acceptance of unknown fate": [SENT, acquire(1), acknowledge(1, kind="info"), acquire(2, count=2)],
+    "fetched ahead, and handed out after its lock and another's delivery": [
+        SENT, nothing(1), acquire(2, count=2, lock_ms=30_000), acquire(1, lock_ms=0),
+    ],
+    "fetched ahead": [SENT, nothing(2), acquire(1), acknowledge(1), acquire(2, count=2)],
     "after the lock": [SENT, acquire(1, lock_ms=0), acquire(2, count=2, lock_ms=0)],
     "an answer that was lost took a count": [SENT, done(1, "info", "acquire", {"group": "q"}), acquire(2, count=2)],
+    "a member that crashes may have been given what it did not see": [
+        SENT, nothing(1), done(1, "info", "crash", None), acquire(2, count=2),
+    ],
     "a member that crashes gives it back": [
         SENT, acquire(1, lock_ms=30_000), done(1, "info", "crash", None), acquire(2, count=2, lock_ms=30_000),
     ],

@@ -5,6 +5,7 @@ The run itself is tested where this machine lets root have namespaces (tests/con
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -32,11 +33,12 @@ from chaos.progress import Progress
 from chaos.replica_logs import read_node
 from chaos.running import command_of
 from chaos.terminal import unavailability
+from chaos.worlds.administrator import wait_until_serving
 from chaos.worlds.disks import AFTER_SYNC, AT_ONCE, Disk, corruptible, damaged, flip, unmount
 from chaos.worlds.places import Place, free_subnet, run_of
 from chaos.worlds.proxy import ACCEPT, DROP, Line, Weather, binding, packets, verdict
 from kraftpy.log import layout
-from kraftpy.protocol.record_batch import BatchBuilder
+from kraftpy.protocol.record_batch import BatchBuilder, ControlType, encode_control_batch
 
 # --- the proxy --------------------------------------------------------------------------------------------------------
 
@@ -163,6 +165,18 @@ def test_a_replica_is_read_from_its_files(tmp_path: Path) -> None:
     assert value["epochs"] == [[1, 0], [2, 2]]
     assert (value["node"], value["key"]) == (3, "t0-1")
     assert (value["log_start"], value["high_watermark"], value["log_end"]) == (0, 4, 4)
+
+
+def test_the_marker_of_a_transaction_is_read_from_its_file(tmp_path: Path) -> None:
+    of = {"timestamp": 1, "producer_id": 7, "producer_epoch": 2, "coordinator_epoch": 0}
+    marker = encode_control_batch(ControlType.COMMIT, **of, base_offset=4, leader_epoch=2)
+    data = _node(tmp_path)
+    with (data / "t0-1" / layout.file_name(3, layout.LOG)).open("ab") as segment:
+        segment.write(marker)
+    (reading,) = read_node(data, 3, ["t0-1"])
+    assert reading.damage is None
+    assert reading.value["transactional"] == [[4, 7, 2, "commit"]]
+    assert reading.value["records"][-1] == [3, 13]
 
 
 def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
@@ -397,3 +411,17 @@ if WHY_NOT is None:
         assert again.returncode == 0, output
         assert _left_of(run.pid) == []
         assert _left_of(again.pid) == []
+
+
+async def test_nobody_waits_for_a_node_that_is_stopped_meanwhile_to_serve() -> None:
+    class Two:
+        asked = 0
+
+        async def answering(self) -> set[int]:
+            self.asked += 1
+            return set() if self.asked < 3 else {2}
+
+    world = Two()
+    async with asyncio.timeout(30.0):
+        await wait_until_serving(world, [1, 2], lambda node: node == 2 or world.asked < 2, 600.0)  # type: ignore[arg-type]
+    assert world.asked == 3

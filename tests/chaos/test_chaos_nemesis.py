@@ -104,6 +104,7 @@ def test_partitions_have_their_shape(state: ClusterState, seed: int) -> None:
     one_way = hears(state, cuts("one-way", state, (1,), chance))
     assert one_way[1] == set(state.nodes)
     assert all(heard == set(state.nodes) - {1} for node, heard in one_way.items() if node != 1)
+    assert cuts("one-way", state, (1,), chance, (3,)) == ((1, 3),)
     ring = hears(state, cuts("majorities-ring", state, (), chance))
     assert all(node in heard and len(heard) == majority for node, heard in ring.items())
     assert len({frozenset(heard) for heard in ring.values()}) == nodes, "no two hear the same"

@@ -81,11 +81,17 @@ def test_a_fault_without_an_end_lasts_to_the_end() -> None:
     assert span.end == 991 * MS
 
 
-def test_the_final_reads_are_no_part_of_the_workload() -> None:
-    late = Op(
-        index=10**6, time=60 * SECOND, process=7, type=Type.INVOKE, f="poll", value=[["poll"]], extra={"final": True}
-    )
-    history = History([*OUTAGE.ops, late])
+@pytest.mark.parametrize(
+    ("f", "value", "extra"),
+    [
+        ("poll", [["poll", {}]], {"final": True}),
+        ("send", [["send", "x0-0", [1, 1]]], {"last": True}),
+        ("init", [7, 0], {}),
+    ],
+)
+def test_what_comes_after_the_workload_is_no_part_of_it(f: str, value: Any, extra: dict[str, Any]) -> None:
+    asked = Op(index=10**6, time=60 * SECOND, process=7, type=Type.INVOKE, f=f, value=value, extra=extra)
+    history = History([*OUTAGE.ops, asked, replace(asked, index=10**6 + 1, time=61 * SECOND, type=Type.OK)])
     assert workload_end(history) == 39_991 * MS
 
 

@@ -9,11 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from chaos.__main__ import main
 from chaos.checkers.verdict import Verdict
+from chaos.drawing import WORKLOADS, draw
 from chaos.ledger import version
 from chaos.nemesis import Kind, Plan, schedule
-from chaos.seeds import Task, fresh_seeds, known_seeds, read_faults, write_faults, wrong
+from chaos.seeds import Task, fresh_seeds, known_seeds, read_faults, seeds_having, write_faults, wrong
 from chaos.simulation import Outcome
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +38,17 @@ def test_fresh_seeds_are_others_for_each_version_and_none_of_the_known() -> None
     assert one == fresh_seeds(50, version())
     assert one != other
     assert not {each["seed"] for each in known_seeds()}.intersection(one)
+
+
+def test_seeds_of_some_workloads_are_those_that_draw_them() -> None:
+    every = seeds_having(WORKLOADS, 1, 300)
+    assert every == list(range(1, 301)), "each draws something"
+    some = seeds_having(["transactions", "queue"], 1, 40)
+    assert len(some) == 40
+    assert some == [seed for seed in every if {"transactions", "queue"} & {*draw(seed).workloads}][:40]
+    result = CliRunner().invoke(main, ["sim", "--having", "nonsense"])
+    assert result.exit_code == 2
+    assert "transactions, queue" in result.output
 
 
 def test_faults_survive_their_file(tmp_path: Path) -> None:

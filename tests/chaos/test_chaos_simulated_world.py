@@ -14,7 +14,7 @@ from chaos.history import Op, Type
 from chaos.nemesis import Fault, Kind
 from chaos.simulation import Outcome
 from chaos.worlds.loop import Process, SimulatedLoop
-from chaos.worlds.simulated import SimulatedCluster
+from chaos.worlds.simulated import SimulatedCluster, simulated_cluster
 from kraftpy.broker.confirming import Confirmations
 from kraftpy.client.reading import PartitionReader
 from kraftpy.types import TopicPartition
@@ -26,7 +26,9 @@ def story_of(
     """A run with this fault alone, and what was told of it."""
     story: list[tuple[float, str, str]] = []
     fault = Fault(id=0, kind=kind, target=target, at_ms=10_000, lasts_ms=lasts_ms, settings=settings)
-    outcome = simulation.run(seed, minutes, faults=[fault], trace=lambda *what: story.append(what))
+    outcome = simulation.run(
+        seed, minutes, calls_per_second=6.0, faults=[fault], trace=lambda *what: story.append(what)
+    )
     assert outcome.problems == []
     assert {verdict.checker: dict(verdict.counts) for verdict in outcome.verdicts if not verdict.valid} == {}
     return outcome, story
@@ -230,7 +232,7 @@ def test_what_waited_while_a_process_was_paused_is_no_spin() -> None:
 
 
 def test_a_partition_that_left_a_node_and_came_back_is_read_as_another_replica() -> None:
-    outcome = simulation.run(108, 0.5, faults=[])
+    outcome = simulation.run(101, 1.0, faults=[])
     found: dict[tuple[int, str, int], list[Op]] = {}
     of: dict[int, set[tuple[int, str, int]]] = {}
     for op in outcome.ops:
@@ -244,3 +246,16 @@ def test_a_partition_that_left_a_node_and_came_back_is_read_as_another_replica()
     for place in came_back:
         numbers = [op.extra["replica"] for op in found[place]]
         assert numbers == sorted(numbers), "one that was gone was read again"
+
+
+def test_a_node_that_waits_for_its_cluster_ends_when_it_is_asked_to() -> None:
+    with simulated_cluster(1, brokers=3) as cluster:
+        node = cluster.nodes[1]
+        node.start()  # alone: it is no majority
+        cluster.loop.run_for(5.0)
+        assert node.is_running
+        assert not node.is_ready
+        node.stop()
+        cluster.loop.run_until(lambda: not node.is_running, at_most_seconds=10.0)
+        assert not node.is_running
+        assert node.exits == []

@@ -73,7 +73,7 @@ def _has_everything(drawn: Drawn) -> bool:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_seeds_find_nothing(seed: int) -> None:
-    outcome = simulation.run(seed, 0.4)
+    outcome = simulation.run(seed, 0.4, calls_per_second=6.0)
     assert outcome.problems == []
     wrong = {verdict.checker: dict(verdict.counts) for verdict in outcome.verdicts if not verdict.valid}
     assert wrong == {}

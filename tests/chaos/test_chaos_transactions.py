@@ -37,6 +37,8 @@ def test_a_run_with_transactions_is_judged_and_nothing_is_wrong() -> None:
     processed = [op for op in done(outcome, "process") if len(op.value) > 1]
     assert processed
     assert all(op.extra["committed_offsets"] for op in processed)
+    said = {what for op in done(outcome, "replica") for *_, what in op.value.get("transactional", ())}
+    assert said == {"records", "commit", "abort"}
     final = [op for op in done(outcome, "poll") if op.extra.get("final")]
     assert any("out-0" in micro[1] for op in final for micro in op.value), "somebody read the pipeline's output"
 
