@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -145,16 +145,26 @@ def test_session_epochs(kraftpy_server: EmbeddedBroker, topic: Topic) -> None:
     assert fetched(0) == ErrorCode.INVALID_REQUEST
 
 
+def still_waits(asked: Future[Any], seconds: float = 0.3) -> bool:
+    """Whether an answer has not come in that time."""
+    return not wait([asked], timeout=seconds).done
+
+
 def test_a_fetch_waits_for_records(kraftpy_server: EmbeddedBroker, topic: Topic) -> None:
     name, group, topic_id = topic
     member, other = (Member(kraftpy_server.bootstrap, group, topic_id) for _ in range(2))
     assert member.fetch(wait_ms=100) is None
-    threading.Timer(0.3, produce, (kraftpy_server, name, 2)).start()
-    part = member.fetch(wait_ms=int(BOUND_SECONDS * 500))
-    assert [(each.first_offset, each.last_offset) for each in part.acquired_records] == [(0, 1)]
-    other.fetch()
-    threading.Timer(0.3, member.acknowledge, ([(1, 1, [RELEASE])],)).start()
-    part = other.fetch(wait_ms=int(BOUND_SECONDS * 500))
+    with ThreadPoolExecutor(1) as waiting:
+        fetched = waiting.submit(member.fetch, wait_ms=int(BOUND_SECONDS * 500))
+        assert still_waits(fetched)
+        produce(kraftpy_server, name, 2)
+        part = fetched.result()
+        assert [(each.first_offset, each.last_offset) for each in part.acquired_records] == [(0, 1)]
+        other.fetch()
+        fetched = waiting.submit(other.fetch, wait_ms=int(BOUND_SECONDS * 500))
+        assert still_waits(fetched)
+        assert member.acknowledge([(1, 1, [RELEASE])]) == ErrorCode.NONE
+        part = fetched.result()
     assert [(each.first_offset, each.delivery_count) for each in part.acquired_records] == [(1, 2)]
 
 
