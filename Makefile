@@ -48,7 +48,7 @@ sim: $(VENV)/.dev    ## the quorum, replicas, compacted logs and power losses of
 	$(BIN)/python tests/log/power_loss.py --points 10000
 
 chaos-sim: $(VENV)/.dev  ## whole clusters, simulated under faults: seeds that once failed, and 50 of this version's own
-	$(BIN)/python -m chaos sim --known --fresh 50 --minutes 2 --jobs 2 --shrink 0
+	$(BIN)/python -m chaos sim --known --fresh 50 --minutes 1 --jobs 2 --shrink 0
 
 chaos-seeds: $(VENV)/.dev  ## the same for hours: 2000 seeds of five minutes
 	$(BIN)/python -m chaos sim --seeds 2000

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import leftover_sockets
 import pytest
 
@@ -19,8 +20,10 @@ BrokerFactory = Callable[..., EmbeddedBroker]
 
 
 def pytest_configure() -> None:
-    """Be interruptible, and have the processes that tests start be so too: a shell that starts the tests in the
-    background has them, and all they start, ignore SIGINT."""
+    """Say nothing of how fast an example has to be. And be interruptible, and have the processes that tests start be so
+    too: a shell that starts the tests in the background has them, and all they start, ignore SIGINT."""
+    hypothesis.settings.register_profile("at any speed", deadline=None)
+    hypothesis.settings.load_profile("at any speed")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
