@@ -55,7 +55,7 @@ class PartitionReader:
         self.position: int | None = None  # None: to be found out
         self.done: int | None = None
         self.fetch_offset = -1
-        self.leader_epoch = -1  # of the last record handed out
+        self.leader_epoch = -1  # of the batch that `position` is behind, or in
         self.checked_epoch = -1  # the leader epoch under which `position` is known to exist
         self.reset_to: int | None = None  # an OffsetSpec or time to look up; None: the group's committed offset
         self.paused = False
@@ -127,7 +127,7 @@ class PartitionReader:
             if not self.decoded:  # nothing in it for the application
                 if self.done == self.position:
                     self.done = header.next_offset
-                self.position = header.next_offset
+                self.position, self.leader_epoch = header.next_offset, header.partition_leader_epoch
         return bool(self.decoded)
 
     def _decode(self, header: BatchHeader, batch: memoryview) -> None:

@@ -70,6 +70,24 @@ def test_aborted_transactions_and_markers_are_passed_over() -> None:
     assert drain(uncommitted) == [0, 1, 2, 3, 5, 6]
 
 
+def test_what_is_passed_over_tells_its_epoch_as_records_do() -> None:
+    """Else a log whose leader changed before a marker looks as if it had been truncated there."""
+    marker = encode_control_batch(
+        ControlType.COMMIT,
+        timestamp=1,
+        producer_id=7,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        base_offset=2,
+        leader_epoch=4,
+    )
+    reader = PartitionReader(T0)
+    reader.seek(0)
+    reader.received(batch(0, 2) + marker, [])
+    assert drain(reader) == [0, 1]
+    assert (reader.position, reader.leader_epoch) == (3, 4)
+
+
 def test_a_marker_behind_the_last_record_is_finished_with_it() -> None:
     marker = encode_control_batch(
         ControlType.COMMIT, timestamp=1, producer_id=7, producer_epoch=0, coordinator_epoch=0, base_offset=2
