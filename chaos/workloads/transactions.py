@@ -89,8 +89,12 @@ def roles(seed: int) -> list[Role]:
 
 
 def last_roles(clients: Iterable[TransactionClient], sent: Iterable[Key]) -> list[Role]:
-    """Of those clients that had a transactional id; `sent` are all keys that anybody sent to."""
-    old = [(client.process, client.count) for client in clients if transactional_id(client.process) is not None]
+    """Of those clients that had a transactional id, one for each: two would take it from each other for ever.
+
+    `sent` are all keys that anybody sent to.
+    """
+    by_id = {transactional_id(client.process): client for client in clients}
+    old = [(client.process, client.count) for name, client in by_id.items() if name is not None]
     keys = sorted(key for key in sent if key.startswith(("x", "out-")))
     calls = LastTransactions(keys, (process for process, _ in old))
     return [Role(process=process, count=count, calls=calls) for process, count in old]

@@ -126,6 +126,26 @@ class Asking(ABC):
 
         return await self._until(at_most_seconds, wrong)
 
+    async def wait_for_copies(self, node: NodeId, at_most_seconds: float) -> list[str]:
+        """Wait until all other nodes answer, and say that one of them is in sync wherever this one has a replica.
+
+        What is not so in the end, a line each: of that, the node may have the only copy that is complete.
+        """
+        others = set(self.nodes) - {node}
+
+        def wrong(answers: Mapping[NodeId, MetadataResponse]) -> list[str]:
+            alone = [f"node {other} does not answer" for other in sorted(others - set(answers))]
+            for other in sorted(others & set(answers)):
+                alone += [
+                    f"node {other} sees nobody but node {node} in sync for {topic.name}-{each.partition_index}"
+                    for topic in answers[other].topics
+                    for each in topic.partitions
+                    if node in each.replica_nodes and not others.intersection(each.isr_nodes)
+                ]
+            return alone
+
+        return await self._until(at_most_seconds, wrong)
+
     async def _until(
         self, at_most_seconds: float, wrong: Callable[[Mapping[NodeId, MetadataResponse]], list[str]]
     ) -> list[str]:

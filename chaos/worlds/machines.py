@@ -11,6 +11,11 @@
     corruption          one bit of a file is flipped. When all is healed, what is wrong in a log is fetched anew
                         (`kraftpy topic refetch`); a node that refuses its journal is treated as one that lost its disk
 
+Nobody is robbed of the last copy: before a node loses data, or a byte of it, all others are to answer and one of them
+to be in sync wherever this one has a replica. That is waited for; where it does not come, the action is left out
+(`nemesis.Spared`). Acknowledged records are in the memory of all that are in sync: what takes them from the last of
+these is beyond what a log without `kraftpy.flush.before.ack` promises (KIP-966).
+
 A node that ends by itself stays down until somebody starts it, and is a problem of the run unless a fault under way
 may have ended it.
 
@@ -30,13 +35,14 @@ from pathlib import Path
 from random import Random
 from typing import ClassVar, Final
 
-from chaos.nemesis import Cut, Kind, NodeId
+from chaos.nemesis import Cut, Kind, NodeId, Spared
 from chaos.worlds.administrator import has_no_vote, refetch_damaged, wait_until_serving
 from chaos.worlds.asking import Asking
 from chaos.worlds.disks import AFTER_SYNC, AT_ONCE, Disk, corruptible, flip, unmount
 
 STOP_SECONDS: Final = 120
 _REJOIN_SECONDS: Final = 120.0
+_COPIES_SECONDS: Final = 15.0
 _SETTLE_SECONDS: Final = 0.5
 _REFUSED_JOURNAL: Final = re.compile(r"journal|snapshot|vote")
 
@@ -176,7 +182,9 @@ class Machines(Asking):
         if self.is_running(node):
             return
         if node in self._harmed_journal and _REFUSED_JOURNAL.search(self.last_words(node)):
-            await self.lose_disk(node)
+            if await self.wait_for_copies(node, _COPIES_SECONDS):
+                return  # later, when the others have what it has
+            await self._lose_disk(node)
         if node in self._forgot:
             if not await has_no_vote(self, node):
                 return  # later, when there is a majority without it
@@ -203,8 +211,13 @@ class Machines(Asking):
         self._may_end.add(node)
         await asyncio.to_thread(self.disk_of(node).shut_down, AFTER_SYNC)
 
+    async def _spare_the_last_copy(self, node: NodeId) -> None:
+        if alone := await self.wait_for_copies(node, _COPIES_SECONDS):
+            raise Spared(alone[0])
+
     async def lose_unsynced(self, node: NodeId) -> None:
         """The disk takes nothing more, the process dies, and the disk is mounted as after a power failure."""
+        await self._spare_the_last_copy(node)
         self._may_end.add(node)
         await asyncio.to_thread(self.disk_of(node).shut_down, AT_ONCE)
         await self.kill(node)
@@ -212,6 +225,10 @@ class Machines(Asking):
 
     async def lose_disk(self, node: NodeId) -> None:
         """The process dies, and has an empty disk when it starts again."""
+        await self._spare_the_last_copy(node)
+        await self._lose_disk(node)
+
+    async def _lose_disk(self, node: NodeId) -> None:
         await self.kill(node)
         disk = self.disk_of(node)
         await asyncio.to_thread(disk.set_slow, 0)
@@ -223,6 +240,7 @@ class Machines(Asking):
 
     async def corrupt(self, node: NodeId, of: str, seed: int) -> bool:
         """Flip one bit of a file, under the node's feet."""
+        await self._spare_the_last_copy(node)
         chance = Random(seed)
         data = self.disk_of(node).data
         files = await asyncio.to_thread(lambda: sorted(corruptible(data, of)))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 from chaos import simulation
 from chaos.drawing import draw
 from chaos.generator import LastTransactions
 from chaos.history import Op, Type
 from chaos.nemesis import Fault, Kind
-from chaos.workloads.transactions import LOGS_FIRST, PIPELINE_FIRST, roles, transactional_id
+from chaos.workloads.transactions import LOGS_FIRST, PIPELINE_FIRST, last_roles, roles, transactional_id
 
 SEED = 2
 
@@ -51,6 +53,13 @@ def test_two_clients_have_one_transactional_id_and_keep_it_under_new_process_num
     assert transactional_id(LOGS_FIRST) == "logs-0"
     senders = [role.process for role in roles(1) if transactional_id(role.process) is None]
     assert len(senders) == 2
+
+
+def test_one_client_only_takes_a_transactional_id_in_the_end() -> None:
+    """Two that begin anew whenever the other has begun anew may do so for ever."""
+    clients: list[Any] = [SimpleNamespace(process=role.process, count=role.count) for role in roles(1)]
+    last = [transactional_id(role.process) for role in last_roles(clients, ["x0-0"])]
+    assert sorted(map(str, last)) == ["logs-0", "logs-1", "pipeline-1", "pipeline-3"]
 
 
 def test_the_last_transactions_go_on_until_one_of_each_is_acknowledged() -> None:

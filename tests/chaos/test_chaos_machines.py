@@ -1,0 +1,94 @@
+"""What real worlds with disks leave out, so that what is lost is a bug."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.nemesis import NodeId, Spared
+from chaos.worlds import machines
+from chaos.worlds.machines import Machines
+
+NODES = (1, 2, 3)
+
+
+class Told(Machines):
+    """A world in which nothing can be done but ask; each node answers what is in `told`."""
+
+    def __init__(self, told: dict[NodeId, list[tuple[Sequence[NodeId], Sequence[NodeId]]]]) -> None:
+        super().__init__(Path("nowhere"), NODES, None)
+        self.told = told
+        self.asked = 0
+
+    async def _metadata(self, node: NodeId) -> Any:
+        self.asked += 1
+        if node not in self.told:
+            raise ConnectionRefusedError
+        parts = [
+            SimpleNamespace(partition_index=number, replica_nodes=list(replicas), isr_nodes=list(in_sync))
+            for number, (replicas, in_sync) in enumerate(self.told[node])
+        ]
+        return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=parts)])
+
+    def disk_of(self, node: NodeId) -> Any:
+        raise AssertionError(f"the disk of node {node} is touched")
+
+
+Told.__abstractmethods__ = frozenset()
+
+HARMS = [
+    lambda world: world.lose_unsynced(3),
+    lambda world: world.lose_disk(3),
+    lambda world: world.corrupt(3, "active segment", 1),
+]
+
+
+@pytest.fixture(autouse=True)
+def _not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "_COPIES_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({1: [((1, 3), (3,))], 2: [((1, 3), (3,))]}, "node 1 sees nobody but node 3 in sync for t-0"),
+        ({1: [((1, 3), (1, 3))], 2: [((1, 3), (3,))]}, "node 2 sees nobody but node 3 in sync for t-0"),
+        ({1: [((1, 2, 3), (1, 2, 3)), ((3,), (3,))], 2: []}, "node 1 sees nobody but node 3 in sync for t-1"),
+        ({1: [((1, 2, 3), (1, 2, 3))]}, "node 2 does not answer"),
+    ],
+)
+async def test_the_last_copy_is_spared(harm: Any, told: Any, why: str) -> None:
+    with pytest.raises(Spared, match=why):
+        await harm(Told(told))
+
+
+@pytest.mark.parametrize("harm", HARMS)
+async def test_whoever_is_not_alone_may_lose_what_it_has(harm: Any) -> None:
+    fine = [((1, 2, 3), (2, 3)), ((1, 2), (1,)), ((3, 1), (1,))]
+    world = Told({1: fine, 2: fine})
+    world.kill = _done  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match="the disk of node 3 is touched"):
+        await harm(world)
+
+
+async def test_a_copy_that_is_being_made_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "_COPIES_SECONDS", 60.0)
+    world = Told({1: [((1, 3), (3,))], 2: []})
+
+    async def metadata(node: NodeId, ask: Any = world._metadata) -> Any:
+        if world.asked > 4:
+            world.told[1] = [((1, 3), (3, 1))]
+        return await ask(node)
+
+    world._metadata = metadata  # type: ignore[method-assign]
+    await world._spare_the_last_copy(3)
+    assert world.asked > 4
+
+
+async def _done(_: NodeId) -> None:
+    return None
