@@ -30,6 +30,7 @@ demo: $(VENV)/.demo  ## real flights through three nodes, one killed meanwhile, 
 test: $(VENV)/.dev   ## the tests
 	@sh tests/system-packages.sh
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	@$(MAKE) --no-print-directory chaos-sim
 
 check: $(VENV)/.dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

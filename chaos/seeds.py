@@ -12,6 +12,7 @@ those that no longer do what they did are seeds like any other, and cost nothing
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import multiprocessing
@@ -135,7 +136,7 @@ def simulate(tasks: Sequence[Task], jobs: int, *, shrink_runs: int = 0, ledger_f
             _console.print(f"{len(entries)} of {len(wanted)} seeds were run before, by {ledger_file}")
     bad: list[Finished] = []
     columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool, Progress(*columns, console=_console) as progress:
+    with multiprocessing.get_context("spawn").Pool(jobs, _begin) as pool, Progress(*columns, console=_console) as progress:
         bar = progress.add_task("seeds", total=len(tasks))
         for finished in pool.imap_unordered(_run, [(task, version) for task in tasks]):
             entries.append(finished.entry)
@@ -200,6 +201,11 @@ def shrink_seed(task: Task, its_faults: Sequence[Fault], sought: str, most_runs:
 def write_faults(file: Path, faults: Iterable[Fault]) -> None:
     """As `read_faults` reads them."""
     file.write_text("".join(json.dumps(fault.as_value()) + "\n" for fault in faults), encoding="utf-8")
+
+
+def _begin() -> None:
+    """In a process of a pool. What was imported is never garbage, and need not be looked at after each run."""
+    gc.freeze()
 
 
 def _run(what: tuple[Task, str]) -> Finished:

@@ -9,7 +9,7 @@
     lose-disk           a new file system. The node's vote is taken away before it starts, and given back once it has
                         caught up: a voter that forgets its vote may vote twice
     corruption          one bit of a file is flipped. When all is healed, what is wrong in a log is fetched anew
-                        (`kraftpy topic refetch`); a node that refuses its journal is treated as one that lost its disk
+                        (`kraftpy topic refetch`). A node that refuses its journal loses its vote, and starts without one
 
 Nobody is robbed of the last copy: before a node loses data, or a byte of it, all others are to answer and one of them
 to be in sync wherever this one has a replica. That is waited for; where it does not come, the action is left out
@@ -39,6 +39,7 @@ from chaos.nemesis import Cut, Kind, NodeId, Spared
 from chaos.worlds.administrator import has_no_vote, refetch_damaged, wait_until_serving
 from chaos.worlds.asking import Asking
 from chaos.worlds.disks import AFTER_SYNC, AT_ONCE, Disk, corruptible, flip, unmount
+from kraftpy.broker.directories import METADATA_DIRECTORY
 
 STOP_SECONDS: Final = 120
 _REJOIN_SECONDS: Final = 120.0
@@ -72,7 +73,7 @@ class Machines(Asking):
         self._may_end: set[NodeId] = set()  # a fault may have it end by itself
         self._harmed: set[NodeId] = set()  # a byte of its logs was changed
         self._harmed_journal: set[NodeId] = set()
-        self._forgot: set[NodeId] = set()  # it has an empty disk and has not been started on it
+        self._forgot: set[NodeId] = set()  # it has no journal and has not been started without
 
     # --- what each world has of its own ---------------------------------------------------------------------------
 
@@ -182,9 +183,10 @@ class Machines(Asking):
         if self.is_running(node):
             return
         if node in self._harmed_journal and _REFUSED_JOURNAL.search(self.last_words(node)):
-            if await self.wait_for_copies(node, _COPIES_SECONDS):
-                return  # later, when the others have what it has
-            await self._lose_disk(node)
+            await asyncio.to_thread(disk.set_slow, 0)
+            await asyncio.to_thread(shutil.rmtree, disk.data / METADATA_DIRECTORY)
+            self._harmed_journal.discard(node)
+            self._forgot.add(node)
         if node in self._forgot:
             if not await has_no_vote(self, node):
                 return  # later, when there is a majority without it
@@ -226,9 +228,6 @@ class Machines(Asking):
     async def lose_disk(self, node: NodeId) -> None:
         """The process dies, and has an empty disk when it starts again."""
         await self._spare_the_last_copy(node)
-        await self._lose_disk(node)
-
-    async def _lose_disk(self, node: NodeId) -> None:
         await self.kill(node)
         disk = self.disk_of(node)
         await asyncio.to_thread(disk.set_slow, 0)

@@ -5,7 +5,8 @@
 Volatile: every controller begins with it anew, and tells the cluster what it concludes by commands that carry its term.
 A broker is alive while heartbeats with the epoch of its registration come within its session (KIP-631), and its
 connection is there: a process that was killed loses it at once, so that what is lost for longer than the grace counts
-as dead. One that comes back in time has to send a heartbeat to be believed, since it may be another process.
+as dead. One that comes back, in time or fenced already, has to send a heartbeat to be believed, since it may be another
+process, whose disk may hold nothing.
 
 A new controller gives every broker a fresh session; one whose connection it never had is gone after
 `first_contact_ms`, one that is connected and says nothing after twice that, one whose connection it lost just before
@@ -230,8 +231,8 @@ class Sessions:
         is_stopping = broker.in_controlled_shutdown
         if self._is_gone(broker.broker_id, session, now) or session.may_stop:
             return True, is_stopping
-        if not session.has_reported:
-            return broker.fenced, is_stopping
+        if not session.has_reported or (broker.fenced and broker.broker_id in self._gone_at):
+            return broker.fenced, is_stopping  # a connection alone says nothing: it may be another process's
         if session.wants_fence:
             return True, is_stopping
         if broker.fenced:

@@ -181,6 +181,21 @@ def test_a_connection_that_comes_back_is_believed_once_the_broker_speaks() -> No
     assert controller.settle(later_ms=1) == ["fence 2"], "it may be another process: the first one said nothing more"
 
 
+def test_rule_20_a_connection_alone_unfences_nobody() -> None:
+    """It may be of a process that has yet to register, and has lost its disk: unfenced, it would be elected."""
+    controller = Controller(brokers=2)
+    controller.all_active()
+    controller.sessions.disconnected(BrokerId(2), controller.now)
+    assert controller.settle(later_ms=GRACE_MS) == ["fence 2"]
+    controller.now += 2_400
+    controller.sessions.connected(BrokerId(2), controller.now)
+    assert controller.settle() == []
+    assert controller.settle(later_ms=CONTACT_MS) == []
+    assert controller.fenced() == [2]
+    controller.heartbeat(2)
+    assert controller.settle() == ["unfence 2"], "it is the same process after all"
+
+
 def test_rule_20_a_process_of_an_earlier_registration_keeps_nothing_alive() -> None:
     controller = Controller(brokers=1)
     controller.all_active()
