@@ -136,7 +136,8 @@ def simulate(tasks: Sequence[Task], jobs: int, *, shrink_runs: int = 0, ledger_f
             _console.print(f"{len(entries)} of {len(wanted)} seeds were run before, by {ledger_file}")
     bad: list[Finished] = []
     columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with multiprocessing.get_context("spawn").Pool(jobs, _begin) as pool, Progress(*columns, console=_console) as progress:
+    processes = multiprocessing.get_context("spawn")
+    with processes.Pool(jobs, _begin) as pool, Progress(*columns, console=_console) as progress:
         bar = progress.add_task("seeds", total=len(tasks))
         for finished in pool.imap_unordered(_run, [(task, version) for task in tasks]):
             entries.append(finished.entry)

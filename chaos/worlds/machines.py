@@ -9,7 +9,7 @@
     lose-disk           a new file system. The node's vote is taken away before it starts, and given back once it has
                         caught up: a voter that forgets its vote may vote twice
     corruption          one bit of a file is flipped. When all is healed, what is wrong in a log is fetched anew
-                        (`kraftpy topic refetch`). A node that refuses its journal loses its vote, and starts without one
+                        (`kraftpy topic refetch`). A node that refuses its journal loses its vote and starts without
 
 Nobody is robbed of the last copy: before a node loses data, or a byte of it, all others are to answer and one of them
 to be in sync wherever this one has a replica. That is waited for; where it does not come, the action is left out
