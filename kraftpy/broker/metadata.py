@@ -289,7 +289,7 @@ class MetadataLog:
         """
         if self._is_alone:
             if isinstance(self._source, Voter) and not await self._source.reopen():
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the metadata journal cannot be written")
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._source.why_nothing_is_written)
             expected = decide(command, self.image)
             if not expected.records and not self._pending:
                 return expected
@@ -368,7 +368,7 @@ class MetadataLog:
         if isinstance(source, Voter) and source.quorum is None:
             self._take_office(False)
             if self._is_alone:
-                self._fail_pending(ErrorCode.KAFKA_STORAGE_ERROR, "the metadata journal cannot be written")
+                self._fail_pending(ErrorCode.KAFKA_STORAGE_ERROR, source.why_nothing_is_written)
         else:
             self._take_changes(source.applied_index)
         leader = (source.leader_id, source.term)

@@ -86,12 +86,16 @@ class Voter:
         self._disk_wanted = asyncio.Event()
         self._held: list[_Held] = []
         self._is_syncing = False
+        self.why_nothing_is_written = ""
+        """While the disk is full: what that is, in a sentence."""
         self._reopen_at_ms = 0
         """While the disk is full: no sooner is it tried again, whatever peers send meanwhile."""
         self._sessions: dict[int, object] = {}
         """Of each peer that is connected, something that is new with each connection."""
         self._told: asyncio.Event = asyncio.Event()
         """Set, and replaced, whenever observers may have something to hear."""
+        self._last_told: object = None
+        """What they could have heard the last time."""
         self._running: list[asyncio.Task[None]] = []
         self._is_stopping = False
         self.observers: dict[int, tuple[int, int, int]] = {}
@@ -301,6 +305,15 @@ class Voter:
 
     def _tell(self) -> None:
         self._stirred()
+        quorum = self._quorum
+        news = (
+            None
+            if quorum is None
+            else (quorum, quorum.applied_index, quorum.commit_index, quorum.leader_id, quorum.term, len(self._sessions))
+        )
+        if news == self._last_told:
+            return  # most turns are ticks: whoever waits would only look, and wait again
+        self._last_told = news
         told, self._told = self._told, asyncio.Event()
         told.set()
 
@@ -362,6 +375,7 @@ class Voter:
 
     async def _give_up(self, error: OSError) -> None:
         logger.error("the metadata journal cannot be written: %s", error)
+        self.why_nothing_is_written = f"the metadata journal cannot be written: {error.strerror or error}"
         journal, self._journal = self._journal, None
         self._quorum = None
         self._reopen_at_ms = self._clock.monotonic_ms() + _REOPEN_MS

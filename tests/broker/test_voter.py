@@ -110,6 +110,7 @@ async def test_a_snapshot_is_in_the_image_before_it_is_on_disk_and_so_is_its_ind
         await until(lambda: peers.given_up)
         assert (b"newer", 5) in seen
         assert (b"newer", 0) not in seen[: seen.index((b"newer", 5))], "with the image of 5 and the index before"
+        assert voter.why_nothing_is_written == "the metadata journal cannot be written: No space left on device"
         disk.heal()
         await voter.stop()
 
