@@ -87,7 +87,8 @@ def spans(history: History) -> list[Span]:
 
 LOOKS = ("watermarks", "replica", "image", "controller", "compacted", "isr")
 """What the harness asks of single nodes: no part of the workload."""
-_NO_LOAD = frozenset((*LOOKS, "crash", "assign", "init"))
+_NO_LOAD = frozenset((*LOOKS, "crash", "assign", "init", "acquire", "acknowledge"))
+"""A queue is drained when all the others are over."""
 
 
 def workload_end(history: History) -> int:

@@ -87,6 +87,7 @@ def test_a_fault_without_an_end_lasts_to_the_end() -> None:
         ("poll", [["poll", {}]], {"final": True}),
         ("send", [["send", "x0-0", [1, 1]]], {"last": True}),
         ("init", [7, 0], {}),
+        ("acquire", {"group": "q", "records": []}, {}),
     ],
 )
 def test_what_comes_after_the_workload_is_no_part_of_it(f: str, value: Any, extra: dict[str, Any]) -> None:
