@@ -31,6 +31,7 @@ def test_a_project_runs_and_goes_on(tmp_path: Path, kraftpy_server: EmbeddedBrok
             command, cwd=place, env=environment, input=given, capture_output=True, timeout=400, check=False
         )
         assert done.returncode == 0, (done.stdout + done.stderr).decode()
+        assert b" ERROR " not in done.stderr, done.stderr.decode()  # nor what Spark says of its own session's end
         return done.stdout.decode()
 
     def counts() -> list[tuple[str, str]]:
