@@ -22,7 +22,7 @@ import time
 import uuid
 from typing import Self
 
-from kraftpy.audit.counts import DEFAULT_WINDOW_MS, Counter, Tally
+from kraftpy.audit.counts import DEFAULT_WINDOW_MS, Counter, Tally, latest
 from kraftpy.audit.topic import DEFAULT_TOPIC, create_topic, publish
 from kraftpy.client import KafkaError, RecordMetadata
 from kraftpy.client.interceptors import Records
@@ -49,7 +49,8 @@ class AuditInterceptor:
         self._counter = self._new_counter()
         self._interval_ms = interval_ms
         self._lock = threading.Lock()
-        self._unpublished: list[Tally] = []
+        self._publishing = threading.Lock()
+        self._unpublished: list[Tally] = []  # who publishes has it
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kraftpy audit", daemon=True)
 
@@ -81,16 +82,19 @@ class AuditInterceptor:
     # --- publishing ---------------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Publish what has changed, now. Raises KafkaError; what was not published is kept for the next time."""
-        with self._lock:
-            self._unpublished += self._counter.changed(time.time_ns() // 1_000_000)
-            if len(self._counter) >= MAX_WINDOWS:
-                self._counter = self._new_counter()
-            tallies = list(self._unpublished)
-        if tallies:
-            publish(self._servers, self._topic, tallies)
+        """Publish what has changed, now. Raises KafkaError; what was not published is kept for the next time.
+
+        One caller at a time: what is said of a window last counts.
+        """
+        with self._publishing:
             with self._lock:
-                del self._unpublished[: len(tallies)]
+                changed = self._counter.changed(time.time_ns() // 1_000_000)
+                self._unpublished = latest(self._unpublished + changed)
+                if len(self._counter) >= MAX_WINDOWS:
+                    self._counter = self._new_counter()
+            if self._unpublished:
+                publish(self._servers, self._topic, self._unpublished)
+                self._unpublished = []
 
     def _new_counter(self) -> Counter:
         """Under a name that nothing has counted by: a process that is started again must not replace what it said."""
