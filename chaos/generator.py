@@ -345,6 +345,10 @@ class QueueCalls(Idle):
             return None
         return Call(f="acquire", value={"group": self.group})
 
+    def hurries(self, process: int) -> bool:
+        """Whether it goes on at once: no more is sent, and there was something when it asked last."""
+        return not self.sending and self._empty.get(process) == 0
+
     def observe(self, op: Op) -> None:
         """What was acquired is acknowledged next."""
         if op.f == "acquire" and op.type is Type.OK and isinstance(op.process, int):

@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Protocol
@@ -62,7 +63,6 @@ SENDERS: Final = 2
 """To the topics of the group."""
 TOPICS: Final = 2
 """Clients that create, change and delete topics."""
-_QUEUE_CALLS_PER_SECOND: Final = 2.0
 _TOPIC_CALLS_PER_SECOND: Final = 0.7
 _TOPIC_SECONDS: Final = 7.0
 _READERS: Final = 3
@@ -347,10 +347,9 @@ class _Run:
                 await self._end(load, "a client hangs")
                 if queue is not None:
                     queue.stop_sending()
-                    await self._end(members, "the share group does not come to an end")
-                    self.recorder.note(
-                        self.now_ns(), sharing.GROUP, "drained", {"group": sharing.GROUP, "keys": queue.keys}
-                    )
+                    if await self._end(members, "the share group does not come to an end"):
+                        drained = {"group": sharing.GROUP, "keys": queue.keys}
+                        self.recorder.note(self.now_ns(), sharing.GROUP, "drained", drained)
                 if settings.transactions:
                     last = transactions.last_roles(self.transacting, self.offsets.sent)
                     load = self._transact(last, lambda: False, lambda: 0.1)
@@ -397,12 +396,11 @@ class _Run:
         calls = sharing.calls(self.chance.getrandbits(30))
         numbers = range(sharing.FIRST_PROCESS, sharing.FIRST_PROCESS + sharing.CLIENTS)
         clients = [ShareClient(self._setting(), self.recorder, calls, number, limits) for number in numbers]
-
-        def rest() -> float:
-            return self.chance.expovariate(_QUEUE_CALLS_PER_SECOND)
-
         return calls, [
-            asyncio.create_task(client.work(lambda: False, rest), name=f"queue {client.process}") for client in clients
+            asyncio.create_task(
+                client.work(lambda: False, partial(client.rest, self.chance)), name=f"queue {client.process}"
+            )
+            for client in clients
         ]
 
     def _change_topics(
@@ -426,12 +424,14 @@ class _Run:
             for number in processes
         ]
 
-    async def _end(self, tasks: Sequence[asyncio.Task[None]], problem: str) -> None:
+    async def _end(self, tasks: Sequence[asyncio.Task[None]], problem: str) -> bool:
+        """Let these come to an end, for so long; whether they did. It is a problem if not, or if one failed."""
         _, late = await asyncio.wait(tasks, timeout=_FINAL_SECONDS)
         self.problems += [f"{problem}: {task.get_name()}" for task in late]
         for task in tasks:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 self.problems.append(f"{task.get_name()} failed: {error!r}")
+        return not late
 
     async def _read_all(self, processes: Sequence[int], count: int) -> None:
         """By clients that are new, each all there is."""

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -52,7 +53,6 @@ _CALLS_PER_SECOND: Final = 1.0
 _READY_SECONDS: Final = 60.0
 _FINAL_SECONDS: Final = 300.0
 _CONVERGE_SECONDS: Final = 60.0
-_QUEUE_CALLS_PER_SECOND: Final = 1.0
 _TOPIC_CLIENTS: Final = 2
 _TOPIC_PAUSE_SECONDS: Final = 4.0
 _TOPICS: Final = 4
@@ -242,9 +242,9 @@ class _Run:
         self._wait(clients, "a client hangs")
         if queue is not None:
             queue.stop_sending()
-            self._wait(members, "the share group does not come to an end")
-            drained = {"group": sharing.GROUP, "keys": queue.keys}
-            self.recorder.note(self.now_ns(), sharing.GROUP, "drained", drained)
+            if self._wait(members, "the share group does not come to an end"):
+                drained = {"group": sharing.GROUP, "keys": queue.keys}
+                self.recorder.note(self.now_ns(), sharing.GROUP, "drained", drained)
         if transacting:
             sent = {key for op in self.outcome.ops for key, _, _ in sends(op)}
             _, tasks = self._transaction_clients(transactions.last_roles(transacting, sent), lambda: False)
@@ -320,8 +320,7 @@ class _Run:
         for number in range(sharing.FIRST_PROCESS, sharing.FIRST_PROCESS + sharing.CLIENTS):
             process, runtime = self.cluster.client(f"queue{number}")
             client = ShareClient(self._setting(runtime), self.recorder, calls, number, limits)
-            pause = process.random.expovariate
-            work = client.work(lambda: False, lambda pause=pause: pause(_QUEUE_CALLS_PER_SECOND))  # type: ignore[misc]
+            work = client.work(lambda: False, partial(client.rest, process.random))
             tasks.append(process.run(work, name=f"queue {number}"))
         return tasks
 
@@ -372,7 +371,9 @@ class _Run:
             isolation_level="read_committed" if self.drawn.with_transactions else "read_uncommitted",
         )
 
-    def _wait(self, tasks: list[Any], problem: str) -> None:
+    def _wait(self, tasks: list[Any], problem: str) -> bool:
+        """Let these come to an end, for so long; whether they did. It is a problem if not, or if one failed."""
+
         def is_done() -> bool:
             return all(task.done() for task in tasks)
 
@@ -382,6 +383,7 @@ class _Run:
         for task in tasks:
             if task.done() and task.exception() is not None:
                 self.outcome.problems.append(f"a client failed: {task.exception()!r}")
+        return is_done()
 
     def _spins_on(self) -> bool:
         """Whether somebody spins all the time: that is wrong already, and nothing more is waited for."""

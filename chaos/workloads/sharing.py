@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Any, Final
 
 from chaos.generator import Call, QueueCalls
@@ -32,6 +33,8 @@ FIRST_PROCESS: Final = 200_000
 CLIENTS: Final = 4
 """Of which those with an even number send."""
 GROUP: Final = "q"
+_CALLS_PER_SECOND: Final = 1.0
+_HURRY_SECONDS: Final = 0.01
 _POLL_MS: Final = 200
 _ACKNOWLEDGE_MS: Final = 8_000
 _KINDS: Final = {
@@ -70,6 +73,10 @@ class ShareClient(Client):
         self._sharing: ShareConsumer | None = None
         self._held: dict[tuple[Key, int], ShareRecord] = {}
         self._asked_ns = 0
+
+    def rest(self, chance: Random) -> float:
+        """Seconds until its next call; hardly any while it drains what is left."""
+        return _HURRY_SECONDS if self._queue.hurries(self.process) else chance.expovariate(_CALLS_PER_SECOND)
 
     async def _outcome(self, call: Call, extra: dict[str, Any]) -> Outcome:
         try:

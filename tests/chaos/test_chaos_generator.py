@@ -124,6 +124,21 @@ def test_consumers_go_on_until_nothing_comes() -> None:
     assert calls.call(1) is None
 
 
+def test_a_member_hurries_while_it_drains_and_finds_something() -> None:
+    calls = QueueCalls(1)
+    found = history(*done(1, "ok", "acquire", {"group": "q", "records": [["t0-0", 3, "v", 1]]})).completions[0]
+    empty = history(*done(1, "ok", "acquire", {"group": "q", "records": []})).completions[0]
+    calls.observe(found)
+    assert not calls.hurries(1)
+    calls.stop_sending()
+    assert not calls.hurries(1)
+    calls.observe(found)
+    assert calls.hurries(1)
+    assert not calls.hurries(3)
+    calls.observe(empty)
+    assert not calls.hurries(1)
+
+
 def test_what_was_acquired_is_acknowledged_and_what_was_polled_committed() -> None:
     calls = QueueCalls(1)
     acquired = done(1, "ok", "acquire", {"group": "q", "records": [["t0-0", 3, "v", 1]]})

@@ -141,7 +141,8 @@ class KafkaPythonConsumer:
 
     def poll(self) -> list[tuple[int, int, bytes]]:
         try:
-            found = self._consumer.poll(timeout_ms=500)  # a shorter one may never get to the end of a join
+            # A join that lasts longer than a poll is begun anew by the next one, or leaves a member that never commits.
+            found = self._consumer.poll(timeout_ms=5_000)
         except KafkaPythonError as error:
             if not error.retriable:
                 raise
