@@ -86,7 +86,7 @@ class Voter:
         self._disk_wanted = asyncio.Event()
         self._held: list[_Held] = []
         self._is_syncing = False
-        self.why_nothing_is_written = ""
+        self._disk_trouble = ""
         """While the disk is full: what that is, in a sentence."""
         self._reopen_at_ms = 0
         """While the disk is full: no sooner is it tried again, whatever peers send meanwhile."""
@@ -107,6 +107,11 @@ class Voter:
     def quorum(self) -> Quorum | None:
         """The quorum's machine; None while the disk is full."""
         return self._quorum
+
+    @property
+    def why_nothing_is_written(self) -> str:
+        """What keeps `quorum` None, in a sentence."""
+        return self._disk_trouble or ("this node stops" if self._is_stopping else "this node has not started yet")
 
     @property
     def leader_id(self) -> int | None:
@@ -375,7 +380,7 @@ class Voter:
 
     async def _give_up(self, error: OSError) -> None:
         logger.error("the metadata journal cannot be written: %s", error)
-        self.why_nothing_is_written = f"the metadata journal cannot be written: {error.strerror or error}"
+        self._disk_trouble = f"the metadata journal cannot be written: {error.strerror or error}"
         journal, self._journal = self._journal, None
         self._quorum = None
         self._reopen_at_ms = self._clock.monotonic_ms() + _REOPEN_MS
@@ -397,6 +402,7 @@ class Voter:
             if error.errno not in DISK_FULL:
                 raise self._failed(error) from error
             return False
+        self._disk_trouble = ""
         return True
 
     def _failed(self, error: OSError) -> DirectoryFailed:

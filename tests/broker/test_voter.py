@@ -115,6 +115,17 @@ async def test_a_snapshot_is_in_the_image_before_it_is_on_disk_and_so_is_its_ind
         await voter.stop()
 
 
+async def test_there_are_words_for_why_nothing_is_written_before_the_start_and_after_the_end() -> None:
+    """A single node's command is refused with them."""
+    async with asyncio.TaskGroup() as tasks:
+        voter = voter_of(Peers(), tasks, Machine(), lambda: None)
+        assert voter.why_nothing_is_written == "this node has not started yet"
+        await voter.start(MemoryDisk().root)
+        await voter.stop()
+        assert voter.why_nothing_is_written == "this node stops"
+        assert not await voter.reopen()
+
+
 async def test_a_message_that_comes_while_the_disk_has_just_filled_up_does_not_end_the_node() -> None:
     """The journal has failed in its thread, and refuses the next vote; the loop has not been told of it yet."""
     disk, peers = MemoryDisk(), Peers()
