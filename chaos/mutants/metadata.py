@@ -22,10 +22,12 @@ _DEAF_NODE, _DEAF_TO_EVERY = 2, 15
 
 def _elect_first_that_lives(original: Any) -> Any:
     def elected(
-        partition: Any, wish: Any, rules: Any, topic: Any, replicas: Any, isr: Any, eligible: Any, last_known: Any,
-        offline: Any,
+        partition: Any, wish: Any, rules: Any, topic: Any, replicas: Any, isr: Any, leaving: Any, eligible: Any,
+        last_known: Any, offline: Any,
     ) -> Any:  # fmt: skip
-        leader, is_unclean = original(partition, wish, rules, topic, replicas, isr, eligible, last_known, offline)
+        leader, is_unclean = original(
+            partition, wish, rules, topic, replicas, isr, leaving, eligible, last_known, offline
+        )
         living = [replica for replica in replicas if replica in rules.active and replica not in offline]
         if wish.prefers_first and replicas[0] in living:
             return replicas[0], False

@@ -3,7 +3,8 @@
 `settle` takes a partition, what shall be changed about it and the rules that hold, and gives the state that follows:
 
 1. A reassignment whose new replicas are all in sync is completed (KIP-455), unless that would leave fewer in sync than
-   the minimum asks for.
+   the minimum asks for. Then only the lead is taken from who is to go, so that the others can catch up with a replica
+   that stays: the copy of the one that goes may be damaged.
 2. The leader stays where it may. Else, in the order of the replicas: an active member of the ISR; an active eligible
    leader replica; the leader itself where it only is about to stop; who led last, where nobody else is known to hold
    what is committed; where the topic allows unclean elections, any active replica; nobody.
@@ -114,12 +115,16 @@ def settle(topic: str, partition: Partition, wish: Wish, rules: Rules) -> Partit
     if not rules.has_elr and not isr:
         isr = partition.isr
     minimum = rules.min_insync_replicas(topic)
+    leaving: Replicas = ()
     if adding or removing:
         remaining = tuple(member for member in isr if member not in removing)
         kept = tuple(replica for replica in replicas if replica not in removing)
         enough = min(minimum, len(kept), len(isr))
-        if remaining and len(remaining) >= enough and all(replica in remaining for replica in adding):
-            replicas, adding, removing, isr = kept, (), (), remaining
+        if remaining and all(replica in remaining for replica in adding):
+            if len(remaining) >= enough:
+                replicas, adding, removing, isr = kept, (), (), remaining
+            else:
+                leaving = removing
     offline = _ordered(partition.offline_replicas if wish.offline is None else wish.offline, replicas)
     if wish.replicas is not None or replicas is not partition.replicas:
         isr = _ordered(isr, replicas)
@@ -130,7 +135,7 @@ def settle(topic: str, partition: Partition, wish: Wish, rules: Rules) -> Partit
         eligible = {*partition.eligible_leader_replicas, *partition.isr}.difference(isr, (wish.unclean,))
         eligible = _ordered(eligible, replicas)
     last_known = _last_known(partition, isr)
-    leader, is_unclean = _elected(partition, wish, rules, topic, replicas, isr, eligible, last_known, offline)
+    leader, is_unclean = _elected(partition, wish, rules, topic, replicas, isr, leaving, eligible, last_known, offline)
     is_recovering = partition.is_recovering if wish.is_recovering is None else wish.is_recovering
     if is_unclean:
         isr, eligible, is_recovering = (leader,), (), True
@@ -198,6 +203,7 @@ def _elected(
     topic: str,
     replicas: Replicas,
     isr: Replicas,
+    leaving: Replicas,
     eligible: Collection[BrokerId],
     last_known: Replicas,
     offline: Replicas,
@@ -207,6 +213,11 @@ def _elected(
     if wish.prefers_first and replicas[0] in isr and replicas[0] in active:
         return replicas[0], False
     leader = partition.leader
+    if leader in isr and leader in active and leader not in leaving:
+        return leader, False
+    for replica in replicas:
+        if replica in isr and replica in active and replica not in leaving:
+            return replica, False
     if leader in isr and leader in active:
         return leader, False
     for replica in replicas:
