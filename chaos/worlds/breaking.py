@@ -9,6 +9,9 @@ What could not be survived by design is spared (`nemesis.Spared`, noted in the h
   node's partitions is known to have everything, in sync or eligible to lead (KIP-966). docs/durability.md promises no
   more: the copies that acks=all asked for, less one. Where what is acknowledged was synced before, a power loss is
   never spared.
+* SIGKILL of a node, while the controller still counts on another that has lost data: it has neither fenced it nor
+  registered it anew. It takes any such end for a loss, and two are one more than `min.insync.replicas` = 2 survives:
+  which of the two it takes out first is chance, and so is who leads in the end.
 * A sync that fails loses what it should have made durable. The machine is rebooted before the node starts again
   (docs/disks.md), so it counts as such a loss.
 * A voter's disk, and a byte of its journal: only while all voters run, and two others are left to agree that it votes
@@ -33,6 +36,7 @@ from chaos.worlds.simulated import THREAD_SECONDS, Node, SimulatedCluster
 from kraftpy.client import NewTopic
 from kraftpy.groups.routing import partition_for_group
 from kraftpy.testing.memory_files import Loss, MemoryDirectory
+from kraftpy.types import BrokerId
 
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
@@ -78,6 +82,8 @@ class SimulatedWorld:
         self._coordinated = coordinated
         self._cuts: dict[Cut, int] = {}  # how many faults cut this link
         self._sync_failed: set[NodeId] = set()
+        self._lost_by: dict[NodeId, int] = {}
+        """Who lost data, or is about to: with the epoch it was registered with."""
         self.operator = Operator(cluster)
         self.abilities: frozenset[Kind] = frozenset(Kind) - {Kind.SEVERAL}
         if len(cluster.nodes) == 1:
@@ -121,6 +127,7 @@ class SimulatedWorld:
     async def kill(self, node: NodeId) -> None:
         """SIGKILL."""
         if self._node(node).is_running:
+            self._spare_who_is_left(node)
             self._node(node).kill()
 
     async def stop(self, node: NodeId) -> None:
@@ -142,7 +149,9 @@ class SimulatedWorld:
         if node in self._sync_failed:
             self._sync_failed.discard(node)
             it.disk.heal()
-            if not it.is_running:
+            if it.is_running:
+                self._lost_by.pop(node, None)
+            else:
                 it.disk.crash(self._chance, self._chance.choice(_LOSSES))  # the machine is rebooted
         if not it.is_running:
             it.start()
@@ -202,6 +211,22 @@ class SimulatedWorld:
             if node in partition.replicas and not {*partition.isr, *partition.eligible_leader_replicas} - {node}:
                 raise Spared(f"nobody but node {node} is known to have all of {topic.name}-{number}")
 
+    def _loses(self, node: NodeId) -> None:
+        broker = self.operator.newest()
+        registered = None if broker is None else broker.image.broker(BrokerId(node))
+        if registered is not None:
+            self._lost_by[node] = registered.broker_epoch
+
+    def _spare_who_is_left(self, node: NodeId) -> None:
+        """Raises `Spared` where the controller counts on another that has lost data."""
+        broker = self.operator.newest()
+        for other, epoch in sorted(self._lost_by.items()):
+            registered = None if broker is None else broker.image.broker(BrokerId(other))
+            if registered is not None and (registered.fenced or registered.broker_epoch != epoch):
+                del self._lost_by[other]
+            elif other != node:
+                raise Spared(f"the controller does not know yet what node {other} has lost")
+
     async def disk(self, node: NodeId, *, full: bool, fsync_delay_ms: int) -> None:
         """Make its disk slow, or full: there may be room for a little more."""
         it = self._node(node)
@@ -219,6 +244,7 @@ class SimulatedWorld:
         """The machine loses its power."""
         if not self._is_synced:
             self._spare_the_last_copy(node)
+            self._loses(node)
         if self._node(node).is_running:
             self._node(node).kill(self._chance.choice(_LOSSES))
 
@@ -226,6 +252,7 @@ class SimulatedWorld:
         """The next sync fails: of the journal, of a log, or whichever comes."""
         if not self._is_synced:
             self._spare_the_last_copy(node)
+            self._loses(node)
         it = self._node(node)
         it.excuses.add(_FAILED)
         it.disk.fail("sync", name=self._chance.choice(_FILES_THAT_SYNC))
@@ -282,7 +309,9 @@ class SimulatedWorld:
         await self._spare_a_vote(node)
         self._spare_the_last_copy(node)
         await self.kill(node)
+        self._loses(node)
         if not await self.operator.take_vote(node):
+            self._lost_by.pop(node, None)
             raise Spared(f"the vote of node {node} could not be taken away")
         self._node(node).new_disk()
         self.operator.comes_as_new.add(node)

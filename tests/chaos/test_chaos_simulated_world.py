@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
+from random import Random
 from typing import Any
 
 import pytest
 
 from chaos import simulation
 from chaos.history import Op, Type
-from chaos.nemesis import Fault, Kind
+from chaos.nemesis import Fault, Kind, Spared
 from chaos.simulation import Outcome
-from chaos.worlds.loop import Process, SimulatedLoop
+from chaos.worlds.breaking import SimulatedWorld
+from chaos.worlds.loop import Process, SimulatedLoop, collect_quietly
 from chaos.worlds.simulated import SimulatedCluster, simulated_cluster
 from kraftpy.broker.confirming import Confirmations
 from kraftpy.client.reading import PartitionReader
-from kraftpy.types import TopicPartition
+from kraftpy.types import BrokerId, TopicPartition
 
 
 def story_of(
@@ -259,3 +261,43 @@ def test_a_node_that_waits_for_its_cluster_ends_when_it_is_asked_to() -> None:
         cluster.loop.run_until(lambda: not node.is_running, at_most_seconds=10.0)
         assert not node.is_running
         assert node.exits == []
+
+
+def test_nobody_is_killed_while_the_controller_counts_on_who_has_lost_data() -> None:
+    refused, runs_on, is_killed = _killed_beside_who_has_lost_data()
+    collect_quietly()
+    assert refused == "the controller does not know yet what node 2 has lost"
+    assert runs_on
+    assert is_killed
+
+
+def _killed_beside_who_has_lost_data() -> tuple[str, bool, bool]:
+    """Why the kill was spared at first, whether the node ran on, and whether it could be killed later."""
+    with simulated_cluster(1, brokers=3) as cluster:
+        nodes, loop = cluster.nodes, cluster.loop
+        for node in nodes.values():
+            node.start()
+        assert loop.run_until(lambda: all(node.is_ready for node in nodes.values()), at_most_seconds=60.0)
+        world = SimulatedWorld(cluster, Random(1))
+        process, _ = cluster.client("nemesis")
+
+        async def harm() -> str:
+            await world.lose_unsynced(2)
+            try:
+                await world.kill(3)
+            except Spared as spared:
+                return str(spared)
+            return "it was not"
+
+        def is_fenced() -> bool:
+            newest = world.operator.newest()
+            registered = None if newest is None else newest.image.broker(BrokerId(2))
+            return registered is not None and registered.fenced
+
+        harmed = process.run(harm(), name="harm")
+        loop.run_until(harmed.done, at_most_seconds=1.0)
+        runs_on = nodes[3].is_running
+        assert loop.run_until(is_fenced, at_most_seconds=20.0)
+        killed = process.run(world.kill(3), name="kill")
+        loop.run_until(killed.done, at_most_seconds=1.0)
+        return harmed.result(), runs_on, not nodes[3].is_running
