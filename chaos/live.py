@@ -63,6 +63,7 @@ SENDERS: Final = 2
 """To the topics of the group."""
 TOPICS: Final = 2
 """Clients that create, change and delete topics."""
+_QUEUE_CALLS_PER_SECOND: Final = 2.0
 _TOPIC_CALLS_PER_SECOND: Final = 0.7
 _TOPIC_SECONDS: Final = 7.0
 _READERS: Final = 3
@@ -398,7 +399,8 @@ class _Run:
         clients = [ShareClient(self._setting(), self.recorder, calls, number, limits) for number in numbers]
         return calls, [
             asyncio.create_task(
-                client.work(lambda: False, partial(client.rest, self.chance)), name=f"queue {client.process}"
+                client.work(lambda: False, partial(client.rest, self.chance, _QUEUE_CALLS_PER_SECOND)),
+                name=f"queue {client.process}",
             )
             for client in clients
         ]

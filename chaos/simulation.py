@@ -53,6 +53,7 @@ _CALLS_PER_SECOND: Final = 1.0
 _READY_SECONDS: Final = 60.0
 _FINAL_SECONDS: Final = 300.0
 _CONVERGE_SECONDS: Final = 60.0
+_QUEUE_CALLS_PER_SECOND: Final = 1.0
 _TOPIC_CLIENTS: Final = 2
 _TOPIC_PAUSE_SECONDS: Final = 4.0
 _TOPICS: Final = 4
@@ -320,7 +321,7 @@ class _Run:
         for number in range(sharing.FIRST_PROCESS, sharing.FIRST_PROCESS + sharing.CLIENTS):
             process, runtime = self.cluster.client(f"queue{number}")
             client = ShareClient(self._setting(runtime), self.recorder, calls, number, limits)
-            work = client.work(lambda: False, partial(client.rest, process.random))
+            work = client.work(lambda: False, partial(client.rest, process.random, _QUEUE_CALLS_PER_SECOND))
             tasks.append(process.run(work, name=f"queue {number}"))
         return tasks
 

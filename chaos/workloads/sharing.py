@@ -33,7 +33,6 @@ FIRST_PROCESS: Final = 200_000
 CLIENTS: Final = 4
 """Of which those with an even number send."""
 GROUP: Final = "q"
-_CALLS_PER_SECOND: Final = 1.0
 _HURRY_SECONDS: Final = 0.01
 _POLL_MS: Final = 200
 _ACKNOWLEDGE_MS: Final = 8_000
@@ -74,9 +73,9 @@ class ShareClient(Client):
         self._held: dict[tuple[Key, int], ShareRecord] = {}
         self._asked_ns = 0
 
-    def rest(self, chance: Random) -> float:
+    def rest(self, chance: Random, calls_per_second: float) -> float:
         """Seconds until its next call; hardly any while it drains what is left."""
-        return _HURRY_SECONDS if self._queue.hurries(self.process) else chance.expovariate(_CALLS_PER_SECOND)
+        return _HURRY_SECONDS if self._queue.hurries(self.process) else chance.expovariate(calls_per_second)
 
     async def _outcome(self, call: Call, extra: dict[str, Any]) -> Outcome:
         try:
