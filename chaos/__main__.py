@@ -158,6 +158,7 @@ def _with_fixed_hashes() -> None:
 @click.option(
     "--having", multiple=True, metavar="WORKLOAD", help="Only seeds that draw this, or one of these. Repeatable."
 )
+@click.option("--brokers", type=click.Choice(["1", "3", "5"]), help="Only seeds that draw so many.")
 @click.option("--known", is_flag=True, help="Those that once failed, in place of these.")
 @click.option("--fresh", type=int, help="So many of this version's own, in place of these, or besides the known ones.")
 @click.option("--seed", type=int, help="Only this one; its history is written to seed-N.jsonl.")
@@ -172,6 +173,7 @@ def sim_command(
     seeds: int,
     first: int,
     having: tuple[str, ...],
+    brokers: str | None,
     known: bool,
     fresh: int | None,
     seed: int | None,
@@ -190,12 +192,12 @@ def sim_command(
     """
     if seed is None and (faults is not None or trace or log_lines):
         raise click.UsageError("--faults, --trace and --log-lines are for one --seed")
-    from chaos.drawing import WORKLOADS
+    from chaos.drawing import WORKLOADS, Drawn
 
     if unknown := [name for name in having if name not in WORKLOADS]:
         raise click.UsageError(f"--having {unknown[0]!r}: workloads are {', '.join(WORKLOADS)}")
-    if having and (known or fresh is not None or seed is not None):
-        raise click.UsageError("--having is for --first and --seeds")
+    if (having or brokers) and (known or fresh is not None or seed is not None):
+        raise click.UsageError("--having and --brokers are for --first and --seeds")
     _with_fixed_hashes()
     from chaos.ledger import read as read_ledger
     from chaos.ledger import version
@@ -212,7 +214,12 @@ def sim_command(
         click.echo(f"fresh seeds: --first {chosen.start} --seeds {fresh} --minutes {minutes:g}")
         tasks += [Task(seed=each, minutes=minutes) for each in chosen]
     elif not known:
-        tasks = [Task(seed=each, minutes=minutes) for each in seeds_having(having or WORKLOADS, first, seeds)]
+
+        def fits(drawn: Drawn) -> bool:
+            does = not having or any(name in drawn.workloads for name in having)
+            return does and brokers in (None, str(drawn.brokers))
+
+        tasks = [Task(seed=each, minutes=minutes) for each in seeds_having(fits, first, seeds)]
     if ledger is not None:
         try:
             read_ledger(ledger)

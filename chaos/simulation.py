@@ -94,12 +94,14 @@ def run(
     calm_seconds: float = 30.0,
     faults: Sequence[Fault] | None = None,
     trace: Tell | None = None,
+    is_last: bool = False,
 ) -> Outcome:
     """Simulate a seed; each client makes so many calls at most, else as many as the seed draws.
 
     `drawn` and `faults` take the place of what the seed draws; `calm_seconds` is how long the clients go on when all is
     healed. `trace` is told (virtual seconds, who, what) of faults, of nodes that start
     and end, of leaders, in-sync replicas, and what nodes log; the run is the same with and without.
+    Where it `is_last` in its process, what it leaves is not collected.
     """
     drawn = draw(seed) if drawn is None else drawn
     calls_per_second = _CALLS_PER_SECOND * drawn.load if calls_per_second is None else calls_per_second
@@ -114,8 +116,9 @@ def run(
                 this.watch = Watch(cluster, trace)
                 stack.enter_context(told_log_lines(this.watch))
             outcome = this.run()
-        del cluster, this
-        collect_quietly()
+        if not is_last:
+            del cluster, this
+            collect_quietly()
     finally:
         logging.disable(disabled)
     return outcome

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from chaos import seeds
 from chaos.__main__ import main
 from chaos.checkers.verdict import Verdict
-from chaos.drawing import WORKLOADS, draw
+from chaos.drawing import draw
 from chaos.ledger import version
 from chaos.nemesis import Kind, Plan, schedule
 from chaos.seeds import Task, fresh_seeds, known_seeds, read_faults, seeds_having, write_faults, wrong
@@ -41,14 +42,26 @@ def test_fresh_seeds_are_others_for_each_version_and_none_of_the_known() -> None
 
 
 def test_seeds_of_some_workloads_are_those_that_draw_them() -> None:
-    every = seeds_having(WORKLOADS, 1, 300)
-    assert every == list(range(1, 301)), "each draws something"
-    some = seeds_having(["transactions", "queue"], 1, 40)
+    some = seeds_having(lambda drawn: not {"transactions", "queue"}.isdisjoint(drawn.workloads), 1, 40)
     assert len(some) == 40
-    assert some == [seed for seed in every if {"transactions", "queue"} & {*draw(seed).workloads}][:40]
+    assert some == [seed for seed in range(1, 301) if {"transactions", "queue"} & {*draw(seed).workloads}][:40]
     result = CliRunner().invoke(main, ["sim", "--having", "nonsense"])
     assert result.exit_code == 2
     assert "transactions, queue" in result.output
+
+
+def test_seeds_of_some_brokers_are_those_that_draw_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Task] = []
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    monkeypatch.setattr(seeds, "simulate", lambda tasks, *_, **__: asked.extend(tasks))
+    CliRunner().invoke(main, ["sim", "--brokers", "3", "--having", "queue", "--seeds", "20"], catch_exceptions=False)
+    drawn = [draw(task.seed) for task in asked]
+    assert len(drawn) == 20
+    assert {each.brokers for each in drawn} == {3}
+    assert all("queue" in each.workloads for each in drawn)
+    result = CliRunner().invoke(main, ["sim", "--brokers", "3", "--known"])
+    assert result.exit_code == 2
+    assert "for --first and --seeds" in result.output
 
 
 def test_faults_survive_their_file(tmp_path: Path) -> None:
