@@ -41,12 +41,13 @@ check: $(VENV)/.dev  ## format, lint, types, import contracts
 bench: $(VENV)/.dev  ## rates, start-up and memory, beside a peer's, into bench/RESULTS.md
 	$(BIN)/python -m bench
 
-sim: $(VENV)/.dev    ## the quorum, replicas, compacted logs and power losses of a log: faults, in thousands of runs
+sim: $(VENV)/.dev    ## all that is simulated: the quorum, replicas, compacted logs, power losses, thousands of runs; chaos-sim
 	$(BIN)/python tests/quorum/simulation.py --changes 1000000
 	$(BIN)/python tests/replication/replication_simulation.py --seeds 3000
 	$(BIN)/python tests/replication/replication_simulation.py --seeds 500 --replicas 5
 	$(BIN)/python tests/log/compaction_simulation.py --seeds 3000
 	$(BIN)/python tests/log/power_loss.py --points 10000
+	@$(MAKE) --no-print-directory chaos-sim
 
 chaos-sim: $(VENV)/.dev  ## whole clusters, simulated under faults: seeds that once failed, and 50 of this version's own
 	$(BIN)/python -m chaos sim --known --fresh 50 --minutes 1 --jobs 2 --shrink 0
