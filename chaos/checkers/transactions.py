@@ -65,8 +65,8 @@ def _descendants(known: Versions) -> dict[tuple[Key, int], list[tuple[Key, str]]
     found: dict[tuple[Key, int], list[tuple[Key, str]]] = {}
     for key, values in known.ok_reads.items():
         order = known.order(key)
-        for value in sorted((value for value in values if isinstance(value, str)), key=lambda v: order.by_value[v]):
-            source = ancestor(value)
+        for value in dict.fromkeys(value for offset in order.offsets for value in order.log[offset]):
+            source = ancestor(value) if isinstance(value, str) and value in values else None
             if source is not None:
                 found.setdefault(source, []).append((key, value))
     return found

@@ -5,9 +5,9 @@ checkpoints; the first also holds the metadata journal. Everything here blocks: 
 
 A directory that cannot be used at start costs what is in it, unless it is the first or the only one. Whether a
 partition that has no directory never had one, or is on a disk that was taken away, nobody can tell by looking at the
-disks that are left. So the first directory keeps the ids of all of them: where one is missing, or one is new, what is
-not found may be lost (`may_lack`). What Kafka keeps for that in the metadata, directory by directory, are the ids of
-KIP-858.
+disks that are left. So the first directory keeps the ids of all of them, once the cluster has been told what was not
+found: where one is missing or new, or nothing was accounted for yet, what is not found may be lost (`may_lack`). What
+Kafka keeps for that in the metadata, directory by directory, are the ids of KIP-858.
 
 Left out: a disk that neither answers nor fails.
 """
@@ -109,7 +109,7 @@ class LogDirectories:
         self._new = [directory for directory in self._new if directory in self.opened]
         if not self.failures and len({*epochs}) == 1 and epochs[0] is not None:
             self.previous_broker_epoch = epochs[0]
-        self.may_lack = self.cluster_id is not None and self._lacks_any()
+        self.may_lack = self._lacks_any()
 
     def _cannot_use(self, path: str, error: OSError) -> None:
         """Go on without it, where that can be."""
@@ -169,8 +169,7 @@ class LogDirectories:
     def _lacks_any(self) -> bool:
         """Whether another directory than the present ones may hold a partition that is not found."""
         ids = self._first.get(_ALL_IDS)
-        is_gone = ids is not None and not {*ids.split(",")} <= {*self._ids.values()}
-        return bool(self.failures or self._new) or is_gone
+        return bool(self.failures or self._new) or ids is None or not {*ids.split(",")} <= {*self._ids.values()}
 
     def adopt(self, cluster_id: str) -> None:
         """Belong to this cluster from now on, where that was not known yet. Raises DirectoryError, OSError."""
@@ -189,7 +188,6 @@ class LogDirectories:
                 "directory.id": self._ids[directory.path],
             }
             if directory is self.opened[0]:
-                properties[_ALL_IDS] = ",".join(sorted(self._ids.values()))
                 self._first = properties
             layout.write_meta_properties(directory, properties)
         self._new.clear()

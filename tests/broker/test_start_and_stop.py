@@ -273,3 +273,21 @@ def test_new_log_directories_have_durable_names(tmp_path: Path, monkeypatch: pyt
     synced.clear()
     opened()
     assert synced == [], "what was there before is durable"
+
+
+def test_new_directories_may_lack_anything_until_the_cluster_was_told(tmp_path: Path) -> None:
+    """A node of this name may have had partitions; a crash before they were reported must not make it forget that."""
+    config = BrokerConfig.of({"node.id": "1", "log.dirs": str(tmp_path)})
+
+    def may_lack(*, accounts: bool) -> bool:
+        directories = LogDirectories(config, SystemClock())
+        directories.open()
+        directories.adopt("a-cluster")
+        if accounts:
+            directories.account()
+        directories.close(-1, is_clean=False)
+        return directories.may_lack
+
+    assert may_lack(accounts=False)
+    assert may_lack(accounts=True)
+    assert not may_lack(accounts=False)

@@ -91,6 +91,12 @@ TRANSACTIONS: dict[str, tuple[str, Parts]] = {
 }
 
 GOOD_TRANSACTIONS: dict[str, Parts] = {
+    "two values at an offset are the log's affair": [
+        send(0, 0, 1, "in"),
+        poll(8, (0, "before"), key="out"),
+        processed((0, "in@0#1")),
+        poll(9, (0, "in@0#1"), key="out", final=True),
+    ],
     "read after its commit was asked for, and before it was acknowledged": [_overtaken(commit_asked=1)],
     "nobody says when its commit was asked for": [_overtaken()],
     "whole": [done(0, "info", "txn", [["send", "x", 1], ["send", "x", 2]]), poll(9, (0, 1), (1, 2), final=True)],

@@ -1,4 +1,4 @@
-"""A node's second log directory fails: others lead, clients go on, and it comes back, full or empty."""
+"""A node's log directory fails, or is replaced by an empty one: others lead, clients go on, and it comes back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from cluster.traffic import Traffic
 
+from kraftpy.client import BlockingAdmin, BlockingProducer, NewTopic, OffsetSpec
 from kraftpy.testing import Cluster
+from kraftpy.types import TopicPartition
 
 BOUND_SECONDS = 40.0
 
@@ -50,10 +52,34 @@ def test_leaderships_move_and_replicas_come_back(tmp_path: Path) -> None:
             assert "Traceback" not in cluster.logs(node), cluster.logs(node)
 
 
+def test_a_broker_s_only_disk_replaced_is_no_empty_partition(tmp_path: Path) -> None:
+    """What only it had is gone. That is told, and not forgotten, until somebody accepts it; the rest is copied."""
+    with Cluster(brokers=2, controllers=1, directory=tmp_path) as cluster:
+        partitions = [TopicPartition("alone", 0), TopicPartition("both", 0)]
+        with BlockingAdmin(bootstrap_servers=cluster.address(1)) as admin:
+            admin.create_topics([NewTopic(name="alone", replica_assignment={0: [2]})])
+            admin.create_topics([NewTopic(name="both", replica_assignment={0: [2, 1]})])
+        with BlockingProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+            for partition in partitions:
+                producer.send(partition.topic, b"before")
+        cluster.kill(2)
+        shutil.rmtree(cluster.node_directory(2) / "data")
+        for _ in range(2):
+            cluster.start(2)
+            offline_until(cluster, 2, ["alone-0"])
+            assert not (cluster.node_directory(2) / "data" / "alone-0").exists(), "nothing is made in its place"
+            cluster.kill(2)
+        cluster.start(2)
+        with BlockingAdmin(bootstrap_servers=cluster.address(1)) as admin:
+            offline_until(cluster, 2, ["alone-0"])
+            assert admin.elect_leaders(partitions[:1], unclean=True) == {partitions[0]: None}
+            cluster.wait_in_sync()
+            ends = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
+        assert {partition: found.offset for partition, found in ends.items()} == {partitions[0]: 0, partitions[1]: 1}
+
+
 def offline_until(cluster: Cluster, node: int, held: list[str]) -> None:
     """Every broker says that the replicas are offline, and that others lead."""
-    from kraftpy.client import BlockingAdmin
-
     deadline = time.monotonic() + BOUND_SECONDS
     for asked in cluster.brokers:
         with BlockingAdmin(bootstrap_servers=cluster.address(asked)) as admin:
