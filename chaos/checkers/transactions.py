@@ -66,8 +66,7 @@ def _descendants(known: Versions) -> dict[tuple[Key, int], list[tuple[Key, str]]
     for key, values in known.ok_reads.items():
         order = known.order(key)
         for value in dict.fromkeys(value for offset in order.offsets for value in order.log[offset]):
-            source = ancestor(value) if isinstance(value, str) and value in values else None
-            if source is not None:
+            if isinstance(value, str) and value in values and (source := ancestor(value)) is not None:
                 found.setdefault(source, []).append((key, value))
     return found
 

@@ -213,16 +213,12 @@ def _elected(
     if wish.prefers_first and replicas[0] in isr and replicas[0] in active:
         return replicas[0], False
     leader = partition.leader
-    if leader in isr and leader in active and leader not in leaving:
-        return leader, False
-    for replica in replicas:
-        if replica in isr and replica in active and replica not in leaving:
-            return replica, False
-    if leader in isr and leader in active:
-        return leader, False
-    for replica in replicas:
-        if replica in isr and replica in active:
-            return replica, False
+    for members in (tuple(member for member in isr if member not in leaving), isr) if leaving else (isr,):
+        if leader in members and leader in active:
+            return leader, False
+        for replica in replicas:
+            if replica in members and replica in active:
+                return replica, False
     for replica in eligible:
         if replica in active:
             return replica, False
