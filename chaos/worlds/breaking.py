@@ -242,7 +242,6 @@ class SimulatedWorld:
 
     async def lose_unsynced(self, node: NodeId) -> None:
         """The machine loses its power."""
-        self._spare_who_is_left(node)
         if not self._is_synced:
             self._spare_the_last_copy(node)
             self._loses(node)
@@ -251,7 +250,6 @@ class SimulatedWorld:
 
     async def fail_fsync(self, node: NodeId) -> None:
         """The next sync fails: of the journal, of a log, or whichever comes."""
-        self._spare_who_is_left(node)
         if not self._is_synced:
             self._spare_the_last_copy(node)
             self._loses(node)
