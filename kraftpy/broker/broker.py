@@ -324,7 +324,7 @@ class Broker:
         return f"controller.quorum.voters: no leader of {','.join(map(str, quorum))} was found (connected: {connected})"
 
     async def _start_partitions(self) -> None:
-        await self.lifecycle.register(self.advertised, self.directories.previous_broker_epoch)
+        await self.lifecycle.register(self.advertised, self.directories)
         await self.replicas.start(self.metadata.follow_changes())
         self._may_change.set()
         await self.reports.report()  # before the controller lets this broker lead anything

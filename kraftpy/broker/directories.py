@@ -9,6 +9,10 @@ disks that are left. So the first directory keeps the ids of all of them, once t
 found: where one is missing or new, or nothing was accounted for yet, what is not found may be lost (`may_lack`). What
 Kafka keeps for that in the metadata, directory by directory, are the ids of KIP-858.
 
+It also keeps the incarnations that ran with these disks. One that is started after an unclean stop names them when it
+registers, and the replicas whose records are synced before they are acknowledged: those have lost nothing, if the disks
+are still those of the incarnation that the cluster knows.
+
 Left out: a disk that neither answers nor fails.
 """
 
@@ -25,7 +29,9 @@ from pathlib import Path
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.config import BrokerConfig
 from kraftpy.log import layout
+from kraftpy.metadata.commands import SyncedReplicas
 from kraftpy.ports import Clock, Directory
+from kraftpy.types import TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +40,9 @@ _LOCK = ".lock"
 _CHECKS_PER_WRITE = 10
 _ALL_IDS = "kraftpy.directory.ids"
 """In the first directory's `meta.properties`: the ids of all of them, as of the last start that accounted for all."""
+_INCARNATIONS = "kraftpy.incarnation.ids"
+"""In the same file: the last processes that may have registered while the disks were these."""
+_MOST_INCARNATIONS = 64
 
 
 class DirectoryError(Exception):
@@ -64,6 +73,8 @@ class LogDirectories:
         """Partitions that are not found may be on a directory that is not here, or was replaced."""
         self.previous_broker_epoch = -1
         """This broker's epoch when it last stopped, if that was a clean stop of every directory."""
+        self.previous_incarnation_ids: tuple[bytes, ...] = ()
+        """Earlier processes of this broker that ran with these disks. Whoever puts back an old disk has older ones."""
         self.cluster_id: str | None = None
         """The cluster that the directories belong to; None where they are new."""
         self._ids: dict[str, str] = {}
@@ -159,12 +170,20 @@ class LogDirectories:
         first = found[0][1]
         if first is not None:
             self._first = first
+            self.previous_incarnation_ids = self._incarnations(first.get(_INCARNATIONS, ""))
         elif known and self._config.is_alone:
             other = next(directory.path for directory, properties in found if properties is not None)
             raise DirectoryError(
                 f"log.dirs: {self.paths[0]} is empty, {other} belongs to cluster {self.cluster_id}: "
                 "the first directory holds the metadata, without which the others mean nothing"
             )
+
+    def _incarnations(self, text: str) -> tuple[bytes, ...]:
+        try:
+            return tuple(bytes.fromhex(each) for each in text.split(",") if each)
+        except ValueError as error:
+            place = f"{self.paths[0]}/{layout.META_PROPERTIES}"
+            raise DirectoryError(f"log.dirs: {place}: {_INCARNATIONS}: {error}") from error
 
     def _lacks_any(self) -> bool:
         """Whether another directory than the present ones may hold a partition that is not found."""
@@ -200,8 +219,41 @@ class LogDirectories:
         ids = ",".join(sorted(self._ids.values()))
         if self.failures or self._first.get(_ALL_IDS) == ids:
             return
-        self._first = {**self._first, _ALL_IDS: ids}
-        layout.write_meta_properties(self.opened[0], self._first)
+        self._write_first(_ALL_IDS, ids)
+
+    def _write_first(self, key: str, value: str) -> None:
+        properties = {**self._first, key: value}
+        layout.write_meta_properties(self.opened[0], properties)
+        self._first = properties
+
+    # --- what an unclean stop has left -------------------------------------------------------
+
+    def begin(self, incarnation_id: bytes) -> None:
+        """Durably, before this process registers: it had these disks. Raises OSError."""
+        ids = [*self.previous_incarnation_ids, incarnation_id][-_MOST_INCARNATIONS:]
+        self._write_first(_INCARNATIONS, ",".join(each.hex() for each in ids))
+
+    def synced_replicas(self) -> tuple[SyncedReplicas, ...]:
+        """The replicas that have all they ever acknowledged, whatever ended the last process (`PartitionMetadata`).
+
+        None where a directory is missing, or new, or failed. Raises OSError.
+        """
+        if self.may_lack:
+            return ()
+        found: dict[TopicPartition, TopicId | None] = {}
+        for directory in self.opened:
+            for key in layout.partitions(directory):
+                try:
+                    metadata = layout.read_partition_metadata(directory.child(str(key)))
+                except layout.CorruptFile:  # it will not be opened either
+                    continue
+                is_synced = metadata is not None and metadata.synced_before_ack and key not in found
+                found[key] = metadata.topic_id if is_synced and metadata is not None else None
+        numbers: dict[TopicId, list[int]] = {}
+        for key, topic_id in sorted(found.items()):
+            if topic_id is not None:
+                numbers.setdefault(topic_id, []).append(key.partition)
+        return tuple(SyncedReplicas(topic_id=each, partitions=tuple(parts)) for each, parts in numbers.items())
 
     # --- while it runs -----------------------------------------------------------------------
 

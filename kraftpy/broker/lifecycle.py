@@ -6,7 +6,8 @@ Every start is a new incarnation, with an epoch of its own. A registration is re
 counts as alive; it is tried again until `initial.broker.registration.timeout.ms` have passed. Where the controller no
 longer knows this epoch the broker registers anew: it is then fenced, and must catch up like any other.
 
-The epoch of the last clean stop goes with the first registration: it proves that nothing was lost (KIP-966).
+The epoch of the last clean stop goes with the first registration: it proves that nothing was lost (KIP-966). Where
+there is none, what the disks say goes with it (`LogDirectories.synced_replicas`).
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from typing import TYPE_CHECKING
 from kraftpy.broker.controller import Controller
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.config import BrokerConfig, Listener
-from kraftpy.metadata.commands import Endpoint, RegisterBroker
+from kraftpy.metadata.commands import Endpoint, RegisterBroker, SyncedReplicas
 from kraftpy.metadata.sessions import HeartbeatReply
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import BrokerId
 
 if TYPE_CHECKING:
+    from kraftpy.broker.directories import LogDirectories
     from kraftpy.broker.links import Links
 
 logger = logging.getLogger(__name__)
@@ -64,7 +66,8 @@ class Lifecycle:
         self._tasks = tasks
         self._incarnation_id = uuid.uuid4().bytes
         self._endpoints: tuple[Endpoint, ...] = ()
-        self._previous_broker_epoch = -1
+        self._directories: LogDirectories | None = None
+        self._synced_replicas: tuple[SyncedReplicas, ...] = ()
         self._running: asyncio.Task[None] | None = None
         self.broker_epoch = -1
         """The epoch of this broker's registration; -1 before the first."""
@@ -75,23 +78,41 @@ class Lifecycle:
         broker = self._metadata.image.broker(BrokerId(self._config.node_id))
         return broker is not None and broker.broker_epoch == self.broker_epoch and not broker.fenced
 
-    async def register(self, advertised: Sequence[Listener], previous_broker_epoch: int) -> None:
+    async def register(self, advertised: Sequence[Listener], directories: LogDirectories) -> None:
         """Become known to the cluster, fenced. Raises RegistrationError."""
         self._endpoints = tuple(
             Endpoint(listener=listener.name, host=listener.host, port=listener.port) for listener in advertised
         )
-        self._previous_broker_epoch = previous_broker_epoch
+        self._directories = directories
         reason = "the metadata quorum has no leader"
         try:
             async with asyncio.timeout(self._config.initial_broker_registration_timeout_ms / 1000):
+                if self._links is not None:
+                    await self._tell_from_earlier(directories)
                 while (problem := await self._try_to_register()) is not None:
                     reason = problem
                     await asyncio.sleep(_RETRY_SECONDS)
         except TimeoutError:
             raise RegistrationError(f"node.id={self._config.node_id}: {reason}") from None
 
+    async def _tell_from_earlier(self, directories: LogDirectories) -> None:
+        """What is to be said of the process before this one, and what the next one is to know of this one.
+
+        Not before there is somebody to register with: who is started again and again while there is nobody leaves no
+        traces, of which there are only so many.
+        """
+        if directories.previous_broker_epoch < 0:
+            self._synced_replicas = await asyncio.to_thread(directories.synced_replicas)
+        while not await self._metadata.wait_for(lambda: self._metadata.leader_id is not None, 1000):
+            pass
+        try:
+            await asyncio.to_thread(directories.begin, self._incarnation_id)
+        except OSError as error:
+            logger.warning("%s: after a crash, nothing will be eligible: %s", directories.paths[0], error)
+
     async def _try_to_register(self) -> str | None:
         """None once this broker is registered; else why it is not yet. Raises RegistrationError."""
+        before = self._directories
         command = RegisterBroker(
             broker_id=BrokerId(self._config.node_id),
             incarnation_id=self._incarnation_id,
@@ -99,7 +120,9 @@ class Lifecycle:
             time_ms=self._clock.now(),
             rack=self._config.broker_rack,
             previous_session_expired=self._links is None,  # alone: the lock on the directories says it
-            previous_broker_epoch=self._previous_broker_epoch,
+            previous_broker_epoch=-1 if before is None else before.previous_broker_epoch,
+            previous_incarnation_ids=() if before is None else before.previous_incarnation_ids,
+            synced_replicas=self._synced_replicas,
         )
         try:
             decision = await self._metadata.submit(command)
@@ -109,7 +132,7 @@ class Lifecycle:
             return error.message
         if decision.result is not None:
             self.broker_epoch = decision.result.broker_epoch
-            self._previous_broker_epoch = -1
+            self._directories, self._synced_replicas = None, ()  # said once: it is of the process before
             return None
         if decision.error == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             return decision.message or decision.error.name

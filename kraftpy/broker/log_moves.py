@@ -406,13 +406,14 @@ class LogMoves:
 def _make(disk: Disk, name: str, replica: Replica) -> OsDirectory:
     """The directory of a copy, with its topic's id: from then on a restart knows of the move. Blocks."""
     directory = OsDirectory(Path(disk.directory.path) / name)
-    layout.write_topic_id(directory, replica.topic_id)
+    layout.write_partition_metadata(directory, layout.PartitionMetadata(replica.topic_id))
     disk.directory.sync()
     return directory
 
 
 def _note_origin(log: PartitionLog, replica: Replica) -> None:
-    """Note where the copy came from, durably, until what it came from is gone. Blocks."""
+    """Note where the copy came from, durably, until what it came from is gone. It promises the same. Blocks."""
+    log.promise(synced_before_ack=replica.log.promises_synced)
     if replica.log.directory.exists(layout.MOVED_FROM):  # a crash left it there: only one of them may say so
         replica.log.directory.delete(layout.MOVED_FROM)
         replica.log.directory.sync()

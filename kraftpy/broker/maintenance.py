@@ -66,6 +66,8 @@ class Maintenance:
     async def flushes(self) -> None:
         """Sync logs whose `flush.ms` has passed, and those with sealed segments that are not synced yet.
 
+        Those that are to be synced before they acknowledge anything promise it, once they can.
+
         That sealed segments are synced is written down within seconds, so that a start after a crash does not read them
         again. What could not be opened is tried again here too.
         """
@@ -92,6 +94,7 @@ class Maintenance:
                     except KafkaError as error:
                         if not (replica.is_offline or replica.log.is_closed):
                             logger.critical("%s is not synced yet: %s", replica.topic_partition, error)
+            await self._replicas.promise_what_is_synced()
             if is_news and self._clock.monotonic_ms() - written_at >= _CHECKPOINT_AT_MOST_EVERY_MS:
                 is_news = not await self._checkpoint()
                 written_at = self._clock.monotonic_ms()

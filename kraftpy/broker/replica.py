@@ -572,6 +572,12 @@ class Replica:
                     return ErrorCode.REQUEST_TIMED_OUT if outcome is None else outcome
         return outcome
 
+    @property
+    def lacks_promise(self) -> bool:
+        """Whether its log does not say yet that what it acknowledges is synced before, as its settings have it."""
+        log = self.log
+        return self.syncs.comes_before_ack and not (log.promises_synced or log.metadata is None or log.is_closed)
+
     async def flush(self, end_offset: int) -> None:
         """Have everything before `end_offset` synced, in a round that others share (`syncing`). Raises KafkaError."""
         await self.syncs.wait(end_offset)

@@ -134,6 +134,7 @@ class Replicas:
         """Held by what opens, closes, moves and deletes partitions."""
         self._checkpointing = asyncio.Lock()
         self._checkpoint_is_stale = False
+        self._not_reconfigured: set[str] = set()
         self._is_stopped = False
         self._later: set[asyncio.TimerHandle] = set()
 
@@ -294,7 +295,7 @@ class Replicas:
         if brokers_changed:
             self._brokers_changed()
         if reconfigured:
-            self._reconfigure(reconfigured)
+            await self._reconfigure(reconfigured)
         await self._delete(deleted)
         await self._leave(left)
         await self._settle(touched)
@@ -306,7 +307,7 @@ class Replicas:
                 return
             self._image = image
             self._brokers_changed()
-            self._reconfigure({topic.name for topic in image.topics()})
+            await self._reconfigure({topic.name for topic in image.topics()})
             held = [replica.topic_id for replica in self] + [each.topic.topic_id for each in self.offline]
             await self._delete({topic_id for topic_id in held if image.topic_by_id(topic_id) is None})
             await self._settle([(topic.topic_id, number) for topic, number, _ in image.partitions()])
@@ -441,11 +442,19 @@ class Replicas:
         inherited = {name: value for name, value in cluster.items() if name in CLUSTER_SETTINGS}
         return topic_config({**inherited, **self._image.topic_configs(topic)}, self._config)
 
-    def _reconfigure(self, topics: set[str]) -> None:
+    async def _reconfigure(self, topics: set[str]) -> None:
         configs = {topic: self._topic_config(topic) for topic in topics}
+        await self._take_back_promises(
+            [
+                replica
+                for replica in self
+                if (config := configs.get(replica.topic_partition.topic)) is not None
+                and not config.kraftpy_flush_before_ack
+            ]
+        )
         for replica in self:
             config = configs.get(replica.topic_partition.topic)
-            if config is not None:
+            if config is not None and (config.kraftpy_flush_before_ack or not replica.log.promises_synced):
                 is_synced_otherwise = config.kraftpy_flush_before_ack != replica.syncs.comes_before_ack
                 replica.log.config = config
                 replica.min_isr_changed(config.min_insync_replicas)
@@ -453,6 +462,34 @@ class Replicas:
                     replica.flush_before_ack_changed()
                     if replica.following is not None:
                         self._fetchers.assign([(replica, replica.leader_id)])
+
+    async def _take_back_promises(self, replicas: Sequence[Replica]) -> None:
+        """What they acknowledge from now on need not be synced. Where that cannot be written, they go on as before."""
+        for replica in [replica for replica in replicas if replica.log.promises_synced]:
+            try:
+                await asyncio.to_thread(replica.log.promise, synced_before_ack=False)
+            except OSError as error:
+                if not self.storage_failed(replica.log_directory, "write to a log in", error):
+                    logger.error("%s: keeps its settings until there is room: %s", replica.topic_partition, error)
+                    self._not_reconfigured.add(replica.topic_partition.topic)
+
+    async def promise_what_is_synced(self) -> None:
+        """Have the logs promise it that have everything synced since `kraftpy.flush.before.ack` was set for them."""
+        if self._not_reconfigured:
+            async with self.changing:
+                topics, self._not_reconfigured = self._not_reconfigured, set()
+                await self._reconfigure({topic for topic in topics if self._image.topic(topic) is not None})
+        for replica in [replica for replica in self if replica.lacks_promise]:
+            try:
+                await replica.flush(replica.log_end_offset)
+                async with self.changing:  # the setting stays as it is meanwhile
+                    if self._by_name.get(replica.topic_partition) is replica and replica.lacks_promise:
+                        await asyncio.to_thread(replica.log.promise, synced_before_ack=True)
+            except KafkaError as error:
+                logger.debug("%s: %s", replica.topic_partition, error)
+            except OSError as error:
+                if not self.storage_failed(replica.log_directory, "write to a log in", error):
+                    logger.debug("%s: cannot promise anything yet: %s", replica.topic_partition, error)
 
     # --- opening -----------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@
          /.kafka_cleanshutdown              the last stop was clean; read, then deleted, before any log is opened
          /recovery-point-offset-checkpoint  per partition: all before this offset is synced
          /log-start-offset-checkpoint       per partition: the first offset readers may see
-         /topic-0/partition.metadata        the topic's id, written before any data
+         /topic-0/partition.metadata        the topic's id, written before any data, and a promise
                  /leader-epoch-checkpoint
                  /00000000000000000000.log .index .timeindex
                  /00000000000000000000.txnindex     its aborted transactions, where it has any
@@ -17,9 +17,9 @@ it changes, it is read as it was written or not at all (`CorruptFile`). What tha
 
 * checkpoints and `leader-epoch-checkpoint` end with a line `xxh64 <hex>`. Kafka would call that line malformed: whoever
   hands a directory to Kafka removes these files, and Kafka scans the logs.
-* `meta.properties` ends with a comment `#xxh64 <hex>`, `partition.metadata` with a third line, `.kafka_cleanshutdown`
-  has a third field: Kafka reads these files and passes over that. Those without a checksum are read too, as 0.1.0 and
-  Kafka write them.
+* `meta.properties` ends with a comment `#xxh64 <hex>`, `partition.metadata` with lines behind the second one,
+  `.kafka_cleanshutdown` has a third field: Kafka reads these files and passes over that. Those without a checksum are
+  read too, as 0.1.0 and Kafka write them.
 * producer snapshots have one in Kafka's form already; what is ours stands behind what Kafka reads (`log.producers`).
 * `.txnindex` files are as Kafka writes them: the snapshots say what they must hold (`log.aborted`).
 
@@ -31,7 +31,7 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import xxhash
 
@@ -64,6 +64,7 @@ FUTURE_PARTITION: Final = "-future"
 MOST_NAME_CHARACTERS: Final = 255
 
 _DIGITS: Final = 20
+_PROMISE: Final = "synced_before_ack: true"
 _PROOF: Final = "xxh64"
 _COMMENT: Final = b"#xxh64 "
 
@@ -241,8 +242,16 @@ def write_meta_properties(log_directory: Directory, properties: Mapping[str, str
 # --- the partition directory's files ----------------------------------------------------------------------------------
 
 
-def read_topic_id(directory: Directory) -> TopicId | None:
-    """The id of the topic a partition directory belongs to; None where none was written. Raises CorruptFile.
+class PartitionMetadata(NamedTuple):
+    """What `partition.metadata` says."""
+
+    topic_id: TopicId
+    synced_before_ack: bool = False
+    """Whatever this replica acknowledged was synced before, since there is anything in its log."""
+
+
+def read_partition_metadata(directory: Directory) -> PartitionMetadata | None:
+    """Whose a partition directory is, and what it promises; None where nothing was written. Raises CorruptFile.
 
     A partition whose file is damaged is not opened: it might be another topic's.
     """
@@ -254,17 +263,26 @@ def read_topic_id(directory: Directory) -> TopicId | None:
     try:
         if len(lines) != 2:
             lines = without_checksum(data).splitlines()
-        version, topic_id = (line.partition(":") for line in lines)
-        if (version[0], version[2].strip(), topic_id[0]) == ("version", "0", "topic_id"):
+        version, topic_id = (line.partition(":") for line in lines[:2])
+        is_known = lines[2:] in ([], [_PROMISE])
+        if is_known and (version[0], version[2].strip(), topic_id[0]) == ("version", "0", "topic_id"):
             found = urlsafe_b64decode(topic_id[2].strip() + "==")
             if len(found) == 16:
-                return TopicId(found)
+                return PartitionMetadata(TopicId(found), len(lines) > 2)
     except ValueError as error:
         raise CorruptFile(f"{directory.path}/{PARTITION_METADATA} has no topic id: {error}") from error
     raise CorruptFile(f"{directory.path}/{PARTITION_METADATA} has no topic id")
 
 
-def write_topic_id(directory: Directory, topic_id: TopicId) -> None:
-    """Record the topic's id, durably. Before any data, so that no data is ever of an unknown topic. Blocks."""
-    text = urlsafe_b64encode(topic_id).decode().rstrip("=")
-    directory.replace(PARTITION_METADATA, with_checksum(f"version: 0\ntopic_id: {text}\n"))
+def read_topic_id(directory: Directory) -> TopicId | None:
+    """The id of the topic a partition directory belongs to; as `read_partition_metadata`."""
+    found = read_partition_metadata(directory)
+    return None if found is None else found.topic_id
+
+
+def write_partition_metadata(directory: Directory, metadata: PartitionMetadata) -> None:
+    """Record it, durably. Before any data, so that no data is ever of an unknown topic. Blocks."""
+    text = f"version: 0\ntopic_id: {urlsafe_b64encode(metadata.topic_id).decode().rstrip('=')}\n"
+    if metadata.synced_before_ack:
+        text += f"{_PROMISE}\n"
+    directory.replace(PARTITION_METADATA, with_checksum(text))

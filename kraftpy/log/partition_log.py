@@ -118,6 +118,8 @@ class PartitionLog:
         self.log_end_offset = loaded.log_end_offset
         self.written_log_start = loaded.log_start_offset
         """The log start that the owner's checkpoint says, durably; the owner sets it."""
+        self.metadata: layout.PartitionMetadata | None = None
+        """What `partition.metadata` says; None for a log whose topic has no id."""
         self.checks_reads = True
         """Whether what is read is checked (`verifying`); else a reader may be given damaged bytes."""
         self.remade_indexes = 0
@@ -162,15 +164,19 @@ class PartitionLog:
         `clean`, `recovery_point` and `log_start_offset` come from the log directory's marker and checkpoints
         (`layout.take_clean_shutdown`, `layout.read_offsets`). `files` may be used by this thread alone: a broker opens
         each log with one of its own, and moves it (`move_to`) to the one that all its logs share. `topic_id` is written
-        where none is yet. Raises OSError, and layout.CorruptFile for a damaged or foreign `partition.metadata`.
+        where none is yet. Where `kraftpy.flush.before.ack` is another than before, all is synced first. Raises OSError,
+        and layout.CorruptFile for a damaged or foreign `partition.metadata`.
         """
         files = FileCache() if files is None else files
+        metadata = layout.read_partition_metadata(directory)
         if topic_id is not None:
-            stored = layout.read_topic_id(directory)
-            if stored is None:
-                layout.write_topic_id(directory, topic_id)
-            elif stored != topic_id:
-                raise layout.CorruptFile(f"{directory.path} belongs to topic {stored.hex()}, not {topic_id.hex()}")
+            if metadata is None:
+                is_new = not directory.names()
+                metadata = layout.PartitionMetadata(topic_id, is_new and config.kraftpy_flush_before_ack)
+                layout.write_partition_metadata(directory, metadata)
+            elif metadata.topic_id != topic_id:
+                stored = metadata.topic_id.hex()
+                raise layout.CorruptFile(f"{directory.path} belongs to topic {stored}, not {topic_id.hex()}")
         loaded = load(
             directory,
             now=now,
@@ -183,7 +189,32 @@ class PartitionLog:
             progress=progress,
             side_by_side=side_by_side,
         )
-        return cls(directory, config, files, loaded, expiration_ms, now)
+        log = cls(directory, config, files, loaded, expiration_ms, now)
+        log.metadata = metadata
+        if metadata is not None and metadata.synced_before_ack != config.kraftpy_flush_before_ack:
+            try:
+                log.flush()
+                log.promise(synced_before_ack=config.kraftpy_flush_before_ack)
+            except OSError:
+                log.release()
+                raise
+        return log
+
+    @property
+    def promises_synced(self) -> bool:
+        """Whether its directory says that whatever this replica acknowledged was synced before."""
+        return self.metadata is not None and self.metadata.synced_before_ack
+
+    def promise(self, *, synced_before_ack: bool) -> None:
+        """Say so in its directory, durably, or no longer. Blocks. Raises OSError.
+
+        To be said once everything acknowledged is synced, and `kraftpy.flush.before.ack` holds for what follows; to be
+        taken back before that no longer holds.
+        """
+        if self.metadata is not None and self.promises_synced != synced_before_ack:
+            metadata = self.metadata._replace(synced_before_ack=synced_before_ack)
+            layout.write_partition_metadata(self.directory, metadata)
+            self.metadata = metadata
 
     # --- appending ---
 

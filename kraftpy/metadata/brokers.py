@@ -3,7 +3,9 @@
 A broker's epoch is the image's version that its registration made. A new incarnation of a registered broker starts
 over: it leaves every ISR, and the partitions that it leads again get a new leader epoch. Unless it proves with its last
 epoch that it stopped cleanly, what it had not synced may be gone: it leaves the eligible leader replicas too
-(KIP-966). A broker that is fenced leads nothing and is in no ISR that can do without it (`elections`).
+(KIP-966). Not of partitions that it had synced before it acknowledged anything (`kraftpy.flush.before.ack`), where its
+disks are those of the incarnation before. A broker that is fenced leads nothing and is in no ISR that can do without it
+(`elections`).
 
 In controlled shutdown a broker is elected nowhere, leaves the ISRs, and hands its leaderships to whoever may have
 them; what nobody else may lead it leads until it is fenced. That state ends with its next registration.
@@ -90,18 +92,20 @@ def register_broker(command: RegisterBroker, image: Image) -> Decision[BrokerRes
             records.append(BrokerChanged(broker_id=again.broker_id, fenced=again.fenced, in_controlled_shutdown=True))
     else:
         is_clean = existing is not None and existing.broker_epoch == command.previous_broker_epoch
-        records += _started(command, image, is_clean=is_clean)
+        has_same_disks = existing is not None and existing.incarnation_id in command.previous_incarnation_ids
+        records += _started(command, image, is_clean=is_clean, has_same_disks=has_same_disks)
     return Decision(records=tuple(records), result=BrokerResult(broker_epoch=registered.broker_epoch))
 
 
-def _started(command: RegisterBroker, image: Image, *, is_clean: bool) -> list[PartitionChanged]:
+def _started(command: RegisterBroker, image: Image, *, is_clean: bool, has_same_disks: bool) -> list[PartitionChanged]:
     """What a new incarnation does to partitions: as if it had been fenced, and came back at once where it is not."""
     broker_id = command.broker_id
     rules = Rules(image, changed=_as_registered(command))
-    unclean = None if is_clean else broker_id
+    synced = {each.topic_id: frozenset(each.partitions) for each in command.synced_replicas if has_same_disks}
     records = []
     for topic, number, partition in image.partitions_of(broker_id):
         if _is_candidate(partition, broker_id) or not partition.has_leader:
+            unclean = None if is_clean or number in synced.get(topic.topic_id, ()) else broker_id
             wish = Wish(isr=_without(partition.isr, broker_id), unclean=unclean, starts_over=broker_id)
             records += changed(topic, number, partition, settle(topic.name, partition, wish, rules))
     return records

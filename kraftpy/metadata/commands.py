@@ -86,6 +86,14 @@ class FormatCluster:
 
 
 @frozen
+class SyncedReplicas:
+    """Replicas of one topic that had synced whatever they acknowledged."""
+
+    topic_id: TopicId
+    partitions: tuple[int, ...]
+
+
+@frozen
 class RegisterBroker:
     """A broker process came up. `incarnation_id` is 16 bytes of its own, new with each start (KIP-631)."""
 
@@ -100,6 +108,10 @@ class RegisterBroker:
     """The proposer saw that no other incarnation is alive; without it, one that is not fenced stays."""
     previous_broker_epoch: int = -1
     """Its epoch when it last stopped cleanly, with everything synced; -1 where it cannot prove that (KIP-966)."""
+    previous_incarnation_ids: tuple[bytes, ...] = ()
+    """Earlier incarnations of this broker that ran with the very disks it has now."""
+    synced_replicas: tuple[SyncedReplicas, ...] = ()
+    """What it has lost nothing of, though it stopped uncleanly, if its disks are those of its last incarnation."""
 
 
 @frozen

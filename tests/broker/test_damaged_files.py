@@ -141,7 +141,8 @@ async def test_a_partition_that_cannot_say_whose_it_is_is_offline(
         said = [record.message for record in caplog.records if "kept-0 is offline" in record.message]
         assert len(said) == 1
         assert layout.PARTITION_METADATA in said[0]
-        layout.write_topic_id(disk.root.child("log").child("kept-0"), cluster.image.topic("kept").topic_id)  # type: ignore[union-attr]
+        metadata = layout.PartitionMetadata(cluster.image.topic("kept").topic_id)  # type: ignore[union-attr]
+        layout.write_partition_metadata(disk.root.child("log").child("kept-0"), metadata)
         await cluster.nodes[1].replicas.retry_offline()
         await is_whole(cluster)
 

@@ -17,6 +17,7 @@ import pytest
 from replicating import BOUND_SECONDS, Cluster, running, until
 
 from kraftpy.broker.fetching import _Fetcher
+from kraftpy.log import layout
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -442,3 +443,68 @@ async def test_what_a_follower_still_has_to_sync_is_waited_for(tmp_path: Path, m
         await until(lambda: follower.log.recovery_point == cluster.replica(1, "safe").log.log_end_offset)
         for task in (answer, led):
             task.cancel()
+
+
+# --- what a log promises to who is started after a crash ---
+
+
+def promises(cluster: Cluster, node: int, topic: str) -> bool:
+    """What its directory would say after a loss of power now."""
+    metadata = layout.read_partition_metadata(cluster.replica(node, topic).log.directory)
+    assert metadata is not None
+    return metadata.synced_before_ack
+
+
+async def test_a_log_promises_what_it_acknowledges_is_synced_before(tmp_path: Path) -> None:
+    async with clusters(tmp_path, 1, 2) as cluster:
+        await cluster.create("safe", (1, 2), **SYNCED)
+        await cluster.create("cached", (1, 2))
+        for node in (1, 2):
+            assert promises(cluster, node, "safe")
+            assert not promises(cluster, node, "cached")
+
+
+async def test_nothing_is_promised_before_what_was_acknowledged_is_synced(tmp_path: Path) -> None:
+    async with clusters(tmp_path, 1) as cluster:
+        await cluster.create("changed", (1,))
+        assert (await cluster.nodes[1].produce("changed", b"one")).error_code == ErrorCode.NONE
+        replicas = cluster.nodes[1].replicas
+        with held(cluster.disks[1]) as syncs:
+            await cluster.configure("changed", kraftpy_flush_before_ack="true")
+            promising = task_of(replicas.promise_what_is_synced())
+            await until(lambda: syncs.begun == 1)
+            assert not promises(cluster, 1, "changed")
+            syncs.let_go()
+            await promising
+        assert promises(cluster, 1, "changed")
+        await cluster.configure("changed", kraftpy_flush_before_ack="false")
+        assert not promises(cluster, 1, "changed")
+        await replicas.promise_what_is_synced()
+        assert not promises(cluster, 1, "changed")
+
+
+async def test_what_cannot_be_taken_back_is_kept_until_it_can(tmp_path: Path) -> None:
+    async with clusters(tmp_path, 1) as cluster:
+        await cluster.create("safe", (1,), **SYNCED)
+        disk = cluster.disks[1]
+        disk.capacity_bytes = disk.used_bytes
+        await cluster.configure("safe", kraftpy_flush_before_ack="false")
+        replica = cluster.replica(1, "safe")
+        assert promises(cluster, 1, "safe")
+        assert replica.syncs.comes_before_ack
+        disk.capacity_bytes = None
+        await cluster.nodes[1].replicas.promise_what_is_synced()
+        assert not promises(cluster, 1, "safe")
+        assert not replica.syncs.comes_before_ack
+
+
+@pytest.mark.parametrize("is_synced", [True, False])
+async def test_a_start_with_another_setting_promises_something_else(tmp_path: Path, is_synced: bool) -> None:
+    async with clusters(tmp_path, 1) as cluster:
+        await cluster.create("changed", (1,), kraftpy_flush_before_ack=str(not is_synced).lower())
+        assert (await cluster.nodes[1].produce("changed", b"one")).error_code == ErrorCode.NONE
+        await cluster.stop(1, clean=False)
+        await cluster.configure("changed", kraftpy_flush_before_ack=str(is_synced).lower())
+        await cluster.start(1)
+        assert promises(cluster, 1, "changed") is is_synced
+        assert cluster.replica(1, "changed").log.recovery_point == 1

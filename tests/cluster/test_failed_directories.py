@@ -78,6 +78,27 @@ def test_a_broker_s_only_disk_replaced_is_no_empty_partition(tmp_path: Path) -> 
         assert {partition: found.offset for partition, found in ends.items()} == {partitions[0]: 0, partitions[1]: 1}
 
 
+def test_a_lost_disk_and_then_the_end_of_all(tmp_path: Path) -> None:
+    """Who had synced what it acknowledged, and has the disk it had, is known to have everything."""
+    settings = {"kraftpy.flush.before.ack": "true", "min.insync.replicas": "2"}
+    with Cluster(brokers=3, controllers=1, directory=tmp_path, settings=settings) as cluster:
+        partition = TopicPartition("synced", 0)
+        with BlockingAdmin(bootstrap_servers=cluster.address(1)) as admin:
+            new = NewTopic(name="synced", replica_assignment={0: [3, 1, 2]})
+            admin.create_topics([new])
+        with BlockingProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+            for _ in range(20):
+                producer.send("synced", b"before")
+        for node in (1, 2, 3):  # 3 leads last
+            cluster.kill(node)
+        shutil.rmtree(cluster.node_directory(3) / "data")
+        for node in (3, 1, 2):
+            cluster.start(node, wait=False)
+        cluster.wait_in_sync()
+        with BlockingAdmin(bootstrap_servers=cluster.address(1)) as admin:
+            assert admin.list_offsets({partition: OffsetSpec.LATEST})[partition].offset == 20
+
+
 def offline_until(cluster: Cluster, node: int, held: list[str]) -> None:
     """Every broker says that the replicas are offline, and that others lead."""
     deadline = time.monotonic() + BOUND_SECONDS

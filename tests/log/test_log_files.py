@@ -157,8 +157,12 @@ def test_properties_and_topic_ids() -> None:
     assert layout.read_meta_properties(root) == {"version": "1", "node.id": "3", "cluster.id": "a=b"}
     assert layout.read_topic_id(root) is None
     topic_id = TopicId(bytes(range(240, 256)))
-    layout.write_topic_id(root, topic_id)
+    layout.write_partition_metadata(root, layout.PartitionMetadata(topic_id))
     assert root.read("partition.metadata").startswith(b"version: 0\ntopic_id: 8PHy8_T19vf4-fr7_P3-_w\nxxh64 ")
+    assert layout.read_topic_id(root) == topic_id
+    promising = layout.PartitionMetadata(topic_id, synced_before_ack=True)
+    layout.write_partition_metadata(root, promising)
+    assert layout.read_partition_metadata(root) == promising
     assert layout.read_topic_id(root) == topic_id
     for text in (b"", b"version: 0\n", b"version: 0\ntopic_id: x\n", b"\xff"):
         root.replace(layout.PARTITION_METADATA, text)

@@ -49,6 +49,7 @@ from kraftpy.metadata.commands import (
     ReplicaChange,
     ReplicaState,
     SetConfigs,
+    SyncedReplicas,
     TopicReference,
     UnregisterBroker,
     UpdateFeatures,
@@ -138,14 +139,23 @@ class Script:
         last_epoch = broker.broker_epoch if broker and "clean" in flags else -1
         return RegisterBroker(
             broker_id=BrokerId(int(flags[0])),
-            incarnation_id=options.get("incarnation", "first").encode().ljust(16, b"."),
+            incarnation_id=incarnation(options.get("incarnation", "first")),
             endpoints=(Endpoint(listener="PLAINTEXT", host=f"host{flags[0]}", port=9092),),
             time_ms=NOW,
             rack=options.get("rack"),
             fenced="fenced" in flags,
             previous_session_expired="expired" in flags,
             previous_broker_epoch=int(options.get("previous", last_epoch)),
+            previous_incarnation_ids=tuple(incarnation(name) for name in options.get("after", "").split(",") if name),
+            synced_replicas=tuple(
+                self._synced(*named.split(":")) for named in options.get("synced", "").split("/") if named
+            ),
         )
+
+    def _synced(self, topic: str, partitions: str) -> SyncedReplicas:
+        found = self.image.topic(topic)
+        topic_id = found.topic_id if found else TopicId(bytes(16))
+        return SyncedReplicas(topic_id=topic_id, partitions=tuple(map(int, partitions.split(","))))
 
     def _unregister(self, words: list[str]) -> Command:
         return UnregisterBroker(broker_id=BrokerId(int(words[0])), time_ms=NOW)
@@ -378,6 +388,11 @@ class Script:
             f"leader_epoch={partition.leader_epoch} partition_epoch={partition.partition_epoch}"
             f"{tell_rest(partition)}"
         )
+
+
+def incarnation(name: str) -> bytes:
+    """The 16 bytes of a process that a script calls so."""
+    return name.encode().ljust(16, b".")
 
 
 def split(words: list[str]) -> tuple[list[str], dict[str, str]]:
