@@ -7,10 +7,12 @@ from typing import Any
 from chaos.mutants.mutant import PROBLEM, Mutant, cycle, rounds, three, wrapped
 from chaos.nemesis import Kind
 from kraftpy.broker.metadata import MetadataLog
+from kraftpy.log import layout
 from kraftpy.metadata import brokers, elections
 from kraftpy.metadata.controller import MetadataStateMachine
 from kraftpy.metadata.raft import Raft
 from kraftpy.metadata.records import PartitionChanged
+from kraftpy.metadata.sessions import Sessions
 
 _LOST = frozenset({"lost-write", "unseen", "inconsistent-offsets", "lost-on-node", "lost-tail", "replica-divergence"})
 _SPLIT = _LOST | {
@@ -37,10 +39,26 @@ def _elect_first_that_lives(original: Any) -> Any:
 
 
 def _registered_clean(original: Any) -> Any:
-    def started(command: Any, image: Any, *, is_clean: bool) -> Any:
-        return original(command, image, is_clean=True)
+    def started(command: Any, image: Any, **named: Any) -> Any:
+        return original(command, image, **{**named, "is_clean": True})
 
     return started
+
+
+def _promised_by_all(original: Any) -> Any:
+    def write(directory: Any, metadata: Any) -> None:
+        original(directory, metadata._replace(synced_before_ack=True))
+
+    return write
+
+
+def _unfenced_by_a_connection(original: Any) -> Any:
+    def wanted(self: Any, broker: Any, session: Any, now: int) -> Any:
+        if broker.fenced and not broker.in_controlled_shutdown and broker.broker_id in self._connected:
+            return False, False
+        return original(self, broker, session, now)
+
+    return wanted
 
 
 def _sent_is_stored(original: Any) -> Any:
@@ -100,6 +118,14 @@ def _skip_on_one_node(original: Any) -> Any:
     return new_machine
 
 
+_lost_and_alone = rounds(
+    (0, Kind.SLOW, "node c", 9_000, {"delay_ms": 500, "jitter_ms": 20}),
+    (4_000, Kind.LOSE_UNSYNCED, "node a", 600, {}),
+    (4_400, Kind.KILL, "node b", 3_000, {}),
+    nodes="abc",
+    every_ms=11_000,
+)
+"""Who lost something comes back while the other in sync is away, and the third is out."""
 _isr_moves = cycle((Kind.KILL, "node 3", 1_000, {}), (Kind.KILL, "node 1", 1_000, {}))
 
 MUTANTS = (
@@ -128,14 +154,43 @@ MUTANTS = (
             is_synced=False,
             settings={"replica.fetch.max.bytes": "100", "replica.lag.time.max.ms": "1000"},
         ),
-        faults=rounds(
-            (0, Kind.SLOW, "node c", 9_000, {"delay_ms": 500, "jitter_ms": 20}),
-            (4_000, Kind.LOSE_UNSYNCED, "node a", 600, {}),
-            (4_400, Kind.KILL, "node b", 3_000, {}),
-            nodes="abc",
-            every_ms=11_000,
-        ),
+        faults=_lost_and_alone,
         patches=(wrapped(brokers, "_started", _registered_clean),),
+    ),
+    Mutant(
+        name="promised-without-a-sync",
+        breaks="every log promises that what it acknowledges is synced before: who lost something stays eligible by it",
+        rule="18, 20",
+        shows=_LOST,
+        directed=three(
+            controllers=3,
+            workload="log",
+            load=2.0,
+            is_synced=False,
+            settings={"replica.fetch.max.bytes": "100", "replica.lag.time.max.ms": "1000"},
+        ),
+        faults=_lost_and_alone,
+        patches=(wrapped(layout, "write_partition_metadata", _promised_by_all),),
+    ),
+    Mutant(
+        name="connection-unfences",
+        breaks="a fenced broker may lead once somebody connects in its name, before its new process has registered",
+        rule="20, 21",
+        shows=_LOST,
+        directed=three(
+            controllers=3,
+            workload="log",
+            load=2.0,
+            is_synced=True,
+        ),
+        faults=rounds(
+            (0, Kind.LOSE_DISK, "node a", 400, {}),
+            ((0, 3_000), Kind.LOSE_UNSYNCED, "node b", 4_000, {}),
+            ((0, 3_000), Kind.LOSE_UNSYNCED, "node c", 4_000, {}),
+            nodes="abc",
+            every_ms=20_000,
+        ),
+        patches=(wrapped(Sessions, "_wanted", _unfenced_by_a_connection),),
     ),
     Mutant(
         name="quorum-counts-what-was-sent",

@@ -320,8 +320,9 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
             for partition, offset in sorted(layout.read_offsets(directory, file.name).items()):
                 yield {"topic": partition.topic, "partition": partition.partition, "offset": offset}
         elif file.name == layout.PARTITION_METADATA:
-            topic_id = layout.read_topic_id(directory)
-            yield {"topic_id": None if topic_id is None else topic_id.hex()}
+            metadata = layout.read_partition_metadata(directory)
+            topic_id, is_synced = metadata or (None, False)
+            yield {"topic_id": None if topic_id is None else topic_id.hex(), "synced_before_ack": is_synced}
         elif file.name == layout.META_PROPERTIES:
             yield dict(sorted((layout.read_meta_properties(directory) or {}).items()))
         elif file.name == layout.CLEAN_SHUTDOWN:
