@@ -236,7 +236,7 @@ class LogDirectories:
     def synced_replicas(self) -> tuple[SyncedReplicas, ...]:
         """The replicas that have all they ever acknowledged, whatever ended the last process (`PartitionMetadata`).
 
-        None where a directory is missing, or new, or failed. Raises OSError.
+        None of them where a directory is missing, or new, or failed. Raises OSError.
         """
         if self.may_lack:
             return ()

@@ -101,14 +101,14 @@ class Lifecycle:
         Not before there is somebody to register with: who is started again and again while there is nobody leaves no
         traces, of which there are only so many.
         """
-        if directories.previous_broker_epoch < 0:
-            self._synced_replicas = await asyncio.to_thread(directories.synced_replicas)
         while not await self._metadata.wait_for(lambda: self._metadata.leader_id is not None, 1000):
             pass
         try:
+            if directories.previous_broker_epoch < 0:
+                self._synced_replicas = await asyncio.to_thread(directories.synced_replicas)
             await asyncio.to_thread(directories.begin, self._incarnation_id)
         except OSError as error:
-            logger.warning("%s: after a crash, nothing will be eligible: %s", directories.paths[0], error)
+            logger.warning("%s: what a crash leaves is taken for lost: %s", directories.paths[0], error)
 
     async def _try_to_register(self) -> str | None:
         """None once this broker is registered; else why it is not yet. Raises RegistrationError."""

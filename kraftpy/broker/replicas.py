@@ -480,10 +480,14 @@ class Replicas:
                 topics, self._not_reconfigured = self._not_reconfigured, set()
                 await self._reconfigure({topic for topic in topics if self._image.topic(topic) is not None})
         for replica in [replica for replica in self if replica.lacks_promise]:
+            config = replica.log.config
             try:
                 await replica.flush(replica.log_end_offset)
-                async with self.changing:  # the setting stays as it is meanwhile
-                    if self._by_name.get(replica.topic_partition) is replica and replica.lacks_promise:
+                async with self.changing:  # no setting changes meanwhile
+                    is_as_before = (
+                        self._by_name.get(replica.topic_partition) is replica and replica.log.config is config
+                    )
+                    if is_as_before and replica.lacks_promise:
                         await asyncio.to_thread(replica.log.promise, synced_before_ack=True)
             except KafkaError as error:
                 logger.debug("%s: %s", replica.topic_partition, error)

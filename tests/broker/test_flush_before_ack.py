@@ -483,6 +483,22 @@ async def test_nothing_is_promised_before_what_was_acknowledged_is_synced(tmp_pa
         assert not promises(cluster, 1, "changed")
 
 
+async def test_nothing_is_promised_of_what_was_acknowledged_while_the_setting_was_off(tmp_path: Path) -> None:
+    async with clusters(tmp_path, 1) as cluster:
+        await cluster.create("changed", (1,))
+        assert (await cluster.nodes[1].produce("changed", b"one")).error_code == ErrorCode.NONE
+        with held(cluster.disks[1]) as syncs:
+            await cluster.configure("changed", kraftpy_flush_before_ack="true")
+            promising = task_of(cluster.nodes[1].replicas.promise_what_is_synced())
+            await until(lambda: syncs.begun == 1)
+            await cluster.configure("changed", kraftpy_flush_before_ack="false")
+            assert (await cluster.nodes[1].produce("changed", b"two")).error_code == ErrorCode.NONE
+            await cluster.configure("changed", kraftpy_flush_before_ack="true")
+            syncs.let_go()
+            await promising
+        assert not promises(cluster, 1, "changed")
+
+
 async def test_what_cannot_be_taken_back_is_kept_until_it_can(tmp_path: Path) -> None:
     async with clusters(tmp_path, 1) as cluster:
         await cluster.create("safe", (1,), **SYNCED)
