@@ -348,7 +348,8 @@ def test_dump_of_the_small_files(data: Path) -> None:
     ]
     (producer,) = rows(run("log", "dump", partition / "00000000000000001200.snapshot"))
     assert (producer["producer_id"], producer["last_sequence"]) == (7, 1199)
-    assert rows(run("log", "dump", partition / layout.PARTITION_METADATA)) == [{"topic_id": bytes(range(16)).hex()}]
+    expected = {"topic_id": bytes(range(16)).hex(), "synced_before_ack": False}
+    assert rows(run("log", "dump", partition / layout.PARTITION_METADATA)) == [expected]
     assert rows(run("log", "dump", data / layout.META_PROPERTIES))[0]["cluster.id"] == "c"
     assert rows(run("log", "dump", data / layout.CLEAN_SHUTDOWN)) == [{"broker_epoch": 12}]
     headed = [row["file"] for row in rows(run("log", "dump", partition)) if row["kind"] == "file"]
