@@ -7,7 +7,8 @@ that may be tried again keeps its sequence number and goes back to the front of 
 waits only the oldest in flight may be sent, so that the broker never sees a gap it could not have caused itself.
 
 A broker knows a batch again only while it is among the last five of its producer: no more than five are sent from the
-oldest unanswered one on, answered or not.
+oldest unanswered one on, answered or not. Of a producer of which it knows nothing it takes whichever batch comes first:
+until one was taken, a partition has one in flight.
 
 Sequences (KIP-98, KIP-360): given at the first drain, from 0 for each (producer id, epoch) of a partition. When the
 oldest batch in flight is out of order, or one was given up and nobody knows whether it was written (`unresolved`),
@@ -126,6 +127,7 @@ class PartitionQueue:
     __slots__ = (
         "batches_sent",
         "in_flight",
+        "known_as",
         "next_number",
         "next_sequence",
         "on_wire",
@@ -149,6 +151,7 @@ class PartitionQueue:
         self.producer_id = -1
         self.producer_epoch = -1
         self.next_sequence = 0
+        self.known_as = -1  # the producer id of which the broker has taken a batch
         self.reset_wanted = False  # number what is in flight anew under a new epoch
         self.unresolved = False  # a batch was given up; its sequence may or may not have been used
 
@@ -307,6 +310,8 @@ class Accumulator:
             current = (self.producer_id, self.producer_epoch)
             if queue.unresolved or (queue.producer_id, queue.producer_epoch) != current:
                 return None
+            if queue.known_as != self.producer_id:
+                return None  # of a producer it does not know, the broker takes whichever batch comes to it first
         return head
 
     def _take(self, queue: PartitionQueue, batch: Batch) -> None:
@@ -364,6 +369,7 @@ class Accumulator:
             return
         queue = self._off_the_wire(batch)
         queue.in_flight.remove(batch)
+        queue.known_as = batch.producer_id
         queue.unresolved = False  # the broker took this number, so it had all before it
         batch.base_offset, batch.log_append_time_ms = base_offset, log_append_time_ms
         self._complete(batch, None)

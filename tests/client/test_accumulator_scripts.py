@@ -35,6 +35,7 @@ class World:
         self.now = 0.0
         self.wire: dict[str, Batch] = {}
         self.sent = 0
+        self.known = -1
         self.seen: dict[str, list[tuple[int, int, int]]] = {}
 
     def run(self, name: str, words: Words) -> list[str]:
@@ -48,9 +49,13 @@ class World:
             case "id":
                 accumulator.set_producer(int(words["id"]), int(words["epoch"]))
                 return []
+            case "known":  # the brokers have had something of this producer for each partition
+                self.known = int(words["id"])
+                return []
             case "append":
                 topic, _, partition = words["to"].rpartition("-")
                 queue = accumulator.queue(topic, int(partition))
+                queue.known_as = max(queue.known_as, self.known)
                 for record in words["records"].split(","):
                     accumulator.append(queue, 7, None, record.encode(), (), 100, lambda: self.now)
                 return []
@@ -117,7 +122,10 @@ def test_accumulator(path: Path) -> None:
 
 
 class Log:
-    """A partition's leader as KIP-98 describes it: takes what comes next, knows the last five, refuses the rest."""
+    """A partition's leader as KIP-98 describes it: takes what comes next, knows the last five, refuses the rest.
+
+    Of a producer that it does not know it takes whatever comes first (rule 23).
+    """
 
     def __init__(self) -> None:
         self.records: list[bytes] = []
@@ -128,6 +136,8 @@ class Log:
     def append(self, batch: Batch) -> ErrorCode:
         if batch.producer_epoch < self.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
+        if self.epoch < 0:
+            self.epoch, self.next_sequence = batch.producer_epoch, batch.base_sequence
         if batch.producer_epoch > self.epoch:
             if batch.base_sequence != 0:
                 return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
