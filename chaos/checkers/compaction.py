@@ -7,7 +7,8 @@
 Read from: `put` {key, record_key, value} completed with its `offset`, value null for a tombstone; `compacted`
 {key, records: [[offset, record key, value], ...]}, a read of the whole partition after everything was acknowledged.
 
-Left out: that anything is ever cleaned. A put of unknown fate may be there or not.
+Left out: that anything is ever cleaned. A put of unknown fate may be there or not; a tombstone of unknown fate may have
+taken the record key with it, and be gone itself.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ def check(history: History, options: Options) -> Verdict:
     findings = Findings(NAME, options)
     last: dict[tuple[str, Any], Op] = {}
     at: dict[tuple[str, int], Op] = {}
+    removed = _perhaps_removed(history)
     for op in history.completed("put", "compacted"):
         findings.verdict.examined += 1
         if op.type is not Type.OK:
             continue
         if op.f == "compacted":
-            _judge(history, findings, op, last, at)
+            _judge(history, findings, op, last, at, removed)
             continue
         what = (op.value["key"], op.value["record_key"])
         at[op.value["key"], op.value["offset"]] = op
@@ -40,8 +42,22 @@ def check(history: History, options: Options) -> Verdict:
     return findings.verdict
 
 
+def _perhaps_removed(history: History) -> dict[tuple[str, Any], int]:
+    """The record keys that a tombstone of unknown fate was put for, and the index at which one first was."""
+    found: dict[tuple[str, Any], int] = {}
+    for op in history.completed("put"):
+        if op.type is Type.INFO and op.value["value"] is None:
+            found.setdefault((op.value["key"], op.value["record_key"]), history.invocation(op).index)
+    return found
+
+
 def _judge(
-    history: History, findings: Findings, op: Op, last: dict[tuple[str, Any], Op], at: dict[tuple[str, int], Op]
+    history: History,
+    findings: Findings,
+    op: Op,
+    last: dict[tuple[str, Any], Op],
+    at: dict[tuple[str, int], Op],
+    removed: dict[tuple[str, Any], int],
 ) -> None:
     key, records = op.value["key"], op.value["records"]
     for (offset, *_), (following, *_) in itertools.pairwise(records):
@@ -59,6 +75,8 @@ def _judge(
         if of != key or put.index > history.invocation(op).index:
             continue
         offset, value = newest.get(record_key, (-1, None))
-        if offset < put.value["offset"] and not (put.value["value"] is None and offset == -1):
+        removed_at = put.index if put.value["value"] is None else removed.get((of, record_key), op.index)
+        may_be_gone = removed_at < op.index
+        if offset < put.value["offset"] and not (may_be_gone and offset == -1):
             text = f"{key}: {record_key!r} was last put as {put.value['value']!r}, and {value!r} is read"
             findings.add("lost-last-value", text, (put, op), key=key, record_key=record_key, offset=put.value["offset"])

@@ -264,10 +264,26 @@ def read(*records: tuple[int, str, str | None]) -> list[Line]:
     return done(1, "ok", "compacted", {"key": "x", "records": [list(record) for record in records]})
 
 
+def removed(record_key: str) -> dict[str, Any]:
+    return {"key": "x", "record_key": record_key, "value": None}
+
+
 COMPACTION: dict[str, tuple[str, Parts]] = {
     "gone": ("lost-last-value", [put(0, "a", "1"), read()]),
     "an older one instead": ("lost-last-value", [put(0, "a", "1"), put(1, "a", "2"), read((0, "a", "1"))]),
     "back from the dead": ("lost-last-value", [put(0, "a", "1"), put(1, "a", None), read((0, "a", "1"))]),
+    "an older one behind a tombstone of unknown fate": (
+        "lost-last-value",
+        [put(0, "a", "1"), put(1, "a", "2"), done(2, "info", "put", removed("a")), read((0, "a", "1"))],
+    ),
+    "gone, and the tombstone was another's": (
+        "lost-last-value",
+        [put(0, "a", "1"), done(2, "info", "put", removed("b")), read()],
+    ),
+    "gone, and the tombstone came later": (
+        "lost-last-value",
+        [put(0, "a", "1"), read(), done(2, "info", "put", removed("a"))],
+    ),
     "another value": ("changed-value", [put(0, "a", "1"), read((0, "a", "2"))]),
     "twice": ("duplicate-offset", [put(0, "a", "1"), read((0, "a", "1"), (0, "a", "1"))]),
 }
@@ -280,6 +296,12 @@ GOOD_COMPACTION: dict[str, Parts] = {
         put(0, "a", "1"),
         done(2, "info", "put", {"key": "x", "record_key": "a", "value": "2"}),
         read((1, "a", "2")),
+    ],
+    "a tombstone of unknown fate, that is gone": [put(0, "a", "1"), done(2, "info", "put", removed("a")), read()],
+    "a tombstone of unknown fate, that never was": [
+        put(0, "a", "1"),
+        done(2, "info", "put", removed("a")),
+        read((0, "a", "1")),
     ],
 }
 
