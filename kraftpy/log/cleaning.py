@@ -380,8 +380,9 @@ class _Writer:
 
 
 def _read_batches(file: File, source: Source, buffer_bytes: int, spend: Spend) -> Iterator[tuple[BatchHeader, bytes]]:
-    """The batches of a segment, form and CRC checked."""
+    """The batches of a segment: form, CRC, and the base offset, which no checksum covers (`log.verifying`)."""
     window, start, position = b"", 0, 0
+    expected = source.base_offset
     while position < source.size:
         at = position - start
         if at + HEADER_BYTES > len(window):
@@ -404,5 +405,10 @@ def _read_batches(file: File, source: Source, buffer_bytes: int, spend: Spend) -
         batch = window[at : at + size]
         if not check_crc(batch):
             raise CorruptBatch(f"{source.name} at byte {position}, offset {header.base_offset}: the CRC does not match")
+        if header.base_offset < expected or header.last_offset >= source.end_offset:
+            raise CorruptBatch(
+                f"{source.name} at byte {position}: offsets {header.base_offset} to {header.last_offset} "
+                f"where {expected} to {source.end_offset - 1} are left"
+            )
         yield header, batch
-        position += size
+        expected, position = header.next_offset, position + size
