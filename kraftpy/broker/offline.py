@@ -6,6 +6,9 @@ The last is never opened, and so made anew, unless the cluster knows: an empty l
 taken for what the partition holds. Whether it may begin anew the metadata decides (`metadata.partitions`); the mark in
 the image is what says so, and survives.
 
+A log that was found shorter than it was known to be is not offline. The cluster is told as well: it is no longer to be
+counted on for what it had, whatever it said when it registered.
+
 `reports` is what the metadata does not say yet; whoever drives it sends that until there is nothing.
 """
 
@@ -58,6 +61,7 @@ class Offline:
         self._reasons: dict[TopicPartition, _Reason] = {}
         self._marked: dict[Number, None] = {}
         self._in_doubt: set[TopicPartition] = set()
+        self._cut: dict[Number, None] = {}
 
     def __contains__(self, key: TopicPartition) -> bool:
         return key in self._wanted
@@ -106,6 +110,10 @@ class Offline:
         """Whether a partition that has no directory here may be made, empty."""
         return wanted.key not in self._in_doubt and self.broker_id not in wanted.partition.offline_replicas
 
+    def cut(self, number: Number) -> None:
+        """It can be used, and lacks something that it had."""
+        self._cut[number] = None
+
     # --- what the cluster is to know ---------------------------------------------------------
 
     def noted(self, number: Number, partition: Partition) -> None:
@@ -134,10 +142,17 @@ class Offline:
                 del self._marked[number]
             elif is_open(number):
                 found[number] = ReplicaState.ONLINE
+        for number in list(self._cut):
+            topic = image.topic_by_id(number[0])
+            if topic is None or not _counts_on(self.broker_id, topic.partitions[number[1]]):
+                del self._cut[number]
+            else:
+                found[number] = ReplicaState.CUT
         return found
 
     def reported(self, number: Number, image: Image) -> None:
         """The cluster has been told of a partition, and has decided: what it was in doubt about is settled."""
+        self._cut.pop(number, None)
         topic = image.topic_by_id(number[0])
         if topic is None:
             return
@@ -146,3 +161,8 @@ class Offline:
         reason, wanted = self._reasons.get(key), self._wanted.get(key)
         if reason is not None and wanted is not None and reason.state is ReplicaState.LOST and self.may_begin(wanted):
             self._reasons[key] = reason._replace(state=None, may_retry=True)
+
+
+def _counts_on(broker_id: BrokerId, partition: Partition) -> bool:
+    """Whether it might be elected for what it has."""
+    return broker_id in partition.isr or broker_id in partition.eligible_leader_replicas

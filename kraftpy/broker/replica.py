@@ -90,6 +90,8 @@ class Replica:
         """What it knows as a follower; None where it is not."""
         self.is_offline = False
         """Its log directory failed."""
+        self.is_cut = False
+        """When it was opened it was shorter than it was known to be."""
         self.is_alone = False
         """The partition has one replica, this one: everything appended is committed."""
         self.leadership = 0

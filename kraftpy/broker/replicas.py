@@ -528,6 +528,8 @@ class Replicas:
                 else:
                     self._by_name[opened.topic_partition] = opened
                     self._by_id[(opened.topic_id, opened.topic_partition.partition)] = opened
+                    if opened.is_cut:
+                        self.offline.cut((opened.topic_id, opened.topic_partition.partition))
                     self.offline.gone(opened.topic_partition)
                     for disk in self.disks:
                         disk.new.discard(opened.topic_partition)
@@ -577,6 +579,7 @@ class Replicas:
         log.move_to(self._files)  # closes its files, here: thousands of logs are opened at once
         replica = Replica(key, topic.topic_id, disk.directory, log, self)
         known = disk.high_watermarks.get(key, 0)
+        replica.is_cut = log.report.missing_offsets > 0 or log.log_end_offset < known
         replica.high_watermark = Offset(min(max(known, log.log_start_offset), log.log_end_offset))
         replica.clean_until = Offset(disk.cleaner_offsets.get(key, 0))
         return replica

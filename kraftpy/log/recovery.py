@@ -29,11 +29,11 @@ from typing import Final
 from kraftpy.log import layout
 from kraftpy.log.epochs import LeaderEpochs
 from kraftpy.log.files import FileCache
-from kraftpy.log.index import is_sane
+from kraftpy.log.index import MAX_RELATIVE_OFFSET, is_sane
 from kraftpy.log.layout import CorruptFile
 from kraftpy.log.producers import ProducerStates
 from kraftpy.log.replaying import newest_snapshot, replay, snapshot_offsets
-from kraftpy.log.scanning import Scanned, scan
+from kraftpy.log.scanning import MAX_OFFSET, Scanned, scan
 from kraftpy.log.segment import CorruptSegment, Segment
 from kraftpy.ports import Directory
 from kraftpy.types import Millis
@@ -118,6 +118,10 @@ def load(
     )
 
 
+class _OutOfOrder(CorruptSegment):
+    """Batches, but with other offsets than can be here."""
+
+
 class _Loader:
     def __init__(
         self,
@@ -153,7 +157,7 @@ class _Loader:
         elif not self.report.clean:
             self._drop_before(log_start_offset)
         self._read_epochs(is_new)
-        end_offset = self._end_of_clean() if self.report.clean else None
+        end_offset = self._end_of_clean(recovery_point) if self.report.clean else None
         if end_offset is None:
             end_offset = self._recover(recovery_point)
         if log_start_offset > end_offset:
@@ -223,20 +227,31 @@ class _Loader:
                     segment.file_size()
         return not bases
 
-    def _end_of_clean(self) -> int | None:
-        """The log's end offset as a clean stop left it; None where that cannot be, which is then no clean stop."""
+    def _end_of_clean(self, recovery_point: int) -> int | None:
+        """The log's end offset as a clean stop left it; None where that cannot be, which is then no clean stop.
+
+        It is the recovery point, where that is known: else the last batch's base offset has become another.
+        """
         active = self.segments[-1]
         try:
             if active.offset_index is not None or not is_sane(
                 active.index_file.get(), active.time_index_file.get(), active.size, 2**31
             ):
-                self._rebuild(active)
+                self._rebuild(active, active.base_offset + MAX_RELATIVE_OFFSET)
                 self.report.rebuilt_indexes -= active.is_short  # a clean stop leaves none for a short one
-            return active.end_offset()
+            end_offset = active.end_offset()
         except CorruptSegment as error:
             self.report.notes.append(f"the stop was not clean: {error}")
             self.report.clean = False
             return None
+        if end_offset > recovery_point > active.base_offset:
+            self.report.notes.append(f"damaged: the last batch seems to end at {end_offset}, not at {recovery_point}")
+            return recovery_point
+        if end_offset < recovery_point:
+            self.report.notes.append(f"the stop was not clean: the log ends at {end_offset}, not at {recovery_point}")
+            self.report.clean = False
+            return None
+        return end_offset
 
     def _recover(self, recovery_point: int) -> int:
         """Verify from the recovery point on, cut what is not true; the log's end offset."""
@@ -251,7 +266,14 @@ class _Loader:
                     self.report.notes.append(f"no records from {end_offset} to {segment.base_offset}")
                     break
                 if found.epochs and found.epochs[0][0] < previous_epoch:
-                    found = scan(segment.log.get(), size, segment.base_offset, self.interval, previous_epoch)
+                    found = scan(
+                        segment.log.get(),
+                        size,
+                        segment.base_offset,
+                        self.interval,
+                        previous_epoch,
+                        limit=self._end_of(segment),
+                    )
                 self._take_over(segment, found)
                 end_offset, previous_epoch = found.end_offset, max(previous_epoch, self.epochs.latest)
                 kept += 1
@@ -284,13 +306,19 @@ class _Loader:
             segment = segments[number]
             file = segment.log.open_private()
             try:
-                return scan(file, sizes[number], segment.base_offset, self.interval, progress=progress)
+                limit = self._end_of(segment)
+                return scan(file, sizes[number], segment.base_offset, self.interval, limit=limit, progress=progress)
             finally:
                 file.close()
 
         results = self.side_by_side([partial(job, number) for number in range(len(segments))])
         with closing(results):
             yield from zip(segments, sizes, results, strict=True)
+
+    def _end_of(self, segment: Segment) -> int:
+        """Where the next segment begins; of the last one, the end of all offsets."""
+        number = bisect_right(self.segments, segment.base_offset, key=lambda each: each.base_offset)
+        return self.segments[number].base_offset if number < len(self.segments) else MAX_OFFSET
 
     def _take_over(self, segment: Segment, found: Scanned) -> None:
         """A segment is what a scan has found."""
@@ -321,7 +349,9 @@ class _Loader:
         except CorruptSegment as error:
             self.report.notes.append(f"index dropped: {error}")
         try:
-            self._rebuild(segment)
+            self._rebuild(segment, end_offset)
+        except _OutOfOrder as error:
+            self.report.notes.append(f"damaged: {error}")
         except CorruptSegment as error:
             if segment.offset_after(error.position) == end_offset:  # what a failed write left behind the last batch
                 self.report.cut_bytes += size - error.position
@@ -333,13 +363,21 @@ class _Loader:
                 self.report.notes.append(f"damaged: {error}")
         self._store_indexes(segment)
 
-    def _rebuild(self, segment: Segment) -> None:
-        """Make a segment's index from its batches' headers. CorruptSegment where there is something else."""
+    def _rebuild(self, segment: Segment, end_offset: int) -> None:
+        """Make a segment's index from its batches' headers.
+
+        CorruptSegment where there is something else; _OutOfOrder where they do not follow one another, up to an offset.
+        """
         size = segment.file_size()
         segment.delete_stored_indexes()
         segment.start_empty()
         segment.resized(size)
+        expected = segment.base_offset
         for placed in segment.walk(0, _REPLAY_BYTES):
+            if placed.base_offset < expected or placed.last_offset >= end_offset:
+                reason = f"offsets {placed.base_offset} to {placed.last_offset} where {expected} should be"
+                raise _OutOfOrder(segment.log.name, placed.position, reason)
+            expected = placed.last_offset + 1
             segment.indexed(
                 placed.base_offset, placed.last_offset, placed.max_timestamp, placed.position, self.interval
             )

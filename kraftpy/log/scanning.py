@@ -1,8 +1,10 @@
 """Reading a segment from its beginning to see how much of it is true, and all that is to be known of it, in one pass.
 
 A batch is true whose form and CRC are right, whose offsets go on behind those of the batch before, and whose leader
-epoch does not fall; at the first that is not, the segment ends. On the way come the index entries, the leader epochs,
-and what the segment does to the state of producers: the headers that make a difference, not those of every batch.
+epoch does not fall; at the first that is not, the segment ends. No CRC covers the base offset: behind a gap, as
+compaction leaves them, it is believed where the batch ends before the next one begins (`verifying`). On the way come
+the index entries, the leader epochs, and what the segment does to the state of producers: the headers that make a
+difference, not those of every batch.
 
 It touches one file and nothing else, so segments may be scanned side by side, in threads. Large batches cost reading
 and a checksum, both without the interpreter's lock; small ones cost the interpreter, so the loop over them is written
@@ -17,10 +19,11 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from kraftpy.log.index import OffsetIndex, TimeIndex
+from kraftpy.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from kraftpy.ports import File
 from kraftpy.protocol.record_batch import HEADER_BYTES, MAGIC
 
+MAX_OFFSET: Final = (1 << 63) - 1
 _READ_BYTES: Final = 1 << 20
 _TELL_BYTES: Final = 1 << 24
 _PREFIX_BYTES: Final = 12
@@ -30,6 +33,7 @@ _TRANSACTIONAL_OR_CONTROL: Final = 0x30
 _CONTROL: Final = 0x20
 # base offset, length, leader epoch, magic, crc, attributes, last offset delta, max timestamp, producer id and epoch
 _HEADER: Final = struct.Struct(">qiibIhi8xqqh")
+_OFFSET: Final = struct.Struct(">q")
 
 
 class Scanned(NamedTuple):
@@ -58,11 +62,13 @@ def scan(
     interval_bytes: int,
     previous_epoch: int = -1,
     *,
+    limit: int = MAX_OFFSET,
     progress: Callable[[int], None] | None = None,
 ) -> Scanned:
-    """Read a segment's first `size` bytes. `progress` is told now and then of so many more bytes. Blocks, perhaps long.
+    """Read a segment's first `size` bytes; the next one begins at offset `limit`. Blocks, perhaps long.
 
-    Raises OSError as the disk does; what is wrong with the bytes is in the answer.
+    `progress` is told now and then of so many more bytes. Raises OSError as the disk does; what is wrong with the bytes
+    is in the answer.
     """
     unpack, read = _HEADER.unpack_from, file.read
     offset_index, time_index = OffsetIndex(), TimeIndex()
@@ -118,6 +124,14 @@ def scan(
         if batch_offset < end_offset:
             failure = f"offset {batch_offset} after {end_offset - 1}"
             break
+        if batch_offset > end_offset:
+            last_offset, next_position = batch_offset + delta, position + batch_bytes
+            goes_on_at = _offset_at(file, window, following, next_position) if next_position < size else None
+            if last_offset >= min(limit, base_offset + MAX_RELATIVE_OFFSET) or (
+                goes_on_at is not None and end_offset <= goes_on_at <= last_offset
+            ):
+                failure = f"offset {batch_offset} where {end_offset} should be"
+                break
         if epoch != previous_epoch:
             if 0 <= epoch < previous_epoch:
                 failure = f"leader epoch {epoch} after {previous_epoch}"
@@ -151,6 +165,14 @@ def scan(
         runs.kept(),
         None if failure is None else (position, failure),
     )
+
+
+def _offset_at(file: File, window: memoryview, at: int, position: int) -> int | None:
+    """The base offset of the batch at `position`, which is `at` in the window; None where the file ends before."""
+    head = window[at : at + _OFFSET.size]
+    if len(head) < _OFFSET.size:
+        head = memoryview(file.read(position, _OFFSET.size))
+    return int(_OFFSET.unpack(head)[0]) if len(head) == _OFFSET.size else None
 
 
 def _crc_beyond(file: File, window: memoryview, position: int, batch_bytes: int) -> int:

@@ -292,6 +292,8 @@ class ReplicaState(IntEnum):
     """Its log cannot be read or written: the log directory failed, or the log could not be opened."""
     LOST = 2
     """The log is gone: what it would have from now on is an empty one."""
+    CUT = 3
+    """It has the log, and can use it, but not all that it had: records that it had acknowledged may be missing."""
 
 
 @frozen

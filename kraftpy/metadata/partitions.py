@@ -128,6 +128,9 @@ def _as_reported(state: ReplicaState, broker_id: BrokerId, topic: str, partition
     others_offline = tuple(replica for replica in partition.offline_replicas if replica != broker_id)
     if state is ReplicaState.ONLINE:
         return settle(topic, partition, Wish(offline=others_offline), rules)
+    if state is ReplicaState.CUT:
+        isr = tuple(member for member in partition.isr if member != broker_id)
+        return settle(topic, partition, Wish(isr=isr, unclean=broker_id, offline=others_offline), rules)
     is_lost = state is ReplicaState.LOST
     wish = Wish(
         isr=tuple(member for member in partition.isr if member != broker_id),
