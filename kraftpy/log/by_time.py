@@ -49,13 +49,14 @@ def first_at_or_after(
 def latest(segments: Sequence[Segment], epochs: Epochs, start_offset: int) -> TimestampAndOffset | None:
     """The first record that has the largest timestamp of all (KIP-734); None where no record has a timestamp.
 
-    Where that record is below `start_offset`, the latest of those left of its batch stands for it.
+    Where that record is below `start_offset`, the latest of those left of its batch stands for it; where none of it is
+    left, the latest of all that are.
     """
     timed = [segment for segment in segments if segment.size and segment.max_timestamp()[0] >= 0]
     if not timed:
         return None
     segment = max(timed, key=lambda each: (each.max_timestamp()[0], -each.base_offset))
-    timestamp, last_offset = segment.max_timestamp()
+    _, last_offset = segment.max_timestamp()
     placed = segment.find(last_offset)
     if placed is None or placed.last_offset != last_offset:
         return None
@@ -63,13 +64,13 @@ def latest(segments: Sequence[Segment], epochs: Epochs, start_offset: int) -> Ti
         return _latest_of_all(segments, epochs, start_offset)
     records = [record for record in _records(segment, placed, epochs) if record.offset >= start_offset]
     if not records:
-        return TimestampAndOffset(last_offset, timestamp, placed.leader_epoch)
+        return _latest_of_all(segments, epochs, start_offset)
     best = max(records, key=lambda record: (record.timestamp, -record.offset))
     return TimestampAndOffset(best.offset, best.timestamp, placed.leader_epoch)
 
 
 def _latest_of_all(segments: Sequence[Segment], epochs: Epochs, start_offset: int) -> TimestampAndOffset | None:
-    """The same where compaction has emptied the batch that had the largest timestamp: by looking at every batch."""
+    """The same where the batch that had the largest timestamp is gone or empty: by looking at every batch."""
     best: tuple[int, Segment, Placed] | None = None
     for segment in segments:
         file = segment.log.get()

@@ -13,7 +13,8 @@ record and its transaction's marker never go in the wrong order, wherever it is 
 Cleaned is [the log's start, the first segment that is not whole below the last stable offset, or is being written, or
 is younger than `min.compaction.lag.ms`) (rule 39). All of that has to be durable first, and so do the markers that
 decide its transactions: the caller asks `decide` what is decided, then flushes the log, then calls `begin`. Or a power
-cut could bring back an open transaction of which nothing, or whose end, is left.
+cut could bring back an open transaction of which nothing, or whose end, is left. For the same reason no producer
+snapshot outlives a cleaning of what stands behind it.
 
 Invariants: offsets never change; a job cut off anywhere leaves a log in which nothing is missing that should be there.
 KIP-58 (min lag), KIP-354 (max lag).
@@ -29,6 +30,7 @@ from kraftpy.config.topic import TopicConfig
 from kraftpy.log import layout
 from kraftpy.log.cleaning import Cleaned, CleaningPlan, Done, Source
 from kraftpy.log.index import OffsetIndex, TimeIndex
+from kraftpy.log.replaying import delete_snapshots_before
 from kraftpy.log.rewriting import Codec
 from kraftpy.log.segment import CorruptSegment, Segment
 from kraftpy.protocol.compression import Compression
@@ -154,7 +156,7 @@ def begin(
     if log.is_compacting or log.recovery_point < decided.log_end_offset:
         return None
     found = dirtiness(log, first_dirty, now, stable_offset=decided.stable_offset)
-    if not found.is_due:
+    if not found.is_due or log.has_snapshot_to_write(found.end_offset):
         return None
     if limits is None:
         limits = Limits()
@@ -221,9 +223,14 @@ def stage(log: PartitionLog, job: CompactionJob, cleaned: Cleaned) -> bool:
 
     False where an old segment has been truncated or deleted meanwhile: then nothing is changed, and the job is to end.
     Until `complete` or `finish` no segment is deleted.
+
+    Producer snapshots before the new segment's end go first. Where one has a transaction open, what follows may lack
+    its marker from now on, and a start that believed it would leave that transaction open for good. The batches that
+    are left tell all of it without them (rule 41).
     """
     if not _is_current(log, job, cleaned):
         return False
+    delete_snapshots_before(log.directory, cleaned.sources[-1].end_offset)
     name = layout.file_name(cleaned.base_offset, layout.LOG)
     job.staged = cleaned
     log.is_swapping = True

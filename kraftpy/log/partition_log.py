@@ -863,6 +863,10 @@ class PartitionLog:
         self.written_log_start = self.log_start_offset
         return self.remove_before_log_start(now)
 
+    def has_snapshot_to_write(self, end_offset: int) -> bool:
+        """Whether a producer snapshot before an offset is still to be written, or is being written."""
+        return any(offset < end_offset for offset in self._durability.snapshots)
+
     def markers_removed(self, offsets: Collection[int]) -> None:
         """Transaction markers at these offsets are no longer there: nor may what readers are told of them be."""
         if offsets:

@@ -32,7 +32,7 @@ from kraftpy.log.files import FileCache
 from kraftpy.log.index import MAX_RELATIVE_OFFSET, is_sane
 from kraftpy.log.layout import CorruptFile
 from kraftpy.log.producers import ProducerStates
-from kraftpy.log.replaying import newest_snapshot, replay, snapshot_offsets
+from kraftpy.log.replaying import delete_snapshots_before, newest_snapshot, replay, snapshot_offsets
 from kraftpy.log.scanning import MAX_OFFSET, Scanned, scan
 from kraftpy.log.segment import CorruptSegment, Segment
 from kraftpy.ports import Directory
@@ -237,7 +237,7 @@ class _Loader:
             if active.offset_index is not None or not is_sane(
                 active.index_file.get(), active.time_index_file.get(), active.size, 2**31
             ):
-                self._rebuild(active, active.base_offset + MAX_RELATIVE_OFFSET)
+                self._rebuild(active, active.base_offset + MAX_RELATIVE_OFFSET + 1)
                 self.report.rebuilt_indexes -= active.is_short  # a clean stop leaves none for a short one
             end_offset = active.end_offset()
         except CorruptSegment as error:
@@ -517,6 +517,7 @@ def _complete_swap(directory: Directory, files: FileCache, base_offset: int, rep
         if base is not None and base_offset <= base < end_offset:
             for suffix in layout.SEGMENT_SUFFIXES:
                 directory.delete(layout.file_name(base, suffix))
+    delete_snapshots_before(directory, end_offset)  # `compaction.stage` did, and may have been undone
     directory.rename(swap_name, layout.file_name(base_offset, layout.LOG))
     directory.sync()
     report.notes.append(f"compaction of {base_offset} to {end_offset} completed")

@@ -39,6 +39,13 @@ def snapshot_offsets(directory: Directory) -> list[int]:
     )
 
 
+def delete_snapshots_before(directory: Directory, end_offset: int) -> None:
+    """Delete the producer snapshots before an offset."""
+    for offset in snapshot_offsets(directory):
+        if offset < end_offset:
+            directory.delete(layout.file_name(offset, layout.SNAPSHOT))
+
+
 def newest_snapshot(
     directory: Directory, end_offset: int, first_base_offset: int, doubtful: Collection[int] = ()
 ) -> tuple[ProducerStates, int]:

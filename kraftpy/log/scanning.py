@@ -127,9 +127,8 @@ def scan(
         if batch_offset > end_offset:
             last_offset, next_position = batch_offset + delta, position + batch_bytes
             goes_on_at = _offset_at(file, window, following, next_position) if next_position < size else None
-            if last_offset >= min(limit, base_offset + MAX_RELATIVE_OFFSET) or (
-                goes_on_at is not None and end_offset <= goes_on_at <= last_offset
-            ):
+            is_beyond = last_offset >= limit or last_offset - base_offset > MAX_RELATIVE_OFFSET
+            if is_beyond or (goes_on_at is not None and end_offset <= goes_on_at <= last_offset):
                 failure = f"offset {batch_offset} where {end_offset} should be"
                 break
         if epoch != previous_epoch:

@@ -6,7 +6,7 @@ invariants are those of `quorum`, which is its only user. D1 and the like are nu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Protocol
 
 from kraftpy.metadata import quorum_messages as messages
@@ -97,6 +97,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         self.now_ms = now_ms
         self.election_timeout_ms = election_timeout_ms
         self.heartbeat_every_ms = max(1, election_timeout_ms // 5)
+        self.fallback_ms = max(self.heartbeat_every_ms * 3, fetch_timeout_ms * 3 // 4)  # without a majority's answers
         self.snapshot_after_entries = snapshot_after_entries
         self.snapshot_after_bytes = snapshot_after_bytes
         self.connected_peers: set[int] = set()
@@ -130,7 +131,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
             raftMinTimeout=election_timeout_ms / 1000,
             raftMaxTimeout=election_timeout_ms / 1000 * 1.5,
             appendEntriesPeriod=self.heartbeat_every_ms / 1000,
-            leaderFallbackTimeout=max(self.heartbeat_every_ms * 3, fetch_timeout_ms * 3 // 4) / 1000,
+            leaderFallbackTimeout=self.fallback_ms / 1000,
             connectionTimeout=1e9,
             commandsWaitLeader=False,
             onStateChanged=self._state_changed,
@@ -827,7 +828,19 @@ class Raft(library.SyncObj):  # type: ignore[misc]
             return "the last voter cannot be removed"
         elif remove == self.id:
             return "the leader cannot remove itself: it has to resign first"
+        elif silent := self._too_many_silent(voters - {remove}):
+            return f"without node {remove} too few voters are left: of {sorted(voters - {remove})} {silent} are silent"
         return None
+
+    def _too_many_silent(self, voters: Collection[int]) -> list[int]:
+        """The voters that do not answer this leader, if the others are no majority: it could commit nothing."""
+        silent = [
+            voter
+            for voter in sorted(voters)
+            if voter != self.id
+            and ((peer := self.followers.get(voter)) is None or peer.last_contact_ms < self.now_ms - self.fallback_ms)
+        ]
+        return silent if 2 * len(silent) >= len(voters) else []
 
     # -- commands
 

@@ -337,11 +337,16 @@ class History(Model):
                 is_known = known is not None and known.current_txn_start_offset >= 0
                 transaction.first_offset = known.current_txn_start_offset if known is not None and is_known else NEVER
         for producer_id in (1, 2, 11, 12):
-            last = self.last_of(producer_id)
-            if last is None or last.last_offset >= self.log.log_start_offset:
+            events = [each for each in self.events if each.producer_id == producer_id]
+            in_log = [each for each in events if each.data and each.last_offset >= self.log.log_start_offset]
+            if any(each.base_sequence >= 0 for each in in_log):
+                continue
+            found = described.get(producer_id)
+            if in_log:  # markers: they do not tell the sequence number of what was before them
+                if found is not None and found.last_sequence < 0:
+                    self.events[self.events.index(events[-1])] = events[-1]._replace(last_sequence=-1)
                 continue
             self.events = [event for event in self.events if event.producer_id != producer_id]
-            found = described.get(producer_id)
             if found is not None:
                 end_offset, first = self.log.log_end_offset, found.current_txn_start_offset
                 self.events.append(

@@ -9,10 +9,11 @@ Left out, as in `kraftpy.log.verifying`: the very last batch of a log that was n
 from __future__ import annotations
 
 import pytest
-from log_model import NOW, config, numbered, open_log
+from log_model import NOW, config, copies, numbered, open_log
 
 from kraftpy.log import layout
-from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.index import MAX_RELATIVE_OFFSET
+from kraftpy.log.partition_log import Origin, PartitionLog
 from kraftpy.log.segment import CorruptSegment
 from kraftpy.protocol.record_batch import iter_records
 from kraftpy.testing.memory_files import MemoryDisk
@@ -86,3 +87,27 @@ def test_any_bit_of_a_base_offset(how: str, segment: int, number: int) -> None:
         else:
             assert (log.log_end_offset, met_damage) == (damaged, False), bit
         log.release()
+
+
+@pytest.mark.parametrize("how", [CLEAN, CRASHED])
+def test_a_segment_goes_on_to_the_last_offset_that_its_index_can_name(how: str) -> None:
+    """A copy of a compacted log may have that gap."""
+    disk = MemoryDisk()
+    directory = disk.root.child("t-0")
+    disk.root.sync()
+    log = open_log(directory, topic=TOPIC)
+    far = MAX_RELATIVE_OFFSET
+    log.append(
+        copies([(0, numbered(0, 1)), (far, numbered(far, 1))], 0), leader_epoch=0, now=NOW, origin=Origin.REPLICA
+    )
+    assert [segment.base_offset for segment in log.segments] == [0]
+    log.flush()
+    if how == CLEAN:
+        log.close()
+    else:
+        log.release()
+    for index in [each for each in directory.names() if each.endswith("index")]:
+        directory.delete(index)
+    log = open_log(directory, topic=TOPIC, clean=how == CLEAN, recovery_point=0)
+    assert read_from(log, 0) == ([0, far], False)
+    assert log.log_end_offset == far + 1

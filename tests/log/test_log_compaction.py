@@ -461,6 +461,19 @@ def test_an_emptied_batch_keeps_its_time_and_is_not_the_latest_record() -> None:
     assert latest[:2] == (1, NOW + 20)
 
 
+def test_the_latest_record_is_one_that_may_still_be_read() -> None:
+    log = fresh()
+    put(log, ("a", "1"), now=NOW + 50)
+    put(log, ("b", "1"), now=NOW + 20)
+    put(log, ("c", "1"), now=NOW + 10)
+    log.advance_log_start(1)
+    latest = log.offset_of_max_timestamp()
+    assert latest is not None
+    assert latest[:2] == (1, NOW + 20)
+    log.advance_log_start(3)
+    assert log.offset_of_max_timestamp() is None
+
+
 def test_compact_and_delete_does_both() -> None:
     log = fresh(cleanup_policy=frozenset({"compact", "delete"}), retention_ms=1000)
     put(log, ("a", "1"), ("b", "1"))

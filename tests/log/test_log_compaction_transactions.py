@@ -115,6 +115,26 @@ def test_readers_are_not_told_of_a_marker_that_is_gone_after_a_restart_either() 
             assert aborted(topic.log) == [], restarts
 
 
+def test_a_transaction_whose_marker_is_gone_does_not_open_again_after_a_crash() -> None:
+    """A snapshot from its middle may not outlive its marker: later ones need `.txnindex` files that are gone by now."""
+    topic = Topic()
+    topic.put("a", "aborted", producer_id=1, sequence=0)
+    topic.log.roll(NOW)
+    topic.log.flush()
+    assert topic.log.directory.exists("00000000000000000001.snapshot")
+    topic.end(1, ControlType.ABORT)
+    topic.put("b", "kept")
+    topic.log.roll(NOW)
+    topic.put("c", "still open", producer_id=1, sequence=1)
+    for now in (NOW, NOW, NOW + HOUR):
+        assert compact(topic.log, 0, now=now) is not None
+    assert topic.shape(4) == [(2, 1, "data"), (3, 1, "data")]
+    topic.reopen(clean=False)
+    (producer,) = topic.log.producers.describe()
+    assert producer.current_txn_start_offset == 3
+    assert topic.log.last_stable_offset(topic.log.log_end_offset) == 3
+
+
 def test_the_marker_that_proves_a_producer_s_epoch_stays() -> None:
     """KIP-890: a marker may bring the next epoch, of which no batch was written yet."""
     topic = Topic()

@@ -337,6 +337,24 @@ def test_a_voter_is_added_once_it_has_caught_up_and_removed_again() -> None:
         assert node.machine.commands == commands(0, 240)
 
 
+def test_a_voter_that_answers_stays_while_the_others_would_be_no_majority_without_it() -> None:
+    cluster = Cluster()
+    leader = cluster.settle()
+    dead, other = (node_id for node_id in THREE if node_id != leader.id)
+    cluster.kill(dead, Loss.NOTHING)
+    cluster.run(2_000)
+    assert leader.quorum.change_voter(remove=other) is None, "the leader alone could never commit that"
+    assert "silent" in (leader.quorum.why_no_change(remove=other) or "")
+    assert leader.quorum.change_voter(remove=dead) is not None
+    cluster.settle()
+    assert sorted(leader.quorum.voters) == sorted({leader.id, other})
+    cluster.start(dead)
+    cluster.settle()
+    assert leader.quorum.change_voter(add=(dead, THREE[dead])) is not None
+    cluster.settle()
+    assert leader.quorum.change_voter(remove=other) is not None, "now that it answers again"
+
+
 def test_a_node_that_does_not_vote_never_campaigns() -> None:
     node = Node(4, THREE)
     node.quorum.connected(1, 1000)
