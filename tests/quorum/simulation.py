@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import gc
 import itertools
 import multiprocessing
 import pickle
@@ -596,7 +597,9 @@ def run_seed(
 
 def _job(job: tuple[str, int, int]) -> tuple[str, Outcome]:
     kind, seed, steps = job
-    return kind, run_seed(kind, seed, steps=steps)
+    outcome = run_seed(kind, seed, steps=steps)
+    gc.collect()  # the stock library's journals stay mapped, in cycles of few objects: gigabytes of memory
+    return kind, outcome
 
 
 def kind_of(failure: str) -> str:
