@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.directories import DirectoryFailed
 from kraftpy.broker.waiting import Waiter
-from kraftpy.metadata.journal import Journal
+from kraftpy.metadata.codec import CodecError
+from kraftpy.metadata.journal import Journal, JournalError
 from kraftpy.metadata.quorum import Quorum
 from kraftpy.metadata.quorum_messages import BadMessageError
 from kraftpy.metadata.raft import Message, StateMachine
@@ -402,6 +403,8 @@ class Voter:
             if error.errno not in DISK_FULL:
                 raise self._failed(error) from error
             return False
+        except (JournalError, CodecError) as error:  # damaged since it was last read
+            raise DirectoryFailed(f"log.dirs: {error}") from error
         self._disk_trouble = ""
         return True
 

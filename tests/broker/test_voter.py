@@ -9,6 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from kraftpy.broker.directories import DirectoryFailed
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.broker.voter import Voter
 from kraftpy.metadata.quorum_messages import checksum, pack_snapshot
@@ -51,6 +54,9 @@ class Peers:
     def send(self, peer: int, kind: str, body: dict[str, Any]) -> bool:
         self.sent.append(body)
         return True
+
+    def answers(self, kind: str) -> list[dict[str, Any]]:
+        return [body for body in self.sent if body["type"] == kind]
 
     def disconnect(self, peer: int) -> None:
         self.given_up.append(peer)
@@ -162,3 +168,29 @@ async def test_a_message_that_comes_while_the_disk_has_just_filled_up_does_not_e
         await until(lambda: "response_vote" in [body["type"] for body in peers.sent])
         assert voter.term == 3
         await voter.stop()
+
+
+async def test_a_journal_that_was_damaged_while_the_disk_was_full_ends_the_node_with_what_is_to_be_done() -> None:
+    disk, peers = MemoryDisk(), Peers()
+
+    async def live() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            voter = voter_of(peers, tasks, Machine(), lambda: None)
+            await voter.start(disk.root)
+            peers.connection(PEER, True)
+            await asyncio.sleep(0)
+            for term in (1, 2):
+                peers.wants_a_vote(term)
+                await until(lambda term=term: len(peers.answers("response_vote")) == term)
+            for operation in ("write", "sync", "replace"):
+                disk.fail(operation, errno.ENOSPC, count=10)
+            peers.wants_a_vote(3)
+            await until(lambda: peers.given_up)
+            disk.damage("journal", disk.root.open("journal").size() // 2, 1)
+            disk.heal()
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await live()
+    (error,) = raised.value.exceptions
+    assert isinstance(error, DirectoryFailed), "which the server says in a line, where any other is a traceback"
+    assert "cannot be trusted" in str(error)
