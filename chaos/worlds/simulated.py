@@ -178,14 +178,15 @@ class Node:
             self._exited(str(_first(errors)))
         except* Exception as errors:
             logger.exception("%s ended", self.host)
-            self._exited(repr(errors))
+            self._exited(f"a traceback: {errors!r}", may_be_excused=False)
         else:
             self._exited(None)
 
-    def _exited(self, why: str | None) -> None:
+    def _exited(self, why: str | None, *, may_be_excused: bool = True) -> None:
+        """Its process is over. A fault may excuse that it gave up and said why, and never a traceback."""
         self.is_ready = False
         if why is not None:
-            is_excused = any(excuse in why for excuse in self.excuses)
+            is_excused = may_be_excused and any(excuse in why for excuse in self.excuses)
             (self.excused if is_excused else self.exits).append(why)
         assert self.process is not None
         self.process.die()

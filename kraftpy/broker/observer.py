@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from kraftpy.broker.voter import DISK_FULL, FOLLOW_WAIT_MS
+from kraftpy.broker.voter import DISK_FULL, FOLLOW_WAIT_MS, journal_failed
 from kraftpy.metadata.journal import Journal
 from kraftpy.metadata.quorum import SNAPSHOT_AFTER_ENTRIES
 from kraftpy.metadata.quorum_messages import command_in, pack_snapshot, unpack_snapshot
@@ -186,7 +186,7 @@ class Observer:
             await self._in_disk_thread(write, journal)
         except OSError as error:
             if error.errno not in DISK_FULL:
-                raise
+                raise journal_failed(error) from error
             logger.error("the metadata is not kept on this disk until the next start: %s", error)
             self._journal = None
             await self._in_disk_thread(journal.close)

@@ -51,6 +51,11 @@ _RESIGN_SECONDS = 2.0
 _Held = tuple[Message, object]
 
 
+def journal_failed(error: OSError) -> DirectoryFailed:
+    """What ends the node: without its journal it has no vote, and nobody knows what is on the disk."""
+    return DirectoryFailed(f"the metadata journal cannot be written: {error.strerror or error}; this node stops")
+
+
 class Voter:
     """One node's vote. `stirred` is called after every turn: look at what has changed."""
 
@@ -282,7 +287,7 @@ class Voter:
             try:
                 self._turn(self._quorum)
             except OSError as error:
-                raise self._failed(error) from error
+                raise journal_failed(error) from error
             except QuorumStoppedError:
                 if not self._is_journal_failing:
                     raise
@@ -349,7 +354,7 @@ class Voter:
                 await self._save_snapshots(quorum, journal)
             except OSError as error:
                 if error.errno not in DISK_FULL:
-                    raise self._failed(error) from error
+                    raise journal_failed(error) from error
                 await self._give_up(error)
 
     async def _sync(self, quorum: Quorum, journal: Journal) -> None:
@@ -401,16 +406,12 @@ class Voter:
             await self._open()
         except OSError as error:
             if error.errno not in DISK_FULL:
-                raise self._failed(error) from error
+                raise journal_failed(error) from error
             return False
         except (JournalError, CodecError) as error:  # damaged since it was last read
             raise DirectoryFailed(f"log.dirs: {error}") from error
         self._disk_trouble = ""
         return True
-
-    def _failed(self, error: OSError) -> DirectoryFailed:
-        """What ends the node: without its journal it has no vote, and nobody knows what is on the disk."""
-        return DirectoryFailed(f"the metadata journal cannot be written: {error.strerror or error}; this node stops")
 
     async def _try_to_reopen(self) -> None:
         if await self.reopen():

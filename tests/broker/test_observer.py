@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import Counter
 from typing import Any
 
 import msgpack
 import pytest
 
+from kraftpy.broker.directories import DirectoryFailed
 from kraftpy.broker.link import LinkError
 from kraftpy.broker.observer import Observer
 from kraftpy.metadata.journal import Journal
@@ -136,3 +138,21 @@ async def test_one_voter_that_knows_nothing_does_not_keep_it_from_asking_another
     loaded = Journal(disk.root).load()
     assert loaded.snapshot is not None, "more than 1,000 bytes came"
     assert loaded.snapshot.index + len(loaded.entries) == len(commands)
+
+
+async def test_a_disk_that_fails_ends_the_node_with_a_message() -> None:
+    disk, links, machine = MemoryDisk(), Voters("silent"), Machine()
+
+    async def live() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            await observer_of(links, machine, tasks).start(disk.root)
+            for operation in ("write", "sync", "replace"):
+                disk.fail(operation, errno.EIO, count=10)
+            links.entries = [(1, 2, b"one")]
+
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.timeout(BOUND_SECONDS):
+            await live()
+    (error,) = raised.value.exceptions
+    assert isinstance(error, DirectoryFailed), "which the server says in a line, where any other is a traceback"
+    assert str(error) == "the metadata journal cannot be written: Input/output error; this node stops"
