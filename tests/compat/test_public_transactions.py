@@ -210,6 +210,21 @@ def test_aiokafka_commits_aborts_and_sends_offsets(kraftpy_server: EmbeddedBroke
     asyncio.run(run())
 
 
+def test_kafka_python_sends_the_first_offsets_of_a_new_broker() -> None:
+    """Nobody has asked for a group's coordinator yet: the topic of offsets is not there."""
+    with EmbeddedBroker() as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic("source", 1, 1)])["source"].result(BOUND_SECONDS)
+        producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id="t")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("target", b"0", partition=0)
+        place = kafka.TopicPartition("source", 0)
+        producer.send_offsets_to_transaction({place: kafka.OffsetAndMetadata(10, "", -1)}, "g")
+        producer.commit_transaction()
+        producer.close()
+
+
 def test_kafka_python_commits_aborts_and_sends_offsets(kraftpy_server: EmbeddedBroker, topics: tuple[str, str]) -> None:
     source, target = topics
     group = name_of("g")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from kraftpy.broker.auto_creation import auto_create_topics
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.groups.patterns import ALPHABET, Pattern, PatternError
 from kraftpy.groups.routing import partition_for_group
@@ -158,7 +159,12 @@ def _offsets_partition(broker: Broker, group_id: str) -> TopicPartition | None:
 async def add_offsets_to_txn(
     broker: Broker, request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse:
-    """Make the partition that has a group's offsets part of the transaction."""
+    """Make the partition that has a group's offsets part of the transaction; creates the topic when first asked.
+
+    Who asks for the group's coordinator asks later (KIP-98): nobody else would create it.
+    """
+    if broker.image.topic(CONSUMER_OFFSETS) is None:
+        await auto_create_topics([CONSUMER_OFFSETS], broker.metadata, broker.config, broker.clock)
     partition = _offsets_partition(broker, request.group_id)
     if partition is None:
         return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
