@@ -291,6 +291,9 @@ class _Run:
             finally:
                 await self._logs()
                 await self.world.close()
+            self.problems += self.world.problems()
+            ended = self.ops[-1].time  # closing the world is no part of the run
+            self.recorder.note(ended, RUN, RUN, {"problems": self.problems, "damage": self.damage})
         return self._judge()
 
     async def _open(self) -> None:
@@ -564,7 +567,7 @@ class _Run:
         outcome = Outcome(
             history=history,
             verdicts=checkers.check(history, Options()),
-            problems=[*self.problems, *self.world.problems()],
+            problems=self.problems,
             damage=self.damage,
         )
         page = self.settings.directory / "report.html"

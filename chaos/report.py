@@ -1,7 +1,8 @@
 """A run as one HTML page that needs no network: verdicts, plot, what each kind of fault cost, anomalies with evidence.
 
-What a run says of itself stands in its history, as a note of process "run" with f "run": {command, world, seed, ...};
-the page shows it, and the command to repeat the run. Everything else is computed from the history.
+What a run says of itself stands in its history, as notes of process "run" with f "run": at first {command, world, seed,
+...}; in the end {problems, damage}, what it saw that no operation shows: nodes that ended by themselves, tracebacks in
+their logs, copies that could not be read. The page shows all of it. Everything else is computed from the history.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from chaos.history import History, Op, Type, to_line
 RUN = "run"
 TEMPLATES = Path(__file__).with_name("templates")
 LONGEST_LINE = 1200
+_SHOWN_APART = frozenset({"command", "problems", "damage"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +140,9 @@ def render(history: History, verdicts: Sequence[Verdict], *, command: str | None
     lines = _Lines(history)
     return environment.get_template("report.html").render(
         title=title or f"{run.get('workload', 'chaos')} on {run.get('world', 'a cluster')}",
-        run={name: value for name, value in run.items() if name != "command"},
+        run={name: value for name, value in run.items() if name not in _SHOWN_APART},
+        problems=run.get("problems", []),
+        damage=run.get("damage", []),
         command=command or run.get("command"),
         history=history,
         duration_s=history.duration / SECOND,

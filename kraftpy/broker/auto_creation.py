@@ -12,6 +12,7 @@ from kraftpy.broker.internal_topics import settings_of
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.config import BrokerConfig
 from kraftpy.metadata.commands import ConfigValue, CreateTopics, NewTopic
+from kraftpy.metadata.image import Topic
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import TopicId
@@ -46,6 +47,13 @@ async def auto_create_topics(
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) and result.name is not None:
             refused[result.name] = result.error
     return refused
+
+
+async def found_or_created(name: str, metadata: MetadataLog, config: BrokerConfig, clock: Clock) -> Topic | None:
+    """A topic of the broker's own, which comes to be when it is first asked for; None where it cannot be now."""
+    if metadata.image.topic(name) is None:
+        await auto_create_topics([name], metadata, config, clock)
+    return metadata.image.topic(name)
 
 
 def _new_topic(name: str, config: BrokerConfig) -> NewTopic:

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kraftpy.broker.auto_creation import auto_create_topics
+from kraftpy.broker.auto_creation import found_or_created
 from kraftpy.broker.internal_topics import SHARE_GROUP_STATE
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.peers import Peers
@@ -143,9 +143,7 @@ class ShareStates:
 
     async def _coordinator_of(self, key: ShareKey) -> BrokerId | None:
         """Who leads the partition that has the share partition; None where nobody does now."""
-        if self._metadata.image.topic(SHARE_GROUP_STATE) is None:
-            await auto_create_topics([SHARE_GROUP_STATE], self._metadata, self._config, self._clock)
-        topic = self._metadata.image.topic(SHARE_GROUP_STATE)
+        topic = await found_or_created(SHARE_GROUP_STATE, self._metadata, self._config, self._clock)
         if topic is None:
             return None
         leader = topic.partitions[state_partition(key, len(topic.partitions))].leader

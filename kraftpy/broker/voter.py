@@ -52,7 +52,7 @@ _Held = tuple[Message, object]
 
 
 def journal_failed(error: OSError) -> DirectoryFailed:
-    """What ends the node: without its journal it has no vote, and nobody knows what is on the disk."""
+    """What ends the node, with a vote or without: it cannot follow the quorum, and nobody knows what is on the disk."""
     return DirectoryFailed(f"the metadata journal cannot be written: {error.strerror or error}; this node stops")
 
 

@@ -195,6 +195,21 @@ def test_the_command_writes_the_page_beside_the_history(tmp_path: Path, sample: 
     assert "thin air" in page.text
 
 
+def test_what_a_run_saw_besides_its_operations_is_shown() -> None:
+    said = (
+        {"command": "repeat me"},
+        {"problems": ["node 2 ended <by itself>"], "damage": ["node 1: t0-0: a wrong CRC"]},
+    )
+    history = History(
+        [Op(index=i, time=i, process="run", type=Type.INFO, f="run", value=v) for i, v in enumerate(said)]
+    )
+    page = Page(render(history, checkers.check(history)))
+    shown = ("something wrong", "Wrong besides", "node 2 ended <by itself>", "node 1: t0-0: a wrong CRC")
+    for text in ("repeat me", *shown):
+        assert text in page.text
+    assert "nothing to judge" not in page.text.split("To repeat it")[0]
+
+
 def test_the_command_shows_a_schedule() -> None:
     result = CliRunner().invoke(main, ["plan", "--seed", "4", "--minutes", "3", "--kind", "pause"])
     assert result.exit_code == 0, result.output

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.apis import shortened
-from kraftpy.broker.auto_creation import auto_create_topics
+from kraftpy.broker.auto_creation import found_or_created
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from kraftpy.broker.share_apis import is_coordinator_key
 from kraftpy.groups.events import GroupRequest
@@ -150,9 +150,7 @@ async def _coordinator(broker: Broker, key: str, key_type: int, context: Request
         answer.error_code = ErrorCode.INVALID_REQUEST
         answer.error_message = "the key of a share partition is group:topic id:partition"
         return answer
-    if broker.image.topic(name) is None:
-        await auto_create_topics([name], broker.metadata, broker.config, broker.clock)
-    topic = broker.image.topic(name)
+    topic = await found_or_created(name, broker.metadata, broker.config, broker.clock)
     if topic is None:
         answer.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return answer

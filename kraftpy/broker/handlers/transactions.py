@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kraftpy.broker.auto_creation import auto_create_topics
+from kraftpy.broker.auto_creation import found_or_created
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.groups.patterns import ALPHABET, Pattern, PatternError
 from kraftpy.groups.routing import partition_for_group
@@ -163,8 +163,7 @@ async def add_offsets_to_txn(
 
     Who asks for the group's coordinator asks later (KIP-98): nobody else would create it.
     """
-    if broker.image.topic(CONSUMER_OFFSETS) is None:
-        await auto_create_topics([CONSUMER_OFFSETS], broker.metadata, broker.config, broker.clock)
+    await found_or_created(CONSUMER_OFFSETS, broker.metadata, broker.config, broker.clock)
     partition = _offsets_partition(broker, request.group_id)
     if partition is None:
         return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
