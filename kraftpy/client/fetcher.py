@@ -150,7 +150,7 @@ class Fetcher:
                 continue
             info = self._cluster.metadata.partition(name)
             topic = self._cluster.metadata.topics.get(name.topic)
-            if info is None or topic is None or info.leader < 0:
+            if info is None or topic is None or info.leader < 0 or self._is_ahead(reader, info.leader_epoch):
                 self._cluster.request_refresh()
                 reader.retry_at_ms = self._later()
                 next_ms = reader.retry_at_ms if next_ms is None else min(next_ms, reader.retry_at_ms)
@@ -343,6 +343,16 @@ class Fetcher:
             return False
         return leader_epoch > reader.checked_epoch
 
+    def _is_ahead(self, reader: PartitionReader, leader_epoch: int) -> bool:
+        """Whether the position is of a later epoch than the leader that metadata name (KIP-320).
+
+        A committed offset may be. That leader is none any more, and would say that it has no such offset.
+        """
+        if 0 <= leader_epoch < reader.sought_epoch:
+            return True
+        reader.sought_epoch = -1
+        return False
+
     def _find_positions(self) -> None:
         if self._finding:
             return
@@ -352,6 +362,8 @@ class Fetcher:
         for reader in self.readers.values():
             info = self._cluster.metadata.partition(reader.name)
             if reader.position is None or reader.retry_at_ms > now or info is None:
+                continue
+            if self._is_ahead(reader, info.leader_epoch):
                 continue
             if self._needs_check(reader, info.leader_epoch):
                 unchecked.append(reader)

@@ -48,6 +48,7 @@ class PartitionReader:
         "reset_to",
         "retry_at_ms",
         "seeks",
+        "sought_epoch",
     )
 
     def __init__(self, name: TopicPartition) -> None:
@@ -58,6 +59,7 @@ class PartitionReader:
         self.leader_epoch = -1  # of the batch that `position` is behind, or in
         self.checked_epoch = -1  # the leader epoch under which `position` is known to exist
         self.reset_to: int | None = None  # an OffsetSpec or time to look up; None: the group's committed offset
+        self.sought_epoch = -1  # a leader epoch the position was given with, and metadata have not reached; -1: none
         self.paused = False
         self.seeks = 0  # answers to what was asked before the last seek are not wanted
         self.retry_at_ms = 0.0
@@ -72,13 +74,14 @@ class PartitionReader:
         """Go on at `offset`; what was fetched is dropped."""
         self._drop()
         self.position = self.done = self.fetch_offset = offset
-        self.leader_epoch = leader_epoch
+        self.leader_epoch = self.sought_epoch = leader_epoch
         self.reset_to = None
 
     def lose_position(self, reset_to: int | None) -> None:
         """Find the position anew: an `OffsetSpec` or time, or None for the committed offset."""
         self._drop()
         self.position = self.done = None
+        self.sought_epoch = -1
         self.reset_to = reset_to
 
     def _drop(self) -> None:

@@ -65,3 +65,59 @@ async def test_records_of_later_epochs_that_were_handed_out_meanwhile_are_no_tru
     assert (reader.position, reader.leader_epoch) == (317, 2)
     assert reader.checked_epoch < 3, "it is asked again, of where it stands now"
     assert "was truncated" not in caplog.text
+
+
+class _Cluster:
+    """Metadata that name broker 1 as the leader in some epoch, and brokers that can be connected to at once."""
+
+    def __init__(self) -> None:
+        self.epoch = 4
+        self.refreshes = 0
+        self.connected_to: list[int] = []
+        self.topics = {"t": SimpleNamespace(topic_id=bytes(16))}
+        self.metadata = self
+        self.tasks = SimpleNamespace(spawn=lambda coroutine, name: coroutine.close())
+        self.runtime = SimpleNamespace(monotonic_ms=lambda: 1000.0)
+
+    def want(self, topics: object) -> None:
+        """Metadata have it."""
+
+    def partition(self, name: TopicPartition) -> Any:
+        return SimpleNamespace(leader=self.epoch, leader_epoch=self.epoch)
+
+    def request_refresh(self) -> None:
+        self.refreshes += 1
+
+    def connected(self, node_id: int) -> None:
+        self.connected_to.append(node_id)
+
+
+def _reading(place: int, epoch: int) -> tuple[Fetcher, _Cluster, PartitionReader]:
+    cluster: Any = _Cluster()
+    options: Any = SimpleNamespace(
+        isolation=0, reset=None, fetch_max_bytes=1000, max_partition_fetch_bytes=1000, retry_backoff_ms=100
+    )
+    fetcher = Fetcher(cluster, options, None, lambda: None)
+    fetcher.add([NAME])
+    reader = fetcher.readers[NAME]
+    reader.seek(place, epoch)
+    return fetcher, cluster, reader
+
+
+async def test_a_leader_of_an_epoch_before_the_committed_offset_is_not_asked() -> None:
+    """It does not know yet that it leads no more, and would say that there is no such offset: all is read again."""
+    fetcher, cluster, reader = _reading(106, 5)
+    fetcher._fetch_ready()
+    assert (cluster.connected_to, cluster.refreshes) == ([], 1)
+    cluster.epoch, reader.retry_at_ms = 5, 0.0
+    fetcher._fetch_ready()
+    assert cluster.connected_to == [5]
+
+
+async def test_a_topic_made_anew_while_it_is_read_is_read_on() -> None:
+    fetcher, cluster, _ = _reading(106, 4)
+    fetcher._fetch_ready()
+    cluster.epoch = 0
+    fetcher._fetch_ready()
+    assert cluster.connected_to == [4, 0]
+    assert cluster.refreshes == 0

@@ -10,6 +10,10 @@ Followers' fetches (a `replica_id` of 0 or more) are `replica_fetch`. A consumer
 high watermark that the follower knows; with `replica.selector.class` set to Kafka's rack-aware one the leader tells it
 which (KIP-392). A partition that is led elsewhere is answered with its leader (KIP-951).
 
+A leader says that an offset lies behind its log's end only once it is confirmed that it leads still (`confirming`). One
+that is cut off has not got what its successor wrote, and a consumer that believed it would read everything again. Kafka
+leaves that to the epoch in the request, which is as old as the consumer's metadata.
+
 Left out: other classes for `replica.selector.class`.
 """
 
@@ -57,6 +61,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     answers, enough = _read(reader, fetched, missing, is_first=True)
     if not enough and request.max_wait_ms > 0:
         answers = await _wait(reader, fetched, answers, missing)
+    await _confirm_ends(reader, answers)
     if fetched.is_overtaken:
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
     return respond(fetched, answers, name_leaders(broker, answers, context))
@@ -168,6 +173,27 @@ def _read_partition(reader: _Reader, partition: FetchedPartition, budget: int, *
     except KafkaError as error:
         return PartitionData(partition_index=partition.partition, error_code=error.code)
     return answer
+
+
+async def _confirm_ends(reader: _Reader, answers: Answers) -> None:
+    """Take back what is said of offsets behind a log's end where it is not sure that nobody else leads it by now."""
+    unsure: list[tuple[Replica, PartitionData]] = []
+    for partition, answer in answers:
+        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            with suppress(KafkaError):
+                replica = reader.replica(partition)
+                if replica.leading is not None and partition.fetch_offset > replica.log.log_end_offset:
+                    unsure.append((replica, answer))
+    if not unsure:
+        return
+    broker = reader.broker
+    wait_ms = max(reader.request.max_wait_ms, broker.config.replica_fetch_wait_max_ms)
+    deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+    confirm = broker.replicas.confirmations.confirm
+    found = await asyncio.gather(*(confirm(replica, replica.leadership, deadline) for replica, _ in unsure))
+    for (_, answer), is_sure in zip(unsure, found, strict=True):
+        if not is_sure:
+            answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def _replica_id(request: FetchRequest, context: RequestContext) -> int:
