@@ -108,7 +108,13 @@ class Broker:
             checkpoint=lambda: self.replicas.checkpoint(),
         )
         self.replicas = Replicas(
-            config, clock, self.directories, self.isr_proposals.propose, self.fetchers, self._directory_failed
+            config,
+            clock,
+            self.directories,
+            self.isr_proposals.propose,
+            self.fetchers,
+            self.metadata.catch_up,
+            self._directory_failed,
         )
         self.log_moves = LogMoves(config, clock, lambda: self.image, self.replicas)
         self.reports = ReplicaReports(

@@ -11,7 +11,9 @@ once, with nothing, so that it asks again. Once it has confirmed a question it w
 others take.
 
 Replicas that may be elected are those of the maximal ISR. Where the ISR is smaller than min.insync.replicas others may
-be (KIP-966), and nothing is confirmed.
+be (KIP-966), who cannot be asked. Then the metadata quorum is: a command that changes nothing comes behind whatever was
+decided before, and whoever leads still when it is acted upon here led when it was made. That costs a write of the
+quorum, so one command stands for all that wait for one.
 
 Left out: what metadata alone decides, as an unclean election.
 """
@@ -19,8 +21,10 @@ Left out: what metadata alone decides, as an unclean election.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from kraftpy.protocol.errors import KafkaError
 from kraftpy.types import BrokerId
 
 if TYPE_CHECKING:
@@ -45,8 +49,16 @@ class _Question:
 class Confirmations:
     """What waits to be confirmed, of all partitions."""
 
-    def __init__(self) -> None:
+    def __init__(self, catch_up: Callable[[], Awaitable[None]], follower_wait_ms: int) -> None:
+        """`catch_up` returns once all is acted upon here that was decided before it was called, or raises KafkaError.
+        Followers wait `follower_wait_ms` for records, so for that long each may be silent with good reason."""
+        self._catch_up = catch_up
+        self._follower_wait_ms = follower_wait_ms
         self._open: dict[_Question, None] = {}
+        self._catching_up = asyncio.Lock()
+        self._begun = 0
+        self._ended = 0
+        """The number of the last time that this broker has caught up, and of the last that was begun."""
 
     def is_awaited(self, key: PartitionKey, session: Session | None) -> bool:
         """Whether this follower of that partition is to be answered at once, since its word is still missing."""
@@ -89,8 +101,11 @@ class Confirmations:
                 leading = replica.leading
                 if leading is None or replica.leadership != leadership:
                     return False
+                if leading.is_under_min_isr:
+                    is_up_to_date = await self._is_up_to_date(deadline)
+                    return is_up_to_date and replica.leading is not None and replica.leadership == leadership
                 missing = leading.maximal_isr - question.confirmed - {leading.broker_id}
-                if not missing and not leading.is_under_min_isr:
+                if not missing:
                     return True
                 if loop.time() >= deadline:
                     return False
@@ -103,3 +118,23 @@ class Confirmations:
                     pass
         finally:
             del self._open[question]
+
+    async def confirm_each(self, led: Iterable[tuple[Replica, int]], max_wait_ms: int) -> list[bool]:
+        """The same of several, for a client that waits `max_wait_ms`; at least as long as followers wait."""
+        wait_ms = max(max_wait_ms, self._follower_wait_ms)
+        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+        return await asyncio.gather(*(self.confirm(replica, leadership, deadline) for replica, leadership in led))
+
+    async def _is_up_to_date(self, deadline: float) -> bool:
+        """Whether all is acted upon here that was decided before this was called; False where that is not known in
+        time."""
+        begun = self._begun
+        try:
+            async with asyncio.timeout_at(deadline), self._catching_up:
+                if self._ended <= begun:
+                    self._begun = number = self._begun + 1
+                    await self._catch_up()
+                    self._ended = number
+        except (TimeoutError, KafkaError):
+            return False
+        return True

@@ -304,6 +304,13 @@ class MetadataLog:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, "the metadata quorum has no leader") from None
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the metadata quorum has not decided in time") from None
 
+    async def catch_up(self) -> None:
+        """Returns once all is acted upon here that was decided before this was called. Raises KafkaError as `submit`.
+
+        What is submitted for it changes nothing.
+        """
+        await self.submit(SetConfigs(changes=(), time_ms=self._clock.now()))
+
     async def _decided(self, encoded: bytes) -> Decision[Any]:
         sequence = next(self._sequences)
         submission = SubmissionId(node_id=self._config.node_id, nonce=self._nonce, sequence=sequence)

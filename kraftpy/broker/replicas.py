@@ -27,7 +27,7 @@ import asyncio
 import functools
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -100,9 +100,11 @@ class Replicas:
         directories: LogDirectories,
         propose: Callable[[Replica, ProposeIsr], None],
         fetchers: Followed,
+        catch_up: Callable[[], Awaitable[None]],
         directory_failed: Callable[[str, str, Sequence[TopicPartition]], None] = lambda path, reason, partitions: None,
     ) -> None:
-        """`directory_failed` is told at once of a log directory that is out of use, why, and what was in it."""
+        """`catch_up` returns once all is acted upon here that the quorum decided before (`MetadataLog.catch_up`).
+        `directory_failed` is told at once of a log directory that is out of use, why, and what was in it."""
         self.broker_id = BrokerId(config.node_id)
         self.lag_time_max_ms = config.replica_lag_time_max_ms
         self.back_off_max_ms = config.replica_fetch_backoff_ms
@@ -128,7 +130,7 @@ class Replicas:
         """Where partitions that are not here yet shall be, by log directory."""
         self.moving_in: dict[TopicPartition, tuple[Disk, PartitionLog]] = {}
         """Copies about to take the place of logs in other directories: their checkpoints are written before."""
-        self.confirmations = Confirmations()
+        self.confirmations = Confirmations(catch_up, config.replica_fetch_wait_max_ms)
         """Leaders that make sure that they still are."""
         self.changing = asyncio.Lock()
         """Held by what opens, closes, moves and deletes partitions."""

@@ -29,7 +29,7 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.share.acknowledgements import Acknowledgement
 from kraftpy.share.config import SharePartitionConfig
 from kraftpy.share.events import NO_OFFSET
-from kraftpy.share.partition import Available, Effect, Reply, SharePartition, Write
+from kraftpy.share.partition import Acquired, Available, Effect, Reply, SharePartition, Write
 from kraftpy.share.records import ShareKey
 from kraftpy.types import Millis
 
@@ -226,6 +226,10 @@ class SharePartitions:
     def acquired(self, held: HeldPartition) -> None:
         """Something was handed out: its locks are to run out in time."""
         self._set_timer(held)
+
+    def give_back(self, held: HeldPartition, member_id: str, acquired: Sequence[Acquired]) -> None:
+        """What a fetch acquired is not handed out after all."""
+        self._run(held, held.machine.give_back(member_id, acquired))
 
     def log_start_advanced(self, held: HeldPartition) -> None:
         """Old records have gone out of the log."""

@@ -5,6 +5,7 @@
     offset = partition.next_fetch_offset()         # read the log from there
     acquired = partition.acquire(...)              # and hand out, of what was read, what is nobody's
     effects = partition.acknowledge(...)           # accept, release, reject, renew, or say that there is no record
+    effects = partition.give_back(...)             # what was acquired is not handed out after all
     effects = partition.release(member_id)         # its session is over
     effects = partition.tick(now)                  # at next_deadline(): locks run out
     effects = partition.written(error_code)        # what a Write came to
@@ -295,17 +296,31 @@ class SharePartition:
 
     def release(self, member_id: str) -> list[Effect]:
         """The member's session is over: what it has counts as not delivered. What it has acknowledged goes on."""
-        is_news = False
+        locked = []
         for run in self.records:
-            if run.member_id != member_id:
-                continue
-            if run.is_locked:
-                run.become(DeliveryState.AVAILABLE, run.count - 1)
-                is_news = True
-            else:  # should the write fail, nobody has it
+            if run.member_id == member_id and run.is_locked:
+                locked.append(run)
+            elif run.member_id == member_id:  # should the write fail, nobody has it
                 run.deadline = Millis(0)
+        return self._not_delivered(locked)
+
+    def give_back(self, member_id: str, acquired: Iterable[Acquired]) -> list[Effect]:
+        """What one fetch acquired counts as not delivered, as far as it is as that fetch left it."""
+        locked = []
+        for each in acquired:
+            first = max(each.first_offset, self.start_offset)
+            locked += [
+                run
+                for run in (self.records.cut_out(first, each.last_offset) if first <= each.last_offset else ())
+                if run.member_id == member_id and run.is_locked and run.count == each.delivery_count
+            ]
+        return self._not_delivered(locked)
+
+    def _not_delivered(self, runs: Sequence[Run]) -> list[Effect]:
+        for run in runs:
+            run.become(DeliveryState.AVAILABLE, run.count - 1)
         self.records.settle()
-        return [Available()] if is_news else []
+        return [Available()] if runs else []
 
     def tick(self, now: Millis) -> list[Effect]:
         """Locks that have run out by now are no more."""

@@ -88,6 +88,11 @@ class Cluster:
             await self._tell(decision.records)
         return decision
 
+    async def catch_up(self) -> None:
+        """Every node has acted on what was decided when this returns."""
+        async with self._applying:
+            pass
+
     async def decide(self, *records: Record) -> None:
         """Have these facts, whatever any command would come to."""
         async with self._applying:
@@ -231,7 +236,9 @@ class Node:
             broker_epoch=lambda: self.broker_epoch,
             checkpoint=lambda: self.replicas.checkpoint(),
         )
-        self.replicas = Replicas(self.config, self.clock, self.directories, proposals.propose, self.fetchers)
+        self.replicas = Replicas(
+            self.config, self.clock, self.directories, proposals.propose, self.fetchers, cluster.catch_up
+        )
         share_coordinators = ShareCoordinators(self.config, self.clock, tasks, cluster, self.replicas)  # type: ignore[arg-type]
         share_states = ShareStates(self.config, self.clock, cluster, share_coordinators)  # type: ignore[arg-type]
         self.coordinators = Coordinators(

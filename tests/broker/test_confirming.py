@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kraftpy.broker.confirming import Confirmations
+from kraftpy.protocol.errors import ErrorCode, KafkaError
 
 KEY = ("", b"topic", 0)
 EPOCH = 5
@@ -38,6 +40,14 @@ def _session(number: int, follower: int, epoch: int = EPOCH) -> Any:
     )
 
 
+async def _never() -> None:
+    raise AssertionError("nobody asks the quorum while the followers can be asked")
+
+
+def _confirmations(catch_up: Callable[[], Awaitable[None]] = _never) -> Confirmations:
+    return Confirmations(catch_up, 500)
+
+
 async def _asks(confirmations: Confirmations, replica: Any, seconds: float = 30.0) -> asyncio.Task[bool]:
     """A question that is open when this returns."""
     deadline = asyncio.get_running_loop().time() + seconds
@@ -53,7 +63,7 @@ def _again(confirmations: Confirmations, session: Any) -> None:
 
 
 async def test_it_leads_when_all_in_sync_say_so() -> None:
-    confirmations = Confirmations()
+    confirmations = _confirmations()
     task = await _asks(confirmations, _replica(1, 2, 3))
     assert confirmations.is_awaited(KEY, _session(10, 2))
     assert not confirmations.is_awaited(("", b"topic", 1), _session(10, 2))
@@ -67,7 +77,7 @@ async def test_it_leads_when_all_in_sync_say_so() -> None:
 
 async def test_who_has_confirmed_is_not_asked_again_while_others_are_waited_for() -> None:
     """Else it would fetch as often as the network lets it, for as long as the others are silent."""
-    confirmations, replica = Confirmations(), _replica(1, 2, 3)
+    confirmations, replica = _confirmations(), _replica(1, 2, 3)
     task = await _asks(confirmations, replica, seconds=0.3)
     quick = _session(10, 2)
     _again(confirmations, quick)
@@ -83,25 +93,25 @@ async def test_who_has_confirmed_is_not_asked_again_while_others_are_waited_for(
 
 
 async def test_who_has_no_session_cannot_confirm_and_is_not_hurried() -> None:
-    confirmations = Confirmations()
+    confirmations = _confirmations()
     task = await _asks(confirmations, _replica(1, 2), seconds=0.2)
     assert not confirmations.is_awaited(KEY, None)
     assert not await task
 
 
 async def test_nobody_else_has_the_partition() -> None:
-    assert await Confirmations().confirm(_replica(1, replicas=(1,)), 7, 0.0)
+    assert await _confirmations().confirm(_replica(1, replicas=(1,)), 7, 0.0)
 
 
 async def test_who_is_not_in_sync_is_not_asked() -> None:
-    confirmations = Confirmations()
+    confirmations = _confirmations()
     task = await _asks(confirmations, _replica(1, 2))
     _again(confirmations, _session(10, 2))
     assert await task
 
 
 async def test_a_request_that_may_be_from_before_the_question_proves_nothing() -> None:
-    confirmations = Confirmations()
+    confirmations = _confirmations()
     session = _session(10, 2)
     confirmations.answered(session)
     task = await _asks(confirmations, _replica(1, 2), seconds=0.2)
@@ -112,7 +122,7 @@ async def test_a_request_that_may_be_from_before_the_question_proves_nothing() -
 
 
 async def test_an_answer_of_another_session_proves_nothing() -> None:
-    confirmations = Confirmations()
+    confirmations = _confirmations()
     task = await _asks(confirmations, _replica(1, 2), seconds=0.2)
     confirmations.answered(_session(10, 2))
     confirmations.asked(_session(11, 2))
@@ -121,14 +131,14 @@ async def test_an_answer_of_another_session_proves_nothing() -> None:
 
 @pytest.mark.parametrize("epoch", [EPOCH - 1, EPOCH + 1])
 async def test_who_follows_in_another_epoch_proves_nothing(epoch: int) -> None:
-    confirmations = Confirmations()
+    confirmations = _confirmations()
     task = await _asks(confirmations, _replica(1, 2), seconds=0.2)
     _again(confirmations, _session(10, 2, epoch))
     assert not await task
 
 
 async def test_who_has_left_the_partition_proves_nothing() -> None:
-    confirmations = Confirmations()
+    confirmations = _confirmations()
     task = await _asks(confirmations, _replica(1, 2), seconds=0.2)
     session = _session(10, 2)
     confirmations.answered(session)
@@ -137,14 +147,82 @@ async def test_who_has_left_the_partition_proves_nothing() -> None:
     assert not await task
 
 
-async def test_too_few_in_sync_confirm_nothing() -> None:
-    confirmations = Confirmations()
-    task = await _asks(confirmations, _replica(1, is_under_min_isr=True), seconds=0.2)
+class _Quorum:
+    """Decides when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[asyncio.Future[None]] = []
+
+    async def catch_up(self) -> None:
+        self.asked.append(asyncio.get_running_loop().create_future())
+        await self.asked[-1]
+
+
+async def test_where_too_few_are_in_sync_the_quorum_is_asked() -> None:
+    quorum = _Quorum()
+    confirmations = _confirmations(quorum.catch_up)
+    task = await _asks(confirmations, _replica(1, is_under_min_isr=True))
+    assert not task.done()
+    quorum.asked[0].set_result(None)
+    assert await task
+
+
+async def test_a_leadership_that_the_quorum_has_ended_is_not_confirmed() -> None:
+    quorum, replica = _Quorum(), _replica(1, 2, is_under_min_isr=True)
+    task = await _asks(_confirmations(quorum.catch_up), replica)
+    replica.leadership = 8
+    quorum.asked[0].set_result(None)
     assert not await task
 
 
+async def test_a_quorum_that_is_out_of_reach_confirms_nothing() -> None:
+    quorum = _Quorum()
+    confirmations = _confirmations(quorum.catch_up)
+    silent = await _asks(confirmations, _replica(1, is_under_min_isr=True), seconds=0.2)
+    assert not await silent
+    refused = await _asks(confirmations, _replica(1, is_under_min_isr=True))
+    quorum.asked[1].set_exception(KafkaError(ErrorCode.NOT_CONTROLLER, "nobody leads"))
+    assert not await refused
+
+
+async def test_one_command_stands_for_all_that_wait_for_one_and_for_none_that_was_made_before() -> None:
+    quorum = _Quorum()
+    confirmations = _confirmations(quorum.catch_up)
+    first = await _asks(confirmations, _replica(1, is_under_min_isr=True))
+    later = [await _asks(confirmations, _replica(1, is_under_min_isr=True)) for _ in range(5)]
+    quorum.asked[0].set_result(None)
+    assert await first
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in later), "what was made before they asked tells them nothing"
+    quorum.asked[1].set_result(None)
+    assert await asyncio.gather(*later) == [True] * 5
+    assert len(quorum.asked) == 2
+
+
+async def test_whoever_waits_goes_on_when_the_one_before_is_refused() -> None:
+    quorum = _Quorum()
+    confirmations = _confirmations(quorum.catch_up)
+    first, second, third = [await _asks(confirmations, _replica(1, is_under_min_isr=True)) for _ in range(3)]
+    quorum.asked[0].set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "not decided"))
+    assert not await first
+    await asyncio.sleep(0)
+    quorum.asked[1].set_result(None)
+    assert await second
+    assert await third
+
+
+async def test_several_partitions_are_asked_about_at_once() -> None:
+    confirmations = _confirmations()
+    led = [(_replica(1, replicas=(1,)), 7), (_replica(1, 2), 7)]
+    task = asyncio.create_task(confirmations.confirm_each(led, 0))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    _again(confirmations, _session(10, 2))
+    assert await task == [True, True]
+
+
 async def test_a_leadership_that_ends_is_not_confirmed() -> None:
-    confirmations = Confirmations()
+    confirmations = _confirmations()
     replica = _replica(1, 2)
     task = await _asks(confirmations, replica)
     replica.leadership = 8
@@ -153,7 +231,7 @@ async def test_a_leadership_that_ends_is_not_confirmed() -> None:
 
 
 async def test_who_leaves_the_isr_meanwhile_is_waited_for_no_more() -> None:
-    confirmations = Confirmations()
+    confirmations = _confirmations()
     replica = _replica(1, 2, 3)
     task = await _asks(confirmations, replica)
     _again(confirmations, _session(10, 2))

@@ -68,7 +68,7 @@ async def test_records_of_later_epochs_that_were_handed_out_meanwhile_are_no_tru
 
 
 class _Cluster:
-    """Metadata that name broker 1 as the leader in some epoch, and brokers that can be connected to at once."""
+    """Metadata that name the broker with the epoch's number as the leader; brokers can be connected to at once."""
 
     def __init__(self) -> None:
         self.epoch = 4

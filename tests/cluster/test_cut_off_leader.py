@@ -1,69 +1,113 @@
-"""A leader that is cut off says of no offset that it lies behind the log's end: its successor may have written it.
+"""A leader that is cut off says nothing that its successor may have made untrue.
 
-A consumer that has such an offset of its group, and metadata from before, would read everything again.
+Not that an offset lies behind the log's end: a consumer that has such an offset of its group, and metadata from
+before, would read everything again. And it hands out nothing to a share group: its successor may have been told that it
+is done.
 """
 
 from __future__ import annotations
 
-import time
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
+from broker_wire import connect
 from confluent_kafka import Producer
+from cutting import BOUND_SECONDS, SETTINGS, ask_node, create, cut_off, until
+from share_wire import ACCEPT, Member, acquired, begin
 
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
-from kraftpy.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kraftpy.testing import Cluster
-from kraftpy.testing.asking import ask
 
 pytestmark = [pytest.mark.timeout(180)]
 
-BOUND_SECONDS = 60.0
-ASK_SECONDS = 15.0
-SETTINGS = {"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300", "min.insync.replicas": "2"}
 
-
-def _ask(cluster: Cluster, node: int, key: ApiKey, version: int, request: object) -> Any:
-    host, _, port = cluster.address(node).rpartition(":")
-    return ask((host, int(port)), key, version, request, timeout=ASK_SECONDS)
+@pytest.fixture(autouse=True)
+def _members_are_gone_afterwards() -> Iterator[None]:
+    yield
+    while Member.there:
+        Member.there.pop().vanish()
 
 
 def _fetched(cluster: Cluster, node: int, offset: int) -> ErrorCode:
     partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     request = FetchRequest(max_wait_ms=100, min_bytes=0, topics=[FetchTopic(topic="t", partitions=[partition])])
-    answer = _ask(cluster, node, ApiKey.FETCH, 11, request)
+    answer = ask_node(cluster, node, ApiKey.FETCH, 11, request)
     return ErrorCode.of(answer.responses[0].partitions[0].error_code)
 
 
-def _until(what: Any, told: str) -> Any:
-    deadline = time.monotonic() + BOUND_SECONDS
-    while not (found := what()):
-        assert time.monotonic() < deadline, told
-        time.sleep(0.05)
-    return found
+def _produce(cluster: Cluster, node: int, count: int) -> None:
+    producer = Producer({"bootstrap.servers": cluster.address(node), "acks": "all"})
+    for number in range(count):
+        producer.produce("t", value=str(number), partition=0)
+    assert producer.flush(BOUND_SECONDS) == 0
+
+
+def _leader(cluster: Cluster, asked: int) -> int | None:
+    return cluster.leader_of("t", ask=asked)
+
+
+def _isr(cluster: Cluster, asked: int) -> list[int]:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
+    return list(ask_node(cluster, asked, ApiKey.METADATA, 9, request).topics[0].partitions[0].isr_nodes)
 
 
 def test_it_says_of_no_offset_that_there_is_none() -> None:
     with Cluster(settings=SETTINGS, keep_on_failure=True) as cluster:
-        topic = CreatableTopic(name="t", num_partitions=1, replication_factor=3)
-        _ask(cluster, 1, ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
-        old = _until(lambda: cluster.leader_of("t", ask=1), "nobody leads")
+        create(cluster, "t")
+        old = until(lambda: _leader(cluster, 1), "nobody leads")
+        assert old is not None
         cluster.wait_in_sync()
         assert _fetched(cluster, old, 7) is ErrorCode.OFFSET_OUT_OF_RANGE, "who leads says it, and at once"
-        others = [node for node in cluster.nodes if node != old]
-        cluster.partition([old], others)
-        new = _until(
-            lambda: next((node for node in others if cluster.leader_of("t", ask=others[0]) == node), None),
-            "nobody took over",
-        )
-        producer = Producer({"bootstrap.servers": cluster.address(new), "acks": "all"})
-        for number in range(7):
-            producer.produce("t", value=str(number), partition=0)
-        assert producer.flush(BOUND_SECONDS) == 0
+        new = cut_off(cluster, old, lambda asked: _leader(cluster, asked))
+        _produce(cluster, new, 7)
         assert _fetched(cluster, old, 7) is ErrorCode.NOT_LEADER_OR_FOLLOWER, "it leads no more"
         assert _fetched(cluster, new, 7) is ErrorCode.NONE
         assert _fetched(cluster, new, 8) is ErrorCode.OFFSET_OUT_OF_RANGE, "two of three are enough"
         cluster.heal()
-        _until(lambda: cluster.leader_of("t", ask=old) == new, "it never heard of its successor")
+        until(lambda: _leader(cluster, old) == new, "it never heard of its successor")
+
+
+def test_it_hands_out_nothing_that_was_accepted_from_its_successor() -> None:
+    with Cluster(settings=SETTINGS, keep_on_failure=True) as cluster:
+        topic_id = create(cluster, "t")
+        old = until(lambda: _leader(cluster, 1), "nobody leads")
+        assert old is not None
+        _produce(cluster, old, 4)
+        with connect(cluster.address(old)) as connection:
+            begin(connection, "g", topic_id)
+        cluster.wait_in_sync()
+        stays, other = (Member(cluster.address(old), "g", topic_id) for _ in range(2))
+        assert stays.take(2, max_records=2, share_acquire_mode=1) == [(0, 1), (1, 1)]
+        assert other.fetch(max_records=0) is None, "a session that begins before the cut"
+
+        new = cut_off(cluster, old, lambda asked: _leader(cluster, asked))
+        member = Member(cluster.address(new), "g", topic_id)
+        assert [offset for offset, _ in member.take(4)] == [0, 1, 2, 3]
+        assert member.acknowledge([(0, 3, [ACCEPT])]) is ErrorCode.NONE
+
+        part = other.fetch(wait_ms=100)
+        assert acquired(part) == [], "what was accepted is handed out again"
+        assert ErrorCode.of(part.error_code) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        cluster.heal()
+        until(lambda: _leader(cluster, old) == new, "it never heard of its successor")
+        assert member.fetch(wait_ms=100) is None, "nothing is left"
+
+
+def test_a_leader_with_too_few_in_sync_hands_out_all_the_same() -> None:
+    """Those that may be elected instead cannot all be asked; the quorum can. Else a queue would stand still."""
+    with Cluster(settings={**SETTINGS, "min.insync.replicas": "3"}, keep_on_failure=True) as cluster:
+        topic_id = create(cluster, "t")
+        leader = until(lambda: _leader(cluster, 1), "nobody leads")
+        assert leader is not None
+        _produce(cluster, leader, 4)
+        with connect(cluster.address(leader)) as connection:
+            begin(connection, "g", topic_id)
+        cluster.wait_in_sync()
+        member = Member(cluster.address(leader), "g", topic_id)
+        assert member.take(2, max_records=2, share_acquire_mode=1) == [(0, 1), (1, 1)]
+        cluster.kill(next(node for node in cluster.nodes if node != leader))
+        until(lambda: len(_isr(cluster, leader)) == 2, "the ISR never became smaller")
+        assert member.take(2) == [(2, 1), (3, 1)]

@@ -11,6 +11,7 @@ Commands of a partition (offsets are `5`, or `5-9`):
     fetch MEMBER [max=] [limit] [batch=]        `limit`: never more than max
     accept|release|reject|gap|renew MEMBER 0-4 7 ...
     say MEMBER 0-2:accept 3:release ...         several in one request
+    undo MEMBER                                 what the last fetch acquired for it is not handed out after all
     leave MEMBER                                its session is over
     tick NOW
     retention 5                                 the log begins there
@@ -50,7 +51,7 @@ from kraftpy.share.events import (
     Write,
 )
 from kraftpy.share.events import Effect as CoordinatorEffect
-from kraftpy.share.partition import Available, Effect
+from kraftpy.share.partition import Acquired, Available, Effect
 from kraftpy.share.partition import Reply as Acknowledged
 from kraftpy.share.partition import Write as WriteEffect
 from kraftpy.share.records import SNAPSHOT, Record, ShareKey, from_batches, read_key, read_snapshot, read_update
@@ -86,6 +87,7 @@ class PartitionScript(PartitionWorld):
 
     def __init__(self, config: SharePartitionConfig | None = None) -> None:
         self.lines: list[str] = []
+        self.taken: list[Acquired] = []
         super().__init__(config)
 
     def told(self, effects: list[Effect]) -> None:
@@ -114,7 +116,7 @@ class PartitionScript(PartitionWorld):
 
     def do_fetch(self, words: list[str]) -> None:
         said = options(words)
-        taken = self.fetch(
+        taken = self.taken = self.fetch(
             words[0], said.get("max", 500), is_record_limit="limit" in words, batch_size=said.get("batch", 500)
         )
         shown = [f"{show_range(each.first_offset, each.last_offset)} ({each.delivery_count})" for each in taken]
@@ -143,6 +145,9 @@ class PartitionScript(PartitionWorld):
         self.acknowledge(
             words[0], [Acknowledgement(*offsets(span), AcknowledgeType[kind.upper()]) for span, kind in pairs]
         )
+
+    def do_undo(self, words: list[str]) -> None:
+        self.take(self.partition.give_back(words[0], self.taken))
 
     def do_leave(self, words: list[str]) -> None:
         self.take(self.partition.release(words[0]))

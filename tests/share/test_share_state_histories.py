@@ -17,7 +17,7 @@ from kraftpy.share.acknowledgements import Acknowledgement, AcknowledgeType
 from kraftpy.share.batches import DONE, DeliveryState, StateBatch, advance, combine
 from kraftpy.share.config import ShareCoordinatorConfig, SharePartitionConfig
 from kraftpy.share.events import Delete, Initialize, Read, ReadSummary, Write
-from kraftpy.share.partition import Effect, Reply
+from kraftpy.share.partition import Acquired, Effect, Reply
 
 MEMBERS = ("a", "b", "c")
 FAILURES = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
@@ -43,7 +43,8 @@ class Group(PartitionWorld):
         self.done: set[int] = set()
         """Acknowledged or rejected, and told so."""
         self.asked: dict[int, tuple[str, list[Acknowledgement]]] = {}
-        self.given_back = 0
+        self.taken: list[tuple[str, list[Acquired]]] = []
+        """What each fetch of this leader acquired."""
         limit = chance.choice((2, 3, 5, 10))
         config = SharePartitionConfig(
             delivery_count_limit=limit,
@@ -63,9 +64,28 @@ class Group(PartitionWorld):
         if is_record_limit:
             assert sum(each.size for each in taken) <= most
         assert len(self.partition.records) <= max(room, self.config.partition_max_record_locks)
+        if self.chance.random() < 0.1:
+            self.take(self.partition.give_back(member_id, taken))
+            return
         for each in taken:
             for offset in range(each.first_offset, each.last_offset + 1):
                 self.was_delivered(offset, member_id, each.delivery_count)
+        self.taken.append((member_id, taken))
+
+    def some_late_giving_back(self) -> None:
+        """Of some fetch of this leader: what is as it left it counts as not delivered."""
+        if not self.taken:
+            return
+        member_id, taken = self.chance.choice(self.taken[-5:])
+        asked = self._asked_of(member_id)
+        self.take(self.partition.give_back(member_id, taken))
+        for each in taken:
+            for offset in range(each.first_offset, each.last_offset + 1):
+                lock = self.locks.get(offset)
+                is_as_it_was = lock is not None and lock.member_id == member_id and offset not in asked
+                if is_as_it_was and self.counts[offset] == each.delivery_count:
+                    del self.locks[offset]
+                    self.counts[offset] -= 1
 
     def was_delivered(self, offset: int, member_id: str, count: int) -> None:
         assert offset not in self.done, f"{offset} was done"
@@ -138,15 +158,19 @@ class Group(PartitionWorld):
                 if each.type in (AcknowledgeType.ACCEPT, AcknowledgeType.REJECT):
                     self.done.add(offset)
 
-    def some_end(self) -> None:
-        member_id = self.chance.choice(MEMBERS)
-        asked = {
+    def _asked_of(self, member_id: str) -> set[int]:
+        """What the member has said something of that is not written yet."""
+        return {
             offset
             for sender, said in self.asked.values()
             for each in said
             for offset in range(each.first_offset, each.last_offset + 1)
             if sender == member_id and each.type is not AcknowledgeType.RENEW
         }
+
+    def some_end(self) -> None:
+        member_id = self.chance.choice(MEMBERS)
+        asked = self._asked_of(member_id)
         self.take(self.partition.release(member_id))
         for offset, lock in list(self.locks.items()):
             if lock.member_id == member_id and offset in asked:
@@ -190,6 +214,7 @@ class Group(PartitionWorld):
         self.fail_over()
         self.locks.clear()
         self.counts.clear()
+        self.taken.clear()
 
     def some_retention(self) -> None:
         start = min(self.log_end_offset, self.log_start_offset + self.chance.randrange(5))
@@ -211,6 +236,7 @@ class Group(PartitionWorld):
             self.some_fetch: 10,
             self.some_acknowledgement: 10,
             self.some_theft: 3,
+            self.some_late_giving_back: 1,
             self.some_end: 1,
             self.some_time: 3,
             self.some_write: 6,

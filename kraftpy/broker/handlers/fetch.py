@@ -186,11 +186,8 @@ async def _confirm_ends(reader: _Reader, answers: Answers) -> None:
                     unsure.append((replica, answer))
     if not unsure:
         return
-    broker = reader.broker
-    wait_ms = max(reader.request.max_wait_ms, broker.config.replica_fetch_wait_max_ms)
-    deadline = asyncio.get_running_loop().time() + wait_ms / 1000
-    confirm = broker.replicas.confirmations.confirm
-    found = await asyncio.gather(*(confirm(replica, replica.leadership, deadline) for replica, _ in unsure))
+    led = [(replica, replica.leadership) for replica, _ in unsure]
+    found = await reader.broker.replicas.confirmations.confirm_each(led, reader.request.max_wait_ms)
     for (_, answer), is_sure in zip(unsure, found, strict=True):
         if not is_sure:
             answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER

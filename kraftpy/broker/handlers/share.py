@@ -6,6 +6,10 @@ took would be locked, and nobody's to work on, for as long as a write takes that
 with the leader (KIP-951), so that nobody asks in vain again and again. A partition that cannot be loaded now, or does
 not exist, hurries no fetch.
 
+What was taken is handed out once it is confirmed that this broker leads still (`confirming`); else it is given back,
+and the member is told to look for another leader. One that is cut off does not know what its successor was told, and
+would hand out what was accepted there.
+
 Records come in whole batches of the log; of those batches only the ones with acquired records are sent. Which records
 are acquired stands beside them, and need not be contiguous.
 
@@ -40,7 +44,7 @@ from kraftpy.protocol.messages import share_fetch as fetching
 from kraftpy.protocol.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
 from kraftpy.protocol.messages.share_fetch import LeaderIdAndEpoch, NodeEndpoint, ShareFetchRequest, ShareFetchResponse
 from kraftpy.share.acknowledgements import Acknowledgement, BadAcknowledgement, read_batch
-from kraftpy.share.partition import Reply
+from kraftpy.share.partition import Acquired, Reply
 from kraftpy.share.records import ShareKey
 from kraftpy.types import TopicId
 
@@ -87,6 +91,7 @@ async def share_fetch(broker: Broker, request: ShareFetchRequest, context: Reque
         results = await said.results()
         if not is_closing and not request.is_renew_ack and request.max_records > 0:
             await fetch.wait()
+            await fetch.confirm()
     finally:
         if is_closing:
             close_session(broker, key)
@@ -139,11 +144,12 @@ def _check_fetch(request: ShareFetchRequest) -> None:
 
 @dataclass(slots=True)
 class _Taken:
-    """What a fetch has of one partition."""
+    """What a fetch has of one partition: an error, or records and of whom."""
 
     error: KafkaError | None = None
+    held: HeldPartition | None = None
     records: bytes = b""
-    acquired: list[fetching.AcquiredRecords] = field(default_factory=list)
+    acquired: list[Acquired] = field(default_factory=list)
 
 
 class _Fetch:
@@ -165,7 +171,7 @@ class _Fetch:
     async def wait(self) -> None:
         """Take what there is when there is enough, or when the time is up; nothing once the session is over."""
         loop = asyncio.get_running_loop()
-        while self._broker.share_sessions.find(self._session.key) is self._session:
+        while self._is_open:
             held = self._held()
             is_late = loop.time() >= self._deadline
             self._has_skipped = False
@@ -176,6 +182,27 @@ class _Fetch:
                 continue
             with Watch([*held.values(), *(each.replica for each in held.values())]) as watch:
                 await watch.wait_until(self._deadline)
+
+    async def confirm(self) -> None:
+        """Give back what others may have been given by another leader; keep nothing once the session is over."""
+        broker, member_id = self._broker, self._session.key.member_id
+        found = [(partition, taken, taken.held) for partition, taken in self.taken.items() if taken.held is not None]
+        if not found:
+            return
+        led = [(held.replica, held.leadership) for _, _, held in found]
+        confirmed = await broker.replicas.confirmations.confirm_each(led, self._request.max_wait_ms)
+        for (partition, taken, held), is_confirmed in zip(found, confirmed, strict=True):
+            if not is_confirmed:
+                broker.share_partitions.give_back(held, member_id, taken.acquired)
+                self.taken[partition] = _Taken(
+                    KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "whether this broker leads still is not confirmed")
+                )
+        if not self._is_open:  # whatever it had is anybody's by now
+            self.taken.clear()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._broker.share_sessions.find(self._session.key) is self._session
 
     def _held(self) -> dict[SharedPartition, HeldPartition]:
         """What is served here; what is not is noted."""
@@ -257,15 +284,7 @@ class _Fetch:
             remaining -= sum(each.size for each in acquired)
             self._broker.share_partitions.acquired(held)
             self._session.served(partition)
-            self.taken[partition] = _Taken(
-                records=with_acquired(pieces, acquired),
-                acquired=[
-                    fetching.AcquiredRecords(
-                        first_offset=each.first_offset, last_offset=each.last_offset, delivery_count=each.delivery_count
-                    )
-                    for each in acquired
-                ],
-            )
+            self.taken[partition] = _Taken(held=held, records=with_acquired(pieces, acquired), acquired=acquired)
         return has_any
 
 
@@ -274,7 +293,13 @@ def _answer(
 ) -> tuple[SharedPartition, fetching.PartitionData]:
     answer = fetching.PartitionData(partition_index=partition.partition)
     if taken is not None:
-        answer.records, answer.acquired_records = taken.records, taken.acquired
+        answer.records = taken.records
+        answer.acquired_records = [
+            fetching.AcquiredRecords(
+                first_offset=each.first_offset, last_offset=each.last_offset, delivery_count=each.delivery_count
+            )
+            for each in taken.acquired
+        ]
         if taken.error is not None:
             answer.error_code, answer.error_message = taken.error.code, shortened(taken.error.message)
     result = results.get(partition)

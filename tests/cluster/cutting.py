@@ -1,0 +1,57 @@
+"""A node that is cut off from the others while clients still reach it: what the tests of it share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kraftpy.testing import Cluster
+from kraftpy.testing.asking import ask
+
+BOUND_SECONDS: Final = 60.0
+ASK_SECONDS: Final = 15.0
+SETTINGS: Final = {
+    "broker.session.timeout.ms": "1500",
+    "broker.heartbeat.interval.ms": "300",
+    "min.insync.replicas": "2",
+}
+T = TypeVar("T")
+
+
+def ask_node(cluster: Cluster, node: int, key: ApiKey, version: int, request: object) -> Any:
+    """What a node answers, over a connection of its own."""
+    host, _, port = cluster.address(node).rpartition(":")
+    return ask((host, int(port)), key, version, request, timeout=ASK_SECONDS)
+
+
+def until(what: Callable[[], T], told: str) -> T:
+    """What it says, once that is true of anything."""
+    deadline = time.monotonic() + BOUND_SECONDS
+    while not (found := what()):
+        assert time.monotonic() < deadline, told
+        time.sleep(0.05)
+    return found
+
+
+def create(cluster: Cluster, name: str) -> bytes:
+    """A topic of one partition that all three nodes have; its id."""
+    topic = CreatableTopic(name=name, num_partitions=1, replication_factor=3)
+    made = ask_node(cluster, 1, ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
+    return bytes(made.topics[0].topic_id)
+
+
+def cut_off(cluster: Cluster, old: int, leader: Callable[[int], int | None]) -> int:
+    """Cut a node off, and wait for its successor in an office; `leader` says who has it, as a node knows."""
+    others = [node for node in cluster.nodes if node != old]
+    cluster.partition([old], others)
+
+    def successor() -> int | None:
+        now = leader(others[0])
+        return now if now in others else None
+
+    found = until(successor, "nobody took over")
+    assert found is not None
+    return found
