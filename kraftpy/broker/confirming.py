@@ -11,11 +11,11 @@ once, with nothing, so that it asks again. Once it has confirmed a question it w
 others take.
 
 Replicas that may be elected are those of the maximal ISR. Where the ISR is smaller than min.insync.replicas others may
-be (KIP-966), who cannot be asked. Then the metadata quorum is: a command that changes nothing comes behind whatever was
-decided before, and whoever leads still when it is acted upon here led when it was made. That costs a write of the
-quorum, so one command stands for all that wait for one.
+be (KIP-966), and a follower that has died is in the ISR for some seconds yet. Then the metadata quorum is asked: a
+command that changes nothing comes behind whatever was decided before, so who leads still once it is acted upon here led
+when it was made. That costs a write of the quorum; one command stands for all that wait for one.
 
-Left out: what metadata alone decides, as an unclean election.
+Left out: what metadata alone decides, as an unclean election, where all followers confirm.
 """
 
 from __future__ import annotations
@@ -96,28 +96,37 @@ class Confirmations:
         loop = asyncio.get_running_loop()
         question = _Question(replica)
         self._open[question] = None
+        quorum: asyncio.Task[bool] | None = None
+        is_quorum_to_be_asked = leading is not None and leading.is_under_min_isr
         try:
             while True:
                 leading = replica.leading
                 if leading is None or replica.leadership != leadership:
                     return False
-                if leading.is_under_min_isr:
-                    is_up_to_date = await self._is_up_to_date(deadline)
-                    return is_up_to_date and replica.leading is not None and replica.leadership == leadership
+                if quorum is not None and quorum.done():
+                    if quorum.result():
+                        return True
+                    quorum = None
                 missing = leading.maximal_isr - question.confirmed - {leading.broker_id}
-                if not missing:
+                if not missing and not leading.is_under_min_isr:
                     return True
                 if loop.time() >= deadline:
                     return False
+                if quorum is None and is_quorum_to_be_asked:
+                    is_quorum_to_be_asked = False
+                    quorum = asyncio.create_task(self._is_up_to_date(deadline), name="asks the quorum who leads")
+                    quorum.add_done_callback(lambda _: question.changed.set())
                 replica.nudge_followers()
                 question.changed.clear()
                 try:
                     async with asyncio.timeout_at(min(deadline, loop.time() + _LOOK_AGAIN_S)):
                         await question.changed.wait()
                 except TimeoutError:
-                    pass
+                    is_quorum_to_be_asked = True
         finally:
             del self._open[question]
+            if quorum is not None:
+                quorum.cancel()
 
     async def confirm_each(self, led: Iterable[tuple[Replica, int]], max_wait_ms: int) -> list[bool]:
         """The same of several, for a client that waits `max_wait_ms`; at least as long as followers wait."""

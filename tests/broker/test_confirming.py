@@ -40,11 +40,11 @@ def _session(number: int, follower: int, epoch: int = EPOCH) -> Any:
     )
 
 
-async def _never() -> None:
-    raise AssertionError("nobody asks the quorum while the followers can be asked")
+async def _out_of_reach() -> None:
+    raise KafkaError(ErrorCode.NOT_CONTROLLER, "the quorum is out of reach")
 
 
-def _confirmations(catch_up: Callable[[], Awaitable[None]] = _never) -> Confirmations:
+def _confirmations(catch_up: Callable[[], Awaitable[None]] = _out_of_reach) -> Confirmations:
     return Confirmations(catch_up, 500)
 
 
@@ -151,64 +151,117 @@ class _Quorum:
     """Decides when the test says so."""
 
     def __init__(self) -> None:
-        self.asked: list[asyncio.Future[None]] = []
+        self._asked: list[asyncio.Future[None]] = []
+
+    def __len__(self) -> int:
+        return len(self._asked)
 
     async def catch_up(self) -> None:
-        self.asked.append(asyncio.get_running_loop().create_future())
-        await self.asked[-1]
+        self._asked.append(asyncio.get_running_loop().create_future())
+        await self._asked[-1]
+
+    async def asked(self, number: int = 1) -> asyncio.Future[None]:
+        """What it decides on the first, second, ... command, once that was made."""
+        async with asyncio.timeout(10):
+            while len(self._asked) < number:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.001)
+        return self._asked[number - 1]
+
+
+def _short_of_replicas() -> Any:
+    return _replica(1, is_under_min_isr=True)
 
 
 async def test_where_too_few_are_in_sync_the_quorum_is_asked() -> None:
     quorum = _Quorum()
-    confirmations = _confirmations(quorum.catch_up)
-    task = await _asks(confirmations, _replica(1, is_under_min_isr=True))
-    assert not task.done()
-    quorum.asked[0].set_result(None)
+    task = await _asks(_confirmations(quorum.catch_up), _short_of_replicas())
+    (await quorum.asked()).set_result(None)
     assert await task
 
 
+async def test_where_a_follower_is_silent_the_quorum_is_asked() -> None:
+    quorum = _Quorum()
+    task = await _asks(_confirmations(quorum.catch_up), _replica(1, 2, 3))
+    (await quorum.asked()).set_result(None)
+    assert await task
+
+
+async def test_where_followers_answer_the_quorum_is_left_in_peace() -> None:
+    quorum = _Quorum()
+    confirmations = _confirmations(quorum.catch_up)
+    task = await _asks(confirmations, _replica(1, 2))
+    _again(confirmations, _session(10, 2))
+    assert await task
+    assert not len(quorum)
+
+
+async def test_a_follower_that_answers_after_all_is_enough() -> None:
+    quorum = _Quorum()
+    confirmations = _confirmations(quorum.catch_up)
+    task = await _asks(confirmations, _replica(1, 2))
+    asked = await quorum.asked()
+    _again(confirmations, _session(10, 2))
+    assert await task
+    await asyncio.sleep(0)
+    assert asked.cancelled(), "nobody waits for it any more"
+
+
 async def test_a_leadership_that_the_quorum_has_ended_is_not_confirmed() -> None:
-    quorum, replica = _Quorum(), _replica(1, 2, is_under_min_isr=True)
+    quorum, replica = _Quorum(), _short_of_replicas()
     task = await _asks(_confirmations(quorum.catch_up), replica)
+    asked = await quorum.asked()
     replica.leadership = 8
-    quorum.asked[0].set_result(None)
+    asked.set_result(None)
     assert not await task
 
 
-async def test_a_quorum_that_is_out_of_reach_confirms_nothing() -> None:
+async def test_a_quorum_that_says_nothing_confirms_nothing() -> None:
     quorum = _Quorum()
-    confirmations = _confirmations(quorum.catch_up)
-    silent = await _asks(confirmations, _replica(1, is_under_min_isr=True), seconds=0.2)
-    assert not await silent
-    refused = await _asks(confirmations, _replica(1, is_under_min_isr=True))
-    quorum.asked[1].set_exception(KafkaError(ErrorCode.NOT_CONTROLLER, "nobody leads"))
-    assert not await refused
+    task = await _asks(_confirmations(quorum.catch_up), _short_of_replicas(), seconds=0.2)
+    assert not await task
+    assert len(quorum) == 1
 
 
-async def test_one_command_stands_for_all_that_wait_for_one_and_for_none_that_was_made_before() -> None:
+async def test_a_quorum_without_a_leader_is_asked_again_and_not_all_the_time() -> None:
+    quorum = _Quorum()
+
+    async def refuse() -> None:
+        while True:
+            (await quorum.asked(len(quorum) + 1)).set_exception(KafkaError(ErrorCode.NOT_CONTROLLER, "nobody leads"))
+
+    refusing = asyncio.create_task(refuse())
+    task = await _asks(_confirmations(quorum.catch_up), _short_of_replicas(), seconds=0.5)
+    assert not await task
+    assert 2 <= len(quorum) <= 10
+    refusing.cancel()
+
+
+async def test_one_command_stands_for_all_that_wait_for_one_and_for_none_that_asked_later() -> None:
     quorum = _Quorum()
     confirmations = _confirmations(quorum.catch_up)
-    first = await _asks(confirmations, _replica(1, is_under_min_isr=True))
-    later = [await _asks(confirmations, _replica(1, is_under_min_isr=True)) for _ in range(5)]
-    quorum.asked[0].set_result(None)
+    first = await _asks(confirmations, _short_of_replicas())
+    asked = await quorum.asked()
+    later = [await _asks(confirmations, _short_of_replicas()) for _ in range(5)]
+    await asyncio.sleep(0.01)
+    asked.set_result(None)
     assert await first
-    await asyncio.sleep(0)
-    assert not any(task.done() for task in later), "what was made before they asked tells them nothing"
-    quorum.asked[1].set_result(None)
+    second = await quorum.asked(2)
+    assert not any(task.done() for task in later), "what was asked before they came tells them nothing"
+    second.set_result(None)
     assert await asyncio.gather(*later) == [True] * 5
-    assert len(quorum.asked) == 2
+    assert len(quorum) == 2
 
 
-async def test_whoever_waits_goes_on_when_the_one_before_is_refused() -> None:
+async def test_who_waits_for_another_ones_command_makes_its_own_where_that_is_refused() -> None:
     quorum = _Quorum()
     confirmations = _confirmations(quorum.catch_up)
-    first, second, third = [await _asks(confirmations, _replica(1, is_under_min_isr=True)) for _ in range(3)]
-    quorum.asked[0].set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "not decided"))
-    assert not await first
-    await asyncio.sleep(0)
-    quorum.asked[1].set_result(None)
-    assert await second
-    assert await third
+    tasks = [await _asks(confirmations, _short_of_replicas()) for _ in range(3)]
+    (await quorum.asked()).set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "not decided"))
+    (await quorum.asked(2)).set_result(None)
+    assert await tasks[1]
+    assert await tasks[2]
+    (await quorum.asked(3)).set_result(None)
+    assert await tasks[0], "it asks again"
 
 
 async def test_several_partitions_are_asked_about_at_once() -> None:

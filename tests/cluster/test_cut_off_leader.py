@@ -97,7 +97,7 @@ def test_it_hands_out_nothing_that_was_accepted_from_its_successor() -> None:
 
 
 def test_a_leader_with_too_few_in_sync_hands_out_all_the_same() -> None:
-    """Those that may be elected instead cannot all be asked; the quorum can. Else a queue would stand still."""
+    """Those that may be elected instead cannot all be asked; the quorum can be. Else a queue would stand still."""
     with Cluster(settings={**SETTINGS, "min.insync.replicas": "3"}, keep_on_failure=True) as cluster:
         topic_id = create(cluster, "t")
         leader = until(lambda: _leader(cluster, 1), "nobody leads")
@@ -111,3 +111,23 @@ def test_a_leader_with_too_few_in_sync_hands_out_all_the_same() -> None:
         cluster.kill(next(node for node in cluster.nodes if node != leader))
         until(lambda: len(_isr(cluster, leader)) == 2, "the ISR never became smaller")
         assert member.take(2) == [(2, 1), (3, 1)]
+
+
+def test_a_follower_that_is_silent_does_not_stop_a_queue() -> None:
+    """It is in the ISR until its session is over, and a member would have to wait for that."""
+    settings = {**SETTINGS, "broker.session.timeout.ms": "60000", "replica.lag.time.max.ms": "60000"}
+    with Cluster(settings=settings, keep_on_failure=True) as cluster:
+        topic_id = create(cluster, "t")
+        leader = until(lambda: _leader(cluster, 1), "nobody leads")
+        assert leader is not None
+        _produce(cluster, leader, 4)
+        with connect(cluster.address(leader)) as connection:
+            begin(connection, "g", topic_id)
+        cluster.wait_in_sync()
+        member = Member(cluster.address(leader), "g", topic_id)
+        assert member.take(2, max_records=2, share_acquire_mode=1) == [(0, 1), (1, 1)]
+        silent = next(node for node in cluster.nodes if node != leader)
+        cluster.pause(silent)
+        assert member.take(2) == [(2, 1), (3, 1)]
+        assert len(_isr(cluster, leader)) == 3, "it had not left the ISR meanwhile"
+        cluster.resume(silent)
