@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from kraftpy.protocol.apis import ApiKey
-from kraftpy.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kraftpy.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
 from kraftpy.testing import Cluster
 from kraftpy.testing.asking import ask
 
@@ -36,9 +40,12 @@ def until(what: Callable[[], T], told: str) -> T:
     return found
 
 
-def create(cluster: Cluster, name: str) -> bytes:
-    """A topic of one partition that all three nodes have; its id."""
+def create(cluster: Cluster, name: str, replicas: Sequence[int] = ()) -> bytes:
+    """A topic of one partition that all three nodes have, the first of `replicas` as its leader; its id."""
     topic = CreatableTopic(name=name, num_partitions=1, replication_factor=3)
+    if replicas:
+        placed = CreatableReplicaAssignment(partition_index=0, broker_ids=list(replicas))
+        topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=[placed])
     made = ask_node(cluster, 1, ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
     return bytes(made.topics[0].topic_id)
 
