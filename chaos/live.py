@@ -75,7 +75,11 @@ _FINAL_SECONDS: Final = 600.0
 _LOOK_SECONDS: Final = 2.0
 _LATE_MS: Final = 500
 _THREADS: Final = 32
-TRACEBACK: Final = "Traceback (most recent call last)"
+_MISTAKES: Final = {
+    "traceback(s)": "Traceback (most recent call last)",
+    "line(s) of what did not end with the node": "still at work at the end of the stop",
+}
+"""What no fault excuses in a node's log."""
 
 
 class LiveWorld(World, Protocol):
@@ -556,9 +560,9 @@ class _Run:
             with contextlib.suppress(OSError):
                 text = self.world.server_log(node)
                 (self.settings.directory / f"node-{node}.log").write_text(text, encoding="utf-8")
-                if TRACEBACK in text:
-                    count = text.count(TRACEBACK)
-                    self.problems.append(f"node {node} wrote {count} traceback(s) to its log, node-{node}.log")
+                for what, words in _MISTAKES.items():
+                    if count := text.count(words):
+                        self.problems.append(f"node {node} wrote {count} {what} to its log, node-{node}.log")
 
     # --- the end --------------------------------------------------------------------------------------------------
 

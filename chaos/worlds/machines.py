@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import signal
 import time
 from abc import abstractmethod
 from collections import Counter
@@ -45,6 +46,9 @@ STOP_SECONDS: Final = 120
 _REJOIN_SECONDS: Final = 120.0
 _COPIES_SECONDS: Final = 15.0
 _SETTLE_SECONDS: Final = 0.5
+_STOPPED: Final = frozenset({0, -signal.SIGTERM, 128 + signal.SIGTERM})
+"""Its own; and the signal's, of a process that has no handler yet, and so has begun nothing: a node with one never ends
+so."""
 _REFUSED_JOURNAL: Final = re.compile(r"journal|snapshot|vote")
 
 
@@ -167,7 +171,7 @@ class Machines(Asking):
         status = await self.end(node)
         if status is None:
             self._problems.append(f"node {node} did not stop within {STOP_SECONDS} s: {self.last_words(node)}")
-        elif status != 0 and node not in self._may_end:
+        elif status not in _STOPPED and node not in self._may_end:
             self._problems.append(f"node {node} stopped with status {status}: {self.last_words(node)}")
 
     def _may_serve(self, node: NodeId) -> bool:

@@ -24,6 +24,8 @@ from chaos.worlds.tcp import Endpoint, Flow, Socket, Transport
 _FIRST_PORT: Final = 49152
 _RETRY_SYN: Final = (1.0, 3.0, 7.0, 15.0, 31.0, 63.0)
 _CONNECT_TIMEOUT: Final = 127.0
+_ACCEPT_SECONDS: Final = 0.002
+"""At most, between a connection's last packet and the turn of the server's loop in which it is made."""
 
 
 class Link:
@@ -253,7 +255,7 @@ class Server:
         self.sockets = [Socket(process.host, port)]
 
     def accept(self, endpoint: Endpoint) -> None:
-        """A connection has come."""
+        """A connection has come. It is made a moment later, though the server may have been closed meanwhile."""
 
         def made() -> None:
             if endpoint.is_closed:
@@ -263,7 +265,9 @@ class Server:
             protocol.connection_made(transport)
             transport.opened()
 
-        self.process.call_soon(made)
+        network = self.network
+        delay = network.random.random() * _ACCEPT_SECONDS
+        network.loop.call_later(delay, self.process.call_soon, made, context=network.loop.outside)
 
     async def start_serving(self) -> None:
         """Accept connections from now on."""

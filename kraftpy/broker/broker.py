@@ -150,6 +150,8 @@ class Broker:
         self._connections_by_host: Counter[str] = Counter()
         self._receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._background: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+        """Nobody is served any more: a connection that was accepted before, and is made only now, is refused."""
 
     # --- what handlers ask of it -------------------------------------------------------------
 
@@ -233,6 +235,7 @@ class Broker:
             await self.lifecycle.shut_down()
         else:
             self.lifecycle.stop()  # it may have begun, and this node may not have been let in yet
+        self._is_stopping = True
         for server in self._servers:
             server.close()
         for connection in self.connections:
@@ -387,6 +390,8 @@ class Broker:
 
     def _connection_opened(self, connection: Connection) -> bool:
         host = connection.client_host
+        if self._is_stopping:
+            return False
         if len(self._connections) >= self.config.max_connections:
             logger.warning("connection %s refused: max.connections=%d", host, self.config.max_connections)
             return False

@@ -182,6 +182,9 @@ class Links:
 
     def half_opened(self, connection: Link) -> None:
         """A connection that has proved nothing yet."""
+        if self._is_closed:  # it was accepted before
+            connection.close("this node stops")
+            return
         self._half_open[connection] = None
         if len(self._half_open) > _MAX_HALF_OPEN:
             next(iter(self._half_open)).close("too many that have not said who they are")

@@ -25,8 +25,12 @@ from kraftpy.broker.directories import DirectoryFailed
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.config import BrokerConfig
 
+logger = logging.getLogger(__name__)
+
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
+_LAST_SECONDS = 2.0
+"""How long what has not ended with the broker may take to end."""
 
 
 def run(config: BrokerConfig) -> int:
@@ -66,10 +70,24 @@ async def _serve(config: BrokerConfig) -> bool:
         print(f"kraftpy {__version__} ready: node {config.node_id}, {listeners}, {seconds:.2f} s", flush=True)
         await stop.wait()
         is_clean = await broker.stop()
+        await _end_what_is_left()
         for number in (signal.SIGTERM, signal.SIGINT):  # told once more, it still says how it ended
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
         return is_clean
+
+
+async def _end_what_is_left() -> None:
+    """Whoever waits has nothing to wait for: all is closed and durable, and the end is not to be held up by a mistake.
+
+    A node that is killed since it does not end was no clean stop, for all that the cluster knows.
+    """
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    if left:
+        _, left = await asyncio.wait(left, timeout=_LAST_SECONDS)
+    for task in left:
+        logger.error("%s: still at work at the end of the stop", task.get_name())
+        task.cancel()
 
 
 async def start(broker: Broker, stop: asyncio.Event) -> bool:

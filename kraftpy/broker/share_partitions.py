@@ -87,6 +87,7 @@ class SharePartitions:
         self._settings = settings
         self._held: dict[ShareKey, HeldPartition] = {}
         self._request_ids = itertools.count(1)
+        self._is_stopped = False
 
     def __len__(self) -> int:
         return len(self._held)
@@ -100,6 +101,8 @@ class SharePartitions:
             self._drop(held, _NOT_LED)
             held = None
         if held is None:
+            if self._is_stopped:
+                raise KafkaError(_NOT_LED, "this broker stops")
             replica = self._replicas.leader_by_id(key.topic_id, key.partition)
             held = self._held[key] = HeldPartition(key, replica, SharePartition(self._config_of(key.group_id)))
             held.loading = self._tasks.create_task(self._load(held), name=f"load share {key.group_id}")
@@ -123,6 +126,7 @@ class SharePartitions:
 
     def stop(self) -> None:
         """Let go of everything, for good; who waits is told to look elsewhere."""
+        self._is_stopped = True
         for held in list(self._held.values()):
             self._drop(held, _NOT_LED)
 

@@ -169,6 +169,7 @@ class Voter:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         self._quorum = None
+        self._wake_all()
         journal, self._journal = self._journal, None
         if journal is not None:
             await self._in_disk_thread(journal.close)
@@ -235,7 +236,9 @@ class Voter:
             return "the voters could not be changed now"
         self._wake.wake()
         index, term = changed
-        while quorum is self._quorum and quorum.commit_index < index:
+        while quorum.commit_index < index:
+            if quorum is not self._quorum:
+                return "this node takes no part any more: whether the voters changed is not known"
             if quorum.term != term or not quorum.is_leader:
                 return "the leader changed: whether the voters did is not known"
             told = self._told
@@ -325,6 +328,10 @@ class Voter:
         if news == self._last_told:
             return  # most turns are ticks: whoever waits would only look, and wait again
         self._last_told = news
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        """Have those look again who wait for what a turn brings."""
         told, self._told = self._told, asyncio.Event()
         told.set()
 

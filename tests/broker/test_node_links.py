@@ -22,7 +22,7 @@ import pytest
 
 from kraftpy.broker import link as link_module
 from kraftpy.broker import links as module
-from kraftpy.broker.link import LinkError
+from kraftpy.broker.link import Link, LinkError
 from kraftpy.broker.links import Links
 from kraftpy.config import Address, Listener
 
@@ -451,3 +451,18 @@ async def test_a_name_is_resolved_anew_each_time(make: Make, monkeypatch: pytest
     await two.start({1: Address("node-1", address.port)})
     await until(lambda: one.peers == [2])
     assert len(asked) >= 2
+
+
+async def test_a_connection_that_was_accepted_before_a_stop_and_is_made_after_it_is_closed(make: Make) -> None:
+    one = make(1)
+    await one.start({})
+    await one.stop()
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as peer:
+        accepted, _ = listener.accept()
+        await loop.connect_accepted_socket(lambda: Link(one, is_caller=False), accepted)
+        peer.setblocking(False)
+        async with asyncio.timeout(BOUND_SECONDS):
+            with contextlib.suppress(ConnectionResetError):
+                assert await loop.sock_recv(peer, 1) == b""
+    assert one._half_open == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -13,16 +14,20 @@ import confluent_kafka
 import pytest
 from broker_wire import StartBroker, ask, connect, fetch, fetch_request, is_closed, produce_values, read_all, serves
 
+from kraftpy.broker.broker import Broker
 from kraftpy.broker.directories import LogDirectories
 from kraftpy.broker.runtime import OsDirectory, SystemClock
 from kraftpy.config import BrokerConfig
 from kraftpy.protocol.apis import ApiKey
-from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.frames import encode_request
 from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kraftpy.share.records import ShareKey
 from kraftpy.testing.cluster import EmbeddedBroker
+from kraftpy.types import TopicId
 
 USAGE, DAMAGE = 2, 1
+BOUND_SECONDS = 30.0
 
 
 def refused(*overrides: str, cwd: Path) -> tuple[int, str]:
@@ -234,6 +239,62 @@ def test_a_stop_while_producers_are_at_it(start_broker: StartBroker) -> None:
     with connect(broker.bootstrap) as connection:
         found = ask(connection, ApiKey.METADATA, 9, MetadataRequest(topics=[MetadataRequestTopic(name="busy")]))
         assert found.topics[0].error_code == ErrorCode.NONE
+
+
+async def test_a_connection_that_was_accepted_before_a_stop_and_is_made_after_it_is_refused(tmp_path: Path) -> None:
+    """A turn of the loop is between the two. Who is served then would keep the node from ending until he goes."""
+    config = BrokerConfig.of({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"})
+    accepted, client = socket.socketpair()
+    with accepted, client:
+        async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as tasks:
+            broker = Broker(config, SystemClock(), tasks)
+            await broker.start()
+            await broker.stop()
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(lambda: broker._connection("PLAINTEXT"), accepted)
+        client.settimeout(BOUND_SECONDS)
+        assert client.recv(1) == b""
+        assert broker.connections == []
+
+
+async def test_nothing_is_loaded_for_share_groups_once_a_broker_has_stopped(tmp_path: Path) -> None:
+    """It would be tried again and again: for all that a stopped broker knows, it leads the partition."""
+    config = BrokerConfig.of({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"})
+    async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as tasks:
+        broker = Broker(config, SystemClock(), tasks)
+        await broker.start()
+        await broker.stop()
+        with pytest.raises(KafkaError, match="this broker stops") as refused:
+            broker.share_partitions.get(ShareKey("g", TopicId(bytes(16)), 0))
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+_MISTAKEN = """
+import asyncio, sys
+from kraftpy.broker import server
+from kraftpy.broker.broker import Broker
+from kraftpy.config import BrokerConfig
+
+start = Broker.start
+
+async def mistaken(broker):
+    broker.tasks.create_task(asyncio.Event().wait(), name="a mistake")
+    await start(broker)
+
+Broker.start = mistaken
+sys.exit(server.run(BrokerConfig.of({"log.dirs": sys.argv[1], "listeners": "PLAINTEXT://127.0.0.1:0"})))
+"""
+
+
+def test_what_does_not_end_is_ended_and_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _MISTAKEN, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert "ready" in server.stdout.readline()
+        server.terminate()
+        _, errors = server.communicate(timeout=BOUND_SECONDS)
+    assert server.returncode == 0
+    assert errors.endswith("ERROR kraftpy.broker.server: a mistake: still at work at the end of the stop\n")
 
 
 def test_a_foreign_directory_of_the_same_name_is_set_aside(start_broker: StartBroker) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -68,6 +68,15 @@ class Peers:
         }  # fmt: skip
         self.receivers["raft"](PEER, body)
 
+    def has_all_up_to(self, index: int, term: int) -> None:
+        """One that does not vote asks to be fed, and then has it all."""
+        self.receivers["raft"](PEER, {"type": "learn"})
+        body = {
+            "type": "next_node_idx", "term": term, "next_node_idx": index + 1, "last_index": index,
+            "reset": False, "success": True, "round": 0,
+        }  # fmt: skip
+        self.receivers["raft"](PEER, body)
+
     def wants_a_vote(self, term: int) -> None:
         body = {"type": "request_vote", "term": term, "last_log_index": 0, "last_log_term": 0, "transfer": True}
         self.receivers["raft"](PEER, body)
@@ -86,11 +95,18 @@ def hold_the_loop_until(reached: Callable[[], object]) -> None:
         time.sleep(0.001)
 
 
-def voter_of(peers: Peers, tasks: asyncio.TaskGroup, machine: Machine, stirred: Callable[[], None]) -> Voter:
+def voter_of(
+    peers: Peers,
+    tasks: asyncio.TaskGroup,
+    machine: Machine,
+    stirred: Callable[[], None],
+    voters: Mapping[int, str] = THREE,
+    election_timeout_ms: int = 600_000,
+) -> Voter:
     return Voter(
         node_id=NODE,
-        voters=THREE,
-        election_timeout_ms=600_000,
+        voters=voters,
+        election_timeout_ms=election_timeout_ms,
         fetch_timeout_ms=600_000,
         snapshot_after_bytes=1_000_000,
         new_machine=lambda: machine,
@@ -194,3 +210,32 @@ async def test_a_journal_that_was_damaged_while_the_disk_was_full_ends_the_node_
     (error,) = raised.value.exceptions
     assert isinstance(error, DirectoryFailed), "which the server says in a line, where any other is a traceback"
     assert "cannot be trusted" in str(error)
+
+
+@pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "its disk is full"])
+async def test_who_changes_the_voters_of_a_node_that_ends_is_told_that_it_is_not_known(is_stopped: bool) -> None:
+    """Another node may have asked, whose link waits for the answer, and the node's end for whatever answers."""
+    disk, peers = MemoryDisk(), Peers()
+    async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as tasks:
+        voter = voter_of(peers, tasks, Machine(), lambda: None, {NODE: THREE[NODE]}, election_timeout_ms=10)
+        await voter.start(disk.root)
+        await until(lambda: voter.is_active)
+        peers.connection(PEER, True)
+        peers.has_all_up_to(voter.applied_index, voter.term)
+        quorum = voter.quorum
+        assert quorum is not None
+        await until(lambda: quorum.why_no_change(add=PEER, remove=None) is None)
+        adding = tasks.create_task(voter.change_voter(add=(PEER, THREE[PEER])))
+        await until(lambda: PEER in quorum.voters)
+        assert not adding.done(), "the one that is added has not answered"
+        if is_stopped:
+            peers.connection(PEER, False)  # nobody takes the lead over
+            await voter.stop()
+        else:
+            for operation in ("write", "sync", "replace"):
+                disk.fail(operation, errno.ENOSPC, count=10)
+            voter.propose(b"something")
+            await until(lambda: voter.quorum is None)
+        assert await adding == "this node takes no part any more: whether the voters changed is not known"
+        disk.heal()
+        await voter.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,6 +89,32 @@ async def test_a_copy_that_is_being_made_is_waited_for(monkeypatch: pytest.Monke
     world._metadata = metadata  # type: ignore[method-assign]
     await world._spare_the_last_copy(3)
     assert world.asked > 4
+
+
+@pytest.mark.parametrize(
+    ("status", "problem"),
+    [
+        (0, None),
+        (-signal.SIGTERM, None),
+        (128 + signal.SIGTERM, None),
+        (1, "node 3 stopped with status 1: its last words"),
+        (-signal.SIGSEGV, "node 3 stopped with status -11: its last words"),
+        (None, "node 3 did not stop within 120 s: its last words"),
+    ],
+)
+async def test_a_node_that_is_stopped_before_it_has_a_handler_ends_by_the_signal(
+    status: int | None, problem: str | None
+) -> None:
+    world = Told({})
+
+    async def end(_: NodeId) -> int | None:
+        return status
+
+    world.end = end  # type: ignore[method-assign]
+    world.is_running = lambda _: True  # type: ignore[method-assign]
+    world.last_words = lambda _: "its last words"  # type: ignore[method-assign]
+    await world.stop(3)
+    assert world.problems() == ([] if problem is None else [problem])
 
 
 async def _done(_: NodeId) -> None:
