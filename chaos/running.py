@@ -24,7 +24,7 @@ import click
 from chaos.nemesis import Kind
 
 if TYPE_CHECKING:
-    from chaos.live import LiveWorld
+    from chaos.worlds.living import LiveWorld
 
 CALM_SECONDS: Final = 8.0
 RATE: Final = 8.0

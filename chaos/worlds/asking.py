@@ -1,7 +1,7 @@
 """What a world of real processes learns and changes by requests alone: who leads, who is ready, looks at single nodes.
 
-`Asking` is the part of a `chaos.live.LiveWorld` that needs no more than each node's address. What changes the cluster's
-metadata it asks for as an administrator would; what is refused or not answered in time was no fault then.
+`Asking` is the part of a `chaos.worlds.living.LiveWorld` that needs no more than each node's address. What changes the
+cluster's metadata it asks for as an administrator would; what is refused or not answered in time was no fault then.
 
 The looks are in the form that the checkers `leaders` and `metadata` read. No request tells a log's end: the high
 watermark stands for it. No request tells which offset of the metadata an image is of: `images` asks all nodes again

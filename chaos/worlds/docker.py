@@ -64,7 +64,7 @@ PACKAGES: Final = {
 
 
 class DockerWorld(Machines):
-    """The world: a `chaos.live.LiveWorld`. `directory` is where the disks' images are kept."""
+    """The world: a `chaos.worlds.living.LiveWorld`. `directory` is where the disks' images are kept."""
 
     name = "docker"
     fresh_seconds: ClassVar[float] = 60.0

@@ -59,7 +59,7 @@ def missing_packages(packages: Mapping[str, str]) -> str | None:
 
 
 class Machines(Asking):
-    """All of a `chaos.live.LiveWorld` but how nodes are made, run and connected."""
+    """All of a `chaos.worlds.living.LiveWorld` but how nodes are made, run and connected."""
 
     fresh_seconds: ClassVar[float] = 10.0
     """Who was started so recently may not serve yet, and is waited for before another is stopped."""

@@ -115,7 +115,7 @@ def remove(run: int) -> None:
 
 
 class NamespacesWorld(Machines):
-    """The world: a `chaos.live.LiveWorld`. `directory` is where images, settings and logs are kept."""
+    """The world: a `chaos.worlds.living.LiveWorld`. `directory` is where images, settings and logs are kept."""
 
     name = "namespaces"
 
