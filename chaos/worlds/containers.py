@@ -213,7 +213,11 @@ class Container:
         await self.resume()  # the engine kills nothing that is paused
         self.is_wanted = False
         if self.is_running:
-            await command("docker", "kill", self.name)
+            try:
+                await command("docker", "kill", self.name)
+            except CommandFailed:
+                if self.is_running:  # else it ended just now
+                    raise
         await command("docker", "wait", self.name)
         self.pid = 0
 

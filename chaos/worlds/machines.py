@@ -14,7 +14,8 @@
 Nobody is robbed of the last copy: before a node loses data, or a byte of it, all others are to answer and one of them
 to be in sync wherever this one has a replica. That is waited for; where it does not come, the action is left out
 (`nemesis.Spared`). Acknowledged records are in the memory of all that are in sync: what takes them from the last of
-these is beyond what a log without `kraftpy.flush.before.ack` promises (KIP-966).
+these is beyond what a log without `kraftpy.flush.before.ack` promises (KIP-966). Nor is the quorum robbed of its
+majority: of those that vote, more than half keep their journals.
 
 A node that ends by itself stays down until somebody starts it, and is a problem of the run unless a fault under way
 may have ended it.
@@ -46,6 +47,7 @@ STOP_SECONDS: Final = 120
 _REJOIN_SECONDS: Final = 120.0
 _COPIES_SECONDS: Final = 15.0
 _SETTLE_SECONDS: Final = 0.5
+_QUORUM_JOURNAL: Final = "quorum journal"
 _STOPPED: Final = frozenset({0, -signal.SIGTERM, 128 + signal.SIGTERM})
 """Its own; and the signal's, of a process that has no handler yet, and so has begun nothing: a node with one never ends
 so."""
@@ -221,6 +223,14 @@ class Machines(Asking):
         if alone := await self.wait_for_copies(node, _COPIES_SECONDS):
             raise Spared(alone[0])
 
+    async def _spare_the_majority(self, node: NodeId) -> None:
+        voters = await self.voters()
+        if voters is None:
+            raise Spared("nobody says who votes")
+        left = {*voters} - {node} - self._forgot - self._harmed_journal
+        if len(left) <= len(voters) // 2:
+            raise Spared(f"without node {node} there are too few voters: {sorted(voters)}")
+
     async def lose_unsynced(self, node: NodeId) -> None:
         """The disk takes nothing more, the process dies, and the disk is mounted as after a power failure."""
         await self._spare_the_last_copy(node)
@@ -232,6 +242,7 @@ class Machines(Asking):
     async def lose_disk(self, node: NodeId) -> None:
         """The process dies, and has an empty disk when it starts again."""
         await self._spare_the_last_copy(node)
+        await self._spare_the_majority(node)
         await self.kill(node)
         disk = self.disk_of(node)
         await asyncio.to_thread(disk.set_slow, 0)
@@ -244,13 +255,15 @@ class Machines(Asking):
     async def corrupt(self, node: NodeId, of: str, seed: int) -> bool:
         """Flip one bit of a file, under the node's feet."""
         await self._spare_the_last_copy(node)
+        if of == _QUORUM_JOURNAL:
+            await self._spare_the_majority(node)
         chance = Random(seed)
         data = self.disk_of(node).data
         files = await asyncio.to_thread(lambda: sorted(corruptible(data, of)))
         if not files:
             return False
         self._may_end.add(node)
-        (self._harmed_journal if of == "quorum journal" else self._harmed).add(node)
+        (self._harmed_journal if of == _QUORUM_JOURNAL else self._harmed).add(node)
         await asyncio.to_thread(flip, chance.choice(files), chance)
         return True
 

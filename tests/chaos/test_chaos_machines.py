@@ -24,6 +24,7 @@ class Told(Machines):
         super().__init__(Path("nowhere"), NODES, None)
         self.told = told
         self.asked = 0
+        self.voting: list[NodeId] | None = [*NODES]
 
     async def _metadata(self, node: NodeId) -> Any:
         self.asked += 1
@@ -34,6 +35,9 @@ class Told(Machines):
             for number, (replicas, in_sync) in enumerate(self.told[node])
         ]
         return SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=parts)])
+
+    async def voters(self) -> list[NodeId] | None:
+        return self.voting
 
     def disk_of(self, node: NodeId) -> Any:
         raise AssertionError(f"the disk of node {node} is touched")
@@ -74,6 +78,31 @@ async def test_whoever_is_not_alone_may_lose_what_it_has(harm: Any) -> None:
     world = Told({1: fine, 2: fine})
     world.kill = _done  # type: ignore[method-assign]
     with pytest.raises(AssertionError, match="the disk of node 3 is touched"):
+        await harm(world)
+
+
+@pytest.mark.parametrize(
+    "harm", [lambda world: world.lose_disk(3), lambda world: world.corrupt(3, "quorum journal", 1)]
+)
+@pytest.mark.parametrize(
+    ("voting", "forgot", "why"),
+    [
+        ([1, 2, 3], set(), None),
+        ([1, 2], set(), None),
+        ([2, 3], set(), r"without node 3 there are too few voters: \[2, 3\]"),
+        ([1, 2, 3], {1}, r"without node 3 there are too few voters: \[1, 2, 3\]"),
+        (None, set(), "nobody says who votes"),
+    ],
+)
+async def test_the_quorum_keeps_its_majority(
+    harm: Any, voting: list[NodeId] | None, forgot: set[NodeId], why: str | None
+) -> None:
+    fine = [((1, 2, 3), (1, 2, 3))]
+    world = Told({1: fine, 2: fine})
+    world.kill = _done  # type: ignore[method-assign]
+    world.voting = voting
+    world._forgot |= forgot
+    with pytest.raises(AssertionError if why is None else Spared, match=why or "the disk of node 3 is touched"):
         await harm(world)
 
 
