@@ -4,7 +4,8 @@
      "operations": 4123, "virtual_seconds": 361.2, "cpu_seconds": 11.8}
 
 A seed is not run again that has a line of the same version and the same minutes. The version is that of what a seed's
-run depends on: the sources of the product and of this harness, whatever is committed.
+run depends on, whatever is committed: the sources of the product, and of this harness those that a simulation imports.
+What real worlds, mutants and pages are made of may change in the middle of a campaign.
 
 Lines are appended, each in one write, and a last one that was cut off is passed over. The verdict is as
 `chaos.seeds.wrong` has it: nothing, where nothing was found.
@@ -12,6 +13,7 @@ Lines are appended, each in one write, and a last one that was cut off is passed
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
@@ -22,7 +24,8 @@ from typing import Final
 from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-_SOURCES: Final = ("chaos", "kraftpy")
+_RUNNER: Final = "chaos.seeds"
+"""What runs seeds: all that they depend on of this harness, it imports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +46,30 @@ class Entry:
 def version(root: Path = ROOT) -> str:
     """Of the sources in this tree."""
     digest = hashlib.sha256()
-    for directory in _SOURCES:
-        for file in sorted((root / directory).rglob("*.py")):
-            digest.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    for file in sorted({*(root / "kraftpy").rglob("*.py"), *simulated(root).values()}):
+        digest.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
+
+
+def simulated(root: Path = ROOT) -> dict[str, Path]:
+    """The modules of this harness that a simulation can import, wherever in a module that is written."""
+    found: dict[str, Path] = {}
+    left = [_RUNNER]
+    while left:
+        name = left.pop()
+        path = root.joinpath(*name.split("."))
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if name in found or not file.exists():  # what a module is asked for may be a class of it
+            continue
+        found[name] = file
+        left.append(name.rpartition(".")[0])
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.Import):
+                left += [each.name for each in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                left += [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
+        left = [each for each in left if each.partition(".")[0] == "chaos"]
+    return found
 
 
 def read(file: Path) -> list[Entry]:

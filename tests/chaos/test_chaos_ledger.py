@@ -72,14 +72,55 @@ def test_what_was_run_is_known_by_version_and_minutes() -> None:
 
 
 def test_the_version_is_that_of_the_sources_alone(tmp_path: Path) -> None:
-    for name in ("chaos/a.py", "kraftpy/b.py", "chaos/README.md"):
+    sources = {
+        "chaos/__init__.py": "",
+        "chaos/seeds.py": "import json\nfrom chaos import a\ndef run():\n    from chaos.worlds.inner import Inner",
+        "chaos/a.py": "import chaos.b",
+        "chaos/b.py": "from chaos.seeds import run",
+        "chaos/worlds/__init__.py": "",
+        "chaos/worlds/inner.py": "class Inner: ...",
+        "chaos/worlds/real.py": "from chaos import a",
+        "chaos/README.md": "",
+        "kraftpy/c.py": "",
+        "kraftpy/inner/d.py": "",
+    }
+    for name, text in sources.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("1", encoding="utf-8")
-    before = ledger.version(tmp_path)
-    (tmp_path / "chaos/README.md").write_text("2", encoding="utf-8")
-    assert ledger.version(tmp_path) == before
-    (tmp_path / "kraftpy/b.py").write_text("2", encoding="utf-8")
-    assert ledger.version(tmp_path) != before
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    def changes_it(name: str) -> bool:
+        before = ledger.version(tmp_path)
+        with (tmp_path / name).open("a") as file:
+            file.write("\n# changed\n")
+        return ledger.version(tmp_path) != before
+
+    assert [name for name in sources if not changes_it(name)] == ["chaos/worlds/real.py", "chaos/README.md"]
+
+
+_RUN = """
+import runpy, sys
+import chaos.__main__
+command = set(sys.modules)
+del sys.modules["chaos.__main__"]
+sys.argv = ["chaos", "sim", "--seed", "3", "--minutes", "0.2"]
+try:
+    runpy.run_module("chaos", run_name="__main__")
+except SystemExit as end:
+    assert not end.code, end.code
+found = {name for name in sys.modules.keys() - command if name.partition(".")[0] == "chaos"}
+print(*found, sep="\\n", file=sys.stderr)
+"""
+
+
+def test_a_simulation_imports_nothing_of_the_harness_that_its_version_leaves_out(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}  # else it begins anew with that
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    names = set(done.stderr.split())
+    assert "chaos.worlds.breaking" in names
+    assert names <= ledger.simulated().keys()
 
 
 def test_the_summary_counts_a_seed_in_each_of_its_workloads_and_once_in_all() -> None:
