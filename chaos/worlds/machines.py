@@ -48,9 +48,8 @@ _REJOIN_SECONDS: Final = 120.0
 _COPIES_SECONDS: Final = 15.0
 _SETTLE_SECONDS: Final = 0.5
 _QUORUM_JOURNAL: Final = "quorum journal"
-_STOPPED: Final = frozenset({0, -signal.SIGTERM, 128 + signal.SIGTERM})
-"""Its own; and the signal's, of a process that has no handler yet, and so has begun nothing: a node with one never ends
-so."""
+_ENDED_BY_SIGTERM: Final = frozenset({-signal.SIGTERM, 128 + signal.SIGTERM})
+"""Of a process that had no handler yet, and so had begun nothing: one that was started just before."""
 _REFUSED_JOURNAL: Final = re.compile(r"journal|snapshot|vote")
 
 
@@ -166,14 +165,17 @@ class Machines(Asking):
         if not self.is_running(node):
             return
         since = time.monotonic() - self.fresh_seconds
-        fresh = [other for other in self.nodes if other != node and self._started_at.get(other, since) > since]
-        await wait_until_serving(self, fresh, self._may_serve, self.serves_seconds)
+        fresh = [each for each in self.nodes if self._started_at.get(each, since) > since]
+        others = [each for each in fresh if each != node]
+        await wait_until_serving(self, others, self._may_serve, self.serves_seconds)
         if not self.is_running(node):
             return
         status = await self.end(node)
         if status is None:
             self._problems.append(f"node {node} did not stop within {STOP_SECONDS} s: {self.last_words(node)}")
-        elif status not in _STOPPED and node not in self._may_end:
+        elif status in _ENDED_BY_SIGTERM and node in fresh:
+            pass
+        elif status != 0 and node not in self._may_end:
             self._problems.append(f"node {node} stopped with status {status}: {self.last_words(node)}")
 
     def _may_serve(self, node: NodeId) -> bool:

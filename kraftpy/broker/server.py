@@ -64,6 +64,7 @@ async def _serve(config: BrokerConfig) -> bool:
         broker = Broker(config, SystemClock(), tasks)
         if not await start(broker, stop):
             await broker.stop(is_ready=False)
+            await _end_what_is_left()
             return True
         listeners = ", ".join(f"{listener}" for listener in broker.advertised or broker.controller_address)
         seconds = _seconds_since_process_start()

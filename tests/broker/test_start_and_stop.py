@@ -279,18 +279,24 @@ start = Broker.start
 
 async def mistaken(broker):
     broker.tasks.create_task(asyncio.Event().wait(), name="a mistake")
-    await start(broker)
+    if sys.argv[2] == "ready":
+        await start(broker)
+    print("started", flush=True)
+    await asyncio.sleep(0 if sys.argv[2] == "ready" else 3600)
 
 Broker.start = mistaken
 sys.exit(server.run(BrokerConfig.of({"log.dirs": sys.argv[1], "listeners": "PLAINTEXT://127.0.0.1:0"})))
 """
 
 
-def test_what_does_not_end_is_ended_and_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _MISTAKEN, str(tmp_path)]
+@pytest.mark.parametrize("when", ["ready", "starting"])
+def test_what_does_not_end_is_ended_and_named(tmp_path: Path, when: str) -> None:
+    command = [sys.executable, "-c", _MISTAKEN, str(tmp_path), when]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        assert "ready" in server.stdout.readline()
+        assert server.stdout.readline() == "started\n"
+        if when == "ready":
+            assert "ready" in server.stdout.readline()
         server.terminate()
         _, errors = server.communicate(timeout=BOUND_SECONDS)
     assert server.returncode == 0

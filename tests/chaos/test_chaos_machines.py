@@ -121,19 +121,21 @@ async def test_a_copy_that_is_being_made_is_waited_for(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("status", "problem"),
+    ("status", "is_fresh", "problem"),
     [
-        (0, None),
-        (-signal.SIGTERM, None),
-        (128 + signal.SIGTERM, None),
-        (1, "node 3 stopped with status 1: its last words"),
-        (-signal.SIGSEGV, "node 3 stopped with status -11: its last words"),
-        (None, "node 3 did not stop within 120 s: its last words"),
+        (0, False, None),
+        (-signal.SIGTERM, True, None),
+        (128 + signal.SIGTERM, True, None),
+        (-signal.SIGTERM, False, "node 3 stopped with status -15: its last words"),
+        (1, True, "node 3 stopped with status 1: its last words"),
+        (-signal.SIGSEGV, True, "node 3 stopped with status -11: its last words"),
+        (None, True, "node 3 did not stop within 120 s: its last words"),
     ],
 )
-async def test_a_node_that_is_stopped_before_it_has_a_handler_ends_by_the_signal(
-    status: int | None, problem: str | None
+async def test_only_a_node_that_was_just_started_may_end_by_the_signal(
+    status: int | None, is_fresh: bool, problem: str | None
 ) -> None:
+    """It may have no handler yet, and has begun nothing then."""
     world = Told({})
 
     async def end(_: NodeId) -> int | None:
@@ -142,6 +144,8 @@ async def test_a_node_that_is_stopped_before_it_has_a_handler_ends_by_the_signal
     world.end = end  # type: ignore[method-assign]
     world.is_running = lambda _: True  # type: ignore[method-assign]
     world.last_words = lambda _: "its last words"  # type: ignore[method-assign]
+    if is_fresh:
+        world._began(3)
     await world.stop(3)
     assert world.problems() == ([] if problem is None else [problem])
 
