@@ -173,9 +173,7 @@ class Machines(Asking):
         status = await self.end(node)
         if status is None:
             self._problems.append(f"node {node} did not stop within {STOP_SECONDS} s: {self.last_words(node)}")
-        elif status in _ENDED_BY_SIGTERM and node in fresh:
-            pass
-        elif status != 0 and node not in self._may_end:
+        elif status != 0 and node not in self._may_end and not (status in _ENDED_BY_SIGTERM and node in fresh):
             self._problems.append(f"node {node} stopped with status {status}: {self.last_words(node)}")
 
     def _may_serve(self, node: NodeId) -> bool:

@@ -282,7 +282,8 @@ async def mistaken(broker):
     if sys.argv[2] == "ready":
         await start(broker)
     print("started", flush=True)
-    await asyncio.sleep(0 if sys.argv[2] == "ready" else 3600)
+    if sys.argv[2] == "starting":
+        await asyncio.Event().wait()
 
 Broker.start = mistaken
 sys.exit(server.run(BrokerConfig.of({"log.dirs": sys.argv[1], "listeners": "PLAINTEXT://127.0.0.1:0"})))
