@@ -126,6 +126,14 @@ _lost_and_alone = rounds(
     every_ms=11_000,
 )
 """Who lost something comes back while the other in sync is away, and the third is out."""
+_loses_what_it_had = three(
+    controllers=3,
+    workload="log",
+    load=2.0,
+    is_synced=False,
+    settings={"replica.fetch.max.bytes": "100", "replica.lag.time.max.ms": "1000"},
+)
+"""Nothing is synced before it is acknowledged, and whoever comes back is long in catching up."""
 _isr_moves = cycle((Kind.KILL, "node 3", 1_000, {}), (Kind.KILL, "node 1", 1_000, {}))
 
 MUTANTS = (
@@ -147,13 +155,7 @@ MUTANTS = (
         breaks="a broker that lost what it had not synced stays an eligible leader replica",
         rule="18, 20",
         shows=_LOST,
-        directed=three(
-            controllers=3,
-            workload="log",
-            load=2.0,
-            is_synced=False,
-            settings={"replica.fetch.max.bytes": "100", "replica.lag.time.max.ms": "1000"},
-        ),
+        directed=_loses_what_it_had,
         faults=_lost_and_alone,
         patches=(wrapped(brokers, "_started", _registered_clean),),
     ),
@@ -162,13 +164,7 @@ MUTANTS = (
         breaks="every log promises that what it acknowledges is synced before: who lost something stays eligible by it",
         rule="18, 20",
         shows=_LOST,
-        directed=three(
-            controllers=3,
-            workload="log",
-            load=2.0,
-            is_synced=False,
-            settings={"replica.fetch.max.bytes": "100", "replica.lag.time.max.ms": "1000"},
-        ),
+        directed=_loses_what_it_had,
         faults=_lost_and_alone,
         patches=(wrapped(layout, "write_partition_metadata", _promised_by_all),),
     ),

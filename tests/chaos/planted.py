@@ -41,6 +41,21 @@ def judged(check: Callable[[History, Options], Verdict], *parts: list[Line], **o
     return check(history(*(line for part in parts for line in part)), Options(**options))
 
 
+def named_by(checker: Any) -> set[str]:
+    """The anomalies in the table that the checker's module opens with."""
+    rows = [line for line in checker.__doc__.splitlines() if line.startswith("    ") and line[4] != " "]
+    return {word.strip(",") for row in rows for word in row.strip().partition("   ")[0].split()}
+
+
+def assert_caught(checker: Any, name: str, parts: list[list[Line]]) -> None:
+    """These lines have the anomaly and no other, and it is shown with what proves it."""
+    verdict = judged(checker.check, *parts)
+    assert verdict.names == {name}
+    assert verdict.examined > 0
+    assert verdict.anomalies[0].ops
+    assert verdict.anomalies[0].evidence
+
+
 class Plant:
     """Copies a clean history's operations and spoils them."""
 

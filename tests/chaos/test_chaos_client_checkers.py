@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from planted import Line, Plant, done, judged
+from planted import Line, Plant, assert_caught, done, judged, named_by
 
 from chaos import checkers
 from chaos.checkers import groups, queue, transactions
@@ -250,12 +250,7 @@ KINDS: dict[str, tuple[Any, dict[str, tuple[str, Parts]], dict[str, Parts]]] = {
 @pytest.mark.parametrize(("kind", "case"), [(kind, case) for kind, (_, cases, _) in KINDS.items() for case in cases])
 def test_an_anomaly_is_caught_and_named(kind: str, case: str) -> None:
     checker, cases, _ = KINDS[kind]
-    name, parts = cases[case]
-    verdict = judged(checker.check, *parts)
-    assert verdict.names == {name}
-    assert verdict.examined > 0
-    assert verdict.anomalies[0].ops
-    assert verdict.anomalies[0].evidence
+    assert_caught(checker, *cases[case])
 
 
 @pytest.mark.parametrize(("kind", "case"), [(kind, case) for kind, (*_, cases) in KINDS.items() for case in cases])
@@ -267,8 +262,7 @@ def test_what_is_no_anomaly_passes(kind: str, case: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_anomaly_in_the_checker_s_words_has_a_planted_history(kind: str) -> None:
     checker, cases, _ = KINDS[kind]
-    table = [line.split()[0] for line in checker.__doc__.splitlines() if line.startswith("    ") and line[4] != " "]
-    assert set(table) == {name for name, _ in cases.values()}
+    assert named_by(checker) == {name for name, _ in cases.values()}
 
 
 def test_transactions_of_unknown_fate_are_told_apart() -> None:

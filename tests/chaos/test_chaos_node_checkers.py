@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from planted import Line, Plant, done, judged
+from planted import Line, Plant, assert_caught, done, judged, named_by
 
 from chaos import checkers
 from chaos.checkers import compaction, leaders, metadata, replicas
@@ -316,12 +316,7 @@ KINDS: dict[str, tuple[Any, dict[str, tuple[str, Parts]], dict[str, Parts]]] = {
 @pytest.mark.parametrize(("kind", "case"), [(kind, case) for kind, (_, cases, _) in KINDS.items() for case in cases])
 def test_an_anomaly_is_caught_and_named(kind: str, case: str) -> None:
     checker, cases, _ = KINDS[kind]
-    name, parts = cases[case]
-    verdict = judged(checker.check, *parts)
-    assert verdict.names == {name}
-    assert verdict.examined > 0
-    assert verdict.anomalies[0].ops
-    assert verdict.anomalies[0].evidence
+    assert_caught(checker, *cases[case])
 
 
 @pytest.mark.parametrize(("kind", "case"), [(kind, case) for kind, (*_, cases) in KINDS.items() for case in cases])
@@ -333,13 +328,7 @@ def test_what_is_no_anomaly_passes(kind: str, case: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_anomaly_in_the_checker_s_words_has_a_planted_history(kind: str) -> None:
     checker, cases, _ = KINDS[kind]
-    table = {
-        word.strip(",")
-        for line in checker.__doc__.splitlines()
-        if line.startswith("    ") and line[4] != " "
-        for word in line.strip().partition("   ")[0].split()
-    }
-    assert table == {name for name, _ in cases.values()}
+    assert named_by(checker) == {name for name, _ in cases.values()}
 
 
 def test_a_search_that_grows_too_large_is_neither_an_approval_nor_an_anomaly() -> None:

@@ -49,6 +49,14 @@ def _leader(cluster: Cluster, asked: int) -> int | None:
     return cluster.leader_of("t", ask=asked)
 
 
+def _queue(cluster: Cluster, leader: int, topic_id: bytes) -> None:
+    """Four records of "t", and the group "g" that is to have them, at a partition that is in sync."""
+    _produce(cluster, leader, 4)
+    with connect(cluster.address(leader)) as connection:
+        begin(connection, "g", topic_id)
+    cluster.wait_in_sync()
+
+
 def _isr(cluster: Cluster, asked: int) -> list[int]:
     request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
     return list(ask_node(cluster, asked, ApiKey.METADATA, 9, request).topics[0].partitions[0].isr_nodes)
@@ -75,10 +83,7 @@ def test_it_hands_out_nothing_that_was_accepted_from_its_successor() -> None:
         topic_id = create(cluster, "t")
         old = until(lambda: _leader(cluster, 1), "nobody leads")
         assert old is not None
-        _produce(cluster, old, 4)
-        with connect(cluster.address(old)) as connection:
-            begin(connection, "g", topic_id)
-        cluster.wait_in_sync()
+        _queue(cluster, old, topic_id)
         stays, other = (Member(cluster.address(old), "g", topic_id) for _ in range(2))
         assert stays.take(2, max_records=2, share_acquire_mode=1) == [(0, 1), (1, 1)]
         assert other.fetch(max_records=0) is None, "a session that begins before the cut"
@@ -102,10 +107,7 @@ def test_a_leader_with_too_few_in_sync_hands_out_all_the_same() -> None:
         topic_id = create(cluster, "t")
         leader = until(lambda: _leader(cluster, 1), "nobody leads")
         assert leader is not None
-        _produce(cluster, leader, 4)
-        with connect(cluster.address(leader)) as connection:
-            begin(connection, "g", topic_id)
-        cluster.wait_in_sync()
+        _queue(cluster, leader, topic_id)
         member = Member(cluster.address(leader), "g", topic_id)
         assert member.take(2, max_records=2, share_acquire_mode=1) == [(0, 1), (1, 1)]
         cluster.kill(next(node for node in cluster.nodes if node != leader))
@@ -128,10 +130,7 @@ def test_a_follower_that_is_silent_does_not_stop_a_queue(is_quorum_leader: bool)
         silent = quorum_leader if is_quorum_leader else followers[0]
         topic_id = create(cluster, "t", [leader, *(node for node in cluster.nodes if node != leader)])
         until(lambda: _leader(cluster, leader) == leader, "the first replica does not lead")
-        _produce(cluster, leader, 4)
-        with connect(cluster.address(leader)) as connection:
-            begin(connection, "g", topic_id)
-        cluster.wait_in_sync()
+        _queue(cluster, leader, topic_id)
         member = Member(cluster.address(leader), "g", topic_id)
         assert member.take(2, max_records=2, share_acquire_mode=1) == [(0, 1), (1, 1)]
         cluster.pause(silent)
