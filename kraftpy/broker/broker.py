@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from kraftpy.broker import apis
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Response
+from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.controller import Controller
 from kraftpy.broker.coordinators import Coordinators
 from kraftpy.broker.directories import DirectoryError, DirectoryFailed, LogDirectories
@@ -80,15 +81,18 @@ class StartupError(Exception):
 class Broker:
     """One node: broker, controller, or both in one process.
 
-    `tasks` owns every task; when one of them fails, the broker goes down with it, loudly.
+    `group` owns every task. An unexpected error in one of them is an incident, and the node goes on (`containment`);
+    a failed disk, or a state of its own that cannot be trusted, ends the node.
     """
 
     def __init__(
-        self, config: BrokerConfig, clock: Clock, tasks: asyncio.TaskGroup, directories: LogDirectories | None = None
+        self, config: BrokerConfig, clock: Clock, group: asyncio.TaskGroup, directories: LogDirectories | None = None
     ) -> None:
         self.config = config
         self.clock = clock
-        self.tasks = tasks
+        self.complaints = Complaints()
+        self.incidents = Incidents(self.complaints)
+        self.tasks = tasks = Tasks(group, self.incidents, (DirectoryFailed,))
         self.node_id = BrokerId(config.node_id)
         self.random = random.SystemRandom()
         self.directories = LogDirectories(config, clock) if directories is None else directories
@@ -414,7 +418,7 @@ class Broker:
             del self._connections_by_host[connection.client_host]
 
 
-def _links(config: BrokerConfig, tasks: asyncio.TaskGroup) -> Links:
+def _links(config: BrokerConfig, tasks: Tasks) -> Links:
     from kraftpy.broker.links import Links  # here, for a node that is alone
 
     return Links(

@@ -30,6 +30,7 @@ from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import cast
 
+from kraftpy.broker.containment import Tasks
 from kraftpy.log.results import LogSlice
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ProtocolError
@@ -70,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self,
         answer: Answer,
         *,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
         max_frame_bytes: int,
         receive_buffer: memoryview,
         opened: Callable[[Connection], bool],

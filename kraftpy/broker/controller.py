@@ -15,6 +15,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.directories import LogDirectories, random_id
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.config import BrokerConfig
@@ -42,7 +43,7 @@ class Controller:
         clock: Clock,
         metadata: MetadataLog,
         directories: LogDirectories,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
         links: Links | None,
     ) -> None:
         self._config = config

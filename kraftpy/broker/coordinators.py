@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.group_settings import GroupSettingsNow
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.metadata import MetadataLog
@@ -101,7 +102,7 @@ class Coordinators(Shards[GroupCoordinator]):
         self,
         config: BrokerConfig,
         clock: Clock,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
         metadata: MetadataLog,
         replicas: Replicas,
         share_states: ShareStates,

@@ -25,6 +25,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.replica import NO_LEADER, Replica
 from kraftpy.broker.throttle import Throttles
 from kraftpy.config import BrokerConfig
@@ -65,7 +66,7 @@ class Fetchers:
         self,
         config: BrokerConfig,
         clock: Clock,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
         *,
         image: Callable[[], Image],
         broker_epoch: Callable[[], int],
@@ -170,7 +171,7 @@ class _Fetcher:
 
     # --- what it is told ---------------------------------------------------------------------
 
-    def start(self, tasks: asyncio.TaskGroup) -> None:
+    def start(self, tasks: Tasks) -> None:
         """Fetch, if it does not yet."""
         if self._task is None:
             self._task = tasks.create_task(self._run(), name=f"fetcher of broker {self.leader}")

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.replica import Replica
 from kraftpy.metadata.commands import ChangePartitions, IsrChange, IsrMember
@@ -39,7 +40,7 @@ class IsrProposals:
         broker_epoch: Callable[[], int],
         metadata: MetadataLog,
         clock: Clock,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
     ) -> None:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch

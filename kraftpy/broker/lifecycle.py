@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.controller import Controller
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.config import BrokerConfig, Listener
@@ -56,7 +57,7 @@ class Lifecycle:
         metadata: MetadataLog,
         controller: Controller | None,
         links: Links | None,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
     ) -> None:
         self._config = config
         self._clock = clock

@@ -22,6 +22,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
 
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.link import ANSWER, ONE_WAY, REFUSAL, TICKS_OF_SILENCE, Body, Link, LinkError
 from kraftpy.config import Address, Listener
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES
@@ -52,7 +53,7 @@ class Links:
         node_id: int,
         *,
         is_voter: bool,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
         silence_ms: int,
         secret: str | None = None,
         max_frame_bytes: int = MAX_FRAME_BYTES,
@@ -264,7 +265,7 @@ class Links:
 class _Caller:
     """Connects to one address until there is a link, and again when it is lost."""
 
-    def __init__(self, links: Links, peer: int | None, address: Address, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, links: Links, peer: int | None, address: Address, tasks: Tasks) -> None:
         self.address = address
         self.peer = peer
         self._links = links

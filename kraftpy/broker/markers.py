@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.coordinators import Coordinators
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.peers import Peers
@@ -143,7 +144,7 @@ class MarkerSender:
         image: Callable[[], Image],
         writer: MarkerWriter,
         peers: Peers,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
     ) -> None:
         self._node_id = node_id
         self._image = image

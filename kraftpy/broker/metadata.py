@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.noting import Note, NotingMachine
 from kraftpy.broker.quorum_description import (
     QuorumDescription,
@@ -117,7 +118,7 @@ class MetadataLog:
         config: BrokerConfig,
         clock: Clock,
         changed: Changed,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
         links: Links | None = None,
     ) -> None:
         self._config = config

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.voter import DISK_FULL, FOLLOW_WAIT_MS, journal_failed
 from kraftpy.metadata.journal import Journal
 from kraftpy.metadata.quorum import SNAPSHOT_AFTER_ENTRIES
@@ -40,7 +41,7 @@ class Observer:
         stirred: Callable[[], None],
         voters_are: Callable[[Mapping[int, str]], None],
         links: Links,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
     ) -> None:
         self._snapshot_after_bytes = snapshot_after_bytes
         self._machine = new_machine()

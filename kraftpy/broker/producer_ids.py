@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from kraftpy.broker.containment import Tasks
 from kraftpy.metadata.decision import ProducerIdBlock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import ProducerId
@@ -21,7 +22,7 @@ PATIENCE_SECONDS = 1.0
 class ProducerIds:
     """Hands out ids; `allocate` gets the next block, in a task of `tasks`."""
 
-    def __init__(self, allocate: Callable[[], Awaitable[ProducerIdBlock]], tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, allocate: Callable[[], Awaitable[ProducerIdBlock]], tasks: Tasks) -> None:
         self._allocate = allocate
         self._tasks = tasks
         self._next = 0

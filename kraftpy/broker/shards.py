@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.replica import Replica
 from kraftpy.broker.replicas import Replicas
@@ -90,7 +91,7 @@ class Shards(ABC, Generic[M]):
     commit_timeout_ms: int
     """How long an append may take to commit."""
 
-    def __init__(self, clock: Clock, tasks: asyncio.TaskGroup, metadata: MetadataLog, replicas: Replicas) -> None:
+    def __init__(self, clock: Clock, tasks: Tasks, metadata: MetadataLog, replicas: Replicas) -> None:
         self._clock = clock
         self._tasks = tasks
         self._metadata = metadata

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.internal_topics import SHARE_GROUP_STATE
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.replica import Replica
@@ -60,7 +61,7 @@ class ShareCoordinators(Shards[ShareCoordinator]):
         self,
         config: BrokerConfig,
         clock: Clock,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
         metadata: MetadataLog,
         replicas: Replicas,
     ) -> None:

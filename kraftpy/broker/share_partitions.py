@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.replica import Replica
 from kraftpy.broker.replicas import Replicas
 from kraftpy.broker.share_states import ShareStates
@@ -72,7 +73,7 @@ class SharePartitions:
     def __init__(
         self,
         clock: Clock,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
         replicas: Replicas,
         states: ShareStates,
         settings: Callable[[str], GroupSettings],

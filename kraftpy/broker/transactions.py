@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.internal_topics import TRANSACTION_STATE
 from kraftpy.broker.markers import MarkerSender, Marking
 from kraftpy.broker.metadata import MetadataLog
@@ -71,7 +72,7 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
         self,
         config: BrokerConfig,
         clock: Clock,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
         metadata: MetadataLog,
         replicas: Replicas,
         producer_ids: ProducerIds,

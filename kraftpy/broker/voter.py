@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.directories import DirectoryFailed
 from kraftpy.broker.waiting import Waiter
 from kraftpy.metadata.codec import CodecError
@@ -71,7 +72,7 @@ class Voter:
         stirred: Callable[[], None],
         clock: Clock,
         links: Links | None,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
     ) -> None:
         self._node_id = node_id
         self._voters = voters
