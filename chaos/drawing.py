@@ -26,6 +26,7 @@ WORKLOADS: Final = (
     "transactions",
     "queue",
     "KIP-848",
+    "hostile",
 )
 """What `Drawn.workloads` may name of a seed; only mutants are given "bundles" besides."""
 
@@ -56,6 +57,8 @@ class Drawn:
     """Four more clients: two that send, and two members of a share group."""
     with_bundles: bool = False
     """Three more clients send records to several partitions in one request. No seed draws it: mutants do."""
+    with_hostile: bool = False
+    """One more client attacks the nodes with whatever no honest client sends."""
     drifts: tuple[float, ...] = ()
     """Of the nodes' wall clocks, in order: 0.01 gains a second in a hundred."""
     stalls: float = 0.0
@@ -82,6 +85,7 @@ class Drawn:
             "transactions": self.with_transactions,
             "queue": self.with_queue,
             "bundles": self.with_bundles,
+            "hostile": self.with_hostile,
             "KIP-848": self.group_protocol == "consumer" and (self.workload != "log" or self.with_transactions),
         }
         return (self.workload, *(name for name, is_there in others.items() if is_there))
@@ -109,6 +113,10 @@ SHARE_GROUPS: Final = {
     "group.share.heartbeat.interval.ms": "1000",
 }
 """Locks and sessions of share groups that end within a short run."""
+
+
+_HOSTILE: Final = 0.35
+"""The share of seeds with a hostile client."""
 
 
 def _kinds(chance: Random) -> tuple[Kind, ...]:
@@ -170,6 +178,7 @@ def draw(seed: int) -> Drawn:
         group_protocol=protocol,  # type: ignore[arg-type]
         with_transactions=with_transactions,
         with_queue=with_queue,
+        with_hostile=Random(f"drawn hostile {seed}").random() < _HOSTILE,
         fetch_max_wait_ms=fetch_max_wait_ms,
         stalls=stalls if workload == "groups" or with_transactions else 0.0,
         phantoms=chance.choice([0.0, 0.02, 0.2]),

@@ -38,7 +38,7 @@ from chaos.generator import (
 )
 from chaos.history import NEMESIS, History, Op, Recorder, Type
 from chaos.nemesis import Fault, Plan, schedule
-from chaos.workloads import bundles, compacted, sharing, transactions
+from chaos.workloads import bundles, compacted, hostile, sharing, transactions
 from chaos.workloads.clients import Client, Setting, goes_on
 from chaos.workloads.sharing import ShareClient
 from chaos.workloads.topic_admins import FIRST_PROCESS, TopicAdmin, final_looks
@@ -46,7 +46,7 @@ from chaos.workloads.transactions import TransactionClient
 from chaos.worlds.breaking import GROUPS, TRANSACTIONS, SimulatedWorld
 from chaos.worlds.loop import Process, collect_quietly
 from chaos.worlds.readings import Readings
-from chaos.worlds.simulated import SimulatedCluster, SimulatedRuntime, simulated_cluster
+from chaos.worlds.simulated import CLIENT_PORT, CONTROLLER_PORT, SimulatedCluster, SimulatedRuntime, simulated_cluster
 from chaos.worlds.watching import Tell, Watch, told_log_lines
 
 _CALLS_PER_SECOND: Final = 1.0
@@ -229,6 +229,8 @@ class _Run:
             clients += self._putting_clients(lambda: self.is_over)
         if self.drawn.with_bundles:
             clients += self._bundling_clients(lambda: self.is_over)
+        if self.drawn.with_hostile:
+            clients += self._hostile_client(lambda: self.is_over)
         queue = sharing.calls(self.chance.randrange(1 << 30)) if self.drawn.with_queue else None
         members: list[Any] = []
         if queue is not None:
@@ -357,6 +359,16 @@ class _Run:
             work = client.work(is_over, lambda pause=pause: pause(self.calls_per_second))  # type: ignore[misc]
             tasks.append(process.run(work, name=f"bundles {number}"))
         return tasks
+
+    def _hostile_client(self, is_over: Callable[[], bool]) -> list[Any]:
+        process, runtime = self.cluster.client(hostile.NAME)
+        brokers = [(f"node{number}", CLIENT_PORT) for number in self.cluster.brokers]
+        voters = [(f"node{number}", CONTROLLER_PORT) for number in self.cluster.voters]
+        client = hostile.HostileClient(
+            self._setting(runtime), process.random, brokers=brokers, voters=voters, ids=list(self.cluster.brokers)
+        )
+        work = client.work(is_over, lambda: process.random.expovariate(1 / hostile.PAUSE_SECONDS))
+        return [process.run(work, name=hostile.NAME)]
 
     def _read_compacted(self) -> None:
         process, runtime = self.cluster.client("compacted")

@@ -29,6 +29,7 @@ from crc32c import crc32c
 from chaos.generator import TOPIC_PREFIX
 from chaos.history import Key, Recorder, Type, value_of
 from chaos.replica_logs import of_transaction
+from chaos.workloads import hostile
 from kraftpy.protocol.record_batch import iter_records, read_header
 from kraftpy.protocol.records import CorruptBatch
 from kraftpy.types import BrokerId, TopicPartition
@@ -235,7 +236,8 @@ class Readings:
             if _is_compacted(broker, replica.topic_partition.topic):
                 continue
             start = int(replica.log_start_offset)
-            batches, records, transactional, damaged = _log(node, replica)
+            is_hostile = replica.topic_partition.topic.startswith(hostile.NAME)
+            batches, records, transactional, damaged = _log(node, replica, with_records=not is_hostile)
             value = {
                 "node": number,
                 "key": _key(replica),
@@ -274,7 +276,9 @@ def _is_compacted(broker: Broker, topic: str) -> bool:
     return "compact" in policy
 
 
-def _log(node: Node, replica: Replica) -> tuple[list[list[Any]], list[list[Any]], list[list[Any]], list[int]]:
+def _log(
+    node: Node, replica: Replica, *, with_records: bool
+) -> tuple[list[list[Any]], list[list[Any]], list[list[Any]], list[int]]:
     """[base offset, last offset, leader epoch, digest] of each batch on the disk; [offset, value] of each record; each
     batch of a transaction (`of_transaction`); where a batch begins whose bytes are not those that its checksum was made
     of."""
@@ -296,7 +300,7 @@ def _log(node: Node, replica: Replica) -> tuple[list[list[Any]], list[list[Any]]
                 continue
             if header.is_transactional:
                 transactional.append(of_transaction(batch, header))
-            if not header.is_control:
+            if with_records and not header.is_control:
                 records += [[record.offset, value_of(record.value)] for record in iter_records(batch, header)]
     return batches, records, transactional, damaged
 
