@@ -22,7 +22,7 @@ from pathlib import Path
 from kraftpy import __version__
 from kraftpy.broker.broker import Broker, StartupError
 from kraftpy.broker.directories import DirectoryFailed
-from kraftpy.broker.runtime import SystemClock
+from kraftpy.broker.runtime import SystemClock, keep_spare_descriptors
 from kraftpy.config import BrokerConfig
 
 logger = logging.getLogger(__name__)

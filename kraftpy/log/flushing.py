@@ -142,6 +142,11 @@ class FlushJob:
         """Offsets of snapshots it may write although what they describe has been truncated."""
         return [offset for offset in self.snapshots if offset > self.end_offset]
 
+    def give_up(self) -> None:
+        """It is not run: nothing of it is synced, and all of it is still to be."""
+        self.can_retry = True
+        self.close()
+
     def close(self) -> None:
         """Close the handles."""
         for log in self.logs:
