@@ -56,8 +56,8 @@ _MOST_PIECES = 512
 _TRANSFER_BYTES = 1 << 20
 """How much of a file goes in one call, which others wait for."""
 _COPIED_BYTES = 1 << 18
-_LITTLE_BYTES = 4096
-"""What is copied of a slice while the peer's socket is full."""
+_LITTLE_BYTES = 8
+"""How much of a slice is copied when the peer's socket is full."""
 _SIZE = Struct(">i")
 _SIZE_BYTES = _SIZE.size
 

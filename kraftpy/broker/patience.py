@@ -22,7 +22,9 @@ _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 
 
-async def patiently(attempt: Callable[[], Awaitable[T]], what: str, complaints: Complaints, *, is_sync: bool = False) -> T:
+async def patiently(
+    attempt: Callable[[], Awaitable[T]], what: str, complaints: Complaints, *, is_sync: bool = False
+) -> T:
     """The result of `attempt`, which is made again, after a growing pause, for as long as it lacks resources.
 
     `what` names it in the log ("sync /data"); `is_sync` as in `failure_of`. Raises any other OSError.

@@ -392,7 +392,8 @@ class Replicas:
             try:
                 await self.checkpoint()
             except OSError as error:
-                logger.error("no partitions are created: the checkpoints cannot be written: %s", error)
+                text = "no partitions are created: the checkpoints cannot be written: %s"
+                self.complaints.write(logger, logging.ERROR, "create", "", text, error)
                 self.offline.opening(wanted)
                 return
         self.offline.opening(wanted)
@@ -411,7 +412,7 @@ class Replicas:
             try:
                 await self.checkpoint()  # or what is written next could be taken for synced, after the next crash
             except OSError as error:
-                logger.error("the checkpoints cannot be written: %s", error)
+                self._complain_of_checkpoints(error)
         await self._take_roles(opened)
 
     def _may_open(self, wanted: Wanted) -> bool:
@@ -551,19 +552,17 @@ class Replicas:
             if makes_new:
                 for disk in [disk for disk in self.disks if disk.failure is None]:
                     try:
-                        await patiently(
-                            functools.partial(loop.run_in_executor, opening.pool, disk.directory.sync),
-                            f"sync {disk.directory.path}",
-                            self.complaints,
-                            is_sync=True,
-                        )
+                        await self.sync_names(disk.directory)
                     except OSError as error:
                         self.storage_failed(disk.directory, "sync", error, is_lasting=True)
         return replicas, failures
 
-    async def _open_in(
-        self, loop: asyncio.AbstractEventLoop, opening: Opening, disk: Disk, wanted: Wanted
-    ) -> Replica:
+    async def sync_names(self, directory: Directory) -> None:
+        """Sync a log directory, however long there are no descriptors for that. Raises OSError."""
+        sync = functools.partial(asyncio.to_thread, directory.sync)
+        await patiently(sync, f"sync {directory.path}", self.complaints, is_sync=True)
+
+    async def _open_in(self, loop: asyncio.AbstractEventLoop, opening: Opening, disk: Disk, wanted: Wanted) -> Replica:
         return await loop.run_in_executor(opening.pool, self._open, disk, wanted, opening)
 
     def _complain(self, what: str, key: TopicPartition, error: Exception) -> None:
@@ -651,7 +650,7 @@ class Replicas:
         try:
             await self.checkpoint()
         except OSError as error:
-            logger.error("the checkpoints cannot be written: %s", error)
+            self._complain_of_checkpoints(error)
 
     async def _leave(self, numbers: Mapping[Number, None]) -> None:
         """These were given to other brokers, be it for a moment: what is here is not what may come back."""
@@ -760,6 +759,10 @@ class Replicas:
         self._later.add(handle)
 
     # --- checkpoints -------------------------------------------------------------------------
+
+    def _complain_of_checkpoints(self, error: OSError) -> None:
+        text = "the checkpoints cannot be written: %s"
+        self.complaints.write(logger, logging.ERROR, "checkpoint", "", text, error)
 
     async def checkpoint(self) -> None:
         """Write down, per log directory, how far each log is durable and where it starts. Raises OSError.

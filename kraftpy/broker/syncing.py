@@ -34,7 +34,7 @@ from kraftpy.types import TopicPartition
 _THREADS_PER_DISK = 4
 _LOGS_PER_ROUND = 64
 _FILES_PER_ROUND = 128
-"""Each log has files of its own open, from the round's beginning to its end: of thousands of logs, not of all at once."""
+"""Each log has files of its own open, from the round's beginning to its end: not of thousands of logs at once."""
 _PAUSE_SECONDS = 0.1
 _MOST_PAUSES = 100
 """While nothing can be synced for want of descriptors: how often it is tried before those who wait are told."""
