@@ -2,7 +2,7 @@
 
 The real ones are in `broker/runtime.py`; tests and the simulation hand in others (in memory, losing what was
 not synced, with a clock that is moved by hand). Every method may raise `OSError`, as the disk does; nobody in the core
-catches it, because a failing disk is the shell's decision.
+catches it, because a failing disk is the shell's decision. What such an error means is decided once, by `failure_of`.
 
 Durability, stated once: `File.write` reaches the page cache; only `File.sync` makes it survive a power loss. A created,
 renamed or deleted name survives one only after `Directory.sync`.
@@ -10,12 +10,46 @@ renamed or deleted name survives one only after `Directory.sync`.
 
 from __future__ import annotations
 
-from typing import Protocol
+import errno
+from enum import Enum
+from typing import Final, Protocol
 
 from kraftpy.types import Millis
 
 Buffer = bytes | bytearray | memoryview
 """Anything the wire or the disk hands us as bytes."""
+
+
+_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+_NO_RESOURCES: Final = (*_NO_DESCRIPTORS, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EINTR)
+_REFUSED_NAME: Final = (errno.ENAMETOOLONG, errno.EILSEQ)
+
+
+class Failure(Enum):
+    """What an `OSError` of a file, a directory, a thread or a process means."""
+
+    FULL = "the disk is full"
+    """It costs the request, and passes when there is room."""
+    RESOURCES = "out of descriptors, memory or threads"
+    """Nothing is wrong with the disk: the operation is tried again, or costs the request."""
+    NAME = "a name that the file system does not take"
+    """It costs the request, and does not pass."""
+    DISK = "the disk failed"
+    """Nobody knows what is on the disk: it costs the log directory."""
+
+
+def failure_of(error: OSError, *, is_sync: bool = False) -> Failure:
+    """Classify an error. `is_sync`: it came out of a sync, or of an operation that ends with one.
+
+    A sync that failed may have lost what it should have made durable, whatever its errno. No sync answers EMFILE or
+    ENFILE, however: with these, a file could not be opened, and nothing was synced or lost.
+    """
+    if error.errno in _NO_DESCRIPTORS or (error.errno in _NO_RESOURCES and not is_sync):
+        return Failure.RESOURCES
+    if error.errno in _DISK_FULL:
+        return Failure.FULL
+    return Failure.NAME if error.errno in _REFUSED_NAME else Failure.DISK
 
 
 class File(Protocol):
@@ -75,7 +109,10 @@ class Directory(Protocol):
         ...
 
     def replace(self, name: str, data: Buffer) -> None:
-        """Make `name` hold exactly `data`, atomically and durably: temporary file, sync, rename, directory sync."""
+        """Make `name` hold exactly `data`, atomically and durably: temporary file, sync, rename, directory sync.
+
+        Everything is opened before anything is changed: out of descriptors, nothing has happened.
+        """
         ...
 
     def rename(self, old: str, new: str) -> None:

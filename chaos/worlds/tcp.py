@@ -39,6 +39,19 @@ class Socket:
     def setsockopt(self, *_: object) -> None:
         """Nothing to set."""
 
+    def dup(self) -> Socket:
+        """Another handle of it."""
+        return self
+
+    def listen(self, backlog: int) -> None:
+        """Its backlog has no end."""
+
+    def __enter__(self) -> Socket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
 
 class Flow:
     """One direction of a connection: bytes under way, in order."""

@@ -17,15 +17,16 @@ import functools
 import logging
 import random
 import socket
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kraftpy.broker import apis
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Response
+from kraftpy.broker.connection_limits import ConnectionLimits
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.controller import Controller
 from kraftpy.broker.coordinators import Coordinators
+from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, are_enough, least_limit, share_out
 from kraftpy.broker.directories import DirectoryError, DirectoryFailed, LogDirectories
 from kraftpy.broker.fetch_sessions import FetchSessions
 from kraftpy.broker.fetching import Fetchers
@@ -40,6 +41,7 @@ from kraftpy.broker.peers import Peers
 from kraftpy.broker.producer_ids import ProducerIds
 from kraftpy.broker.replicas import Replicas
 from kraftpy.broker.reporting import ReplicaReports
+from kraftpy.broker.runtime import open_files_limit
 from kraftpy.broker.share_coordinators import ShareCoordinators
 from kraftpy.broker.share_partitions import SharePartitions
 from kraftpy.broker.share_sessions import ShareSessions
@@ -64,6 +66,7 @@ logger = logging.getLogger(__name__)
 
 NO_CONTROLLER = BrokerId(-1)
 _LOOK_AROUND_MS = 500
+_FEW_NODES = 3
 _MOVES = "moves between log directories"
 
 
@@ -94,6 +97,13 @@ class Broker:
         self.incidents = Incidents(self.complaints)
         self.tasks = tasks = Tasks(group, self.incidents, (DirectoryFailed,))
         self.node_id = BrokerId(config.node_id)
+        self._descriptors = share_out(
+            open_files_limit(),
+            listeners=sum(1 if listener.host else 2 for listener in config.listeners),  # IPv4 and IPv6
+            directories=len(config.log_dirs),
+            cleaner_threads=config.log_cleaner_threads,
+            other_nodes=0 if config.is_alone else max(_FEW_NODES, len(config.controller_quorum_voters)),
+        )
         self.random = random.SystemRandom()
         self.directories = LogDirectories(config, clock) if directories is None else directories
         self.links = None if config.is_alone else _links(config, tasks)
@@ -119,6 +129,8 @@ class Broker:
             self.fetchers,
             self.metadata.catch_up,
             self._directory_failed,
+            descriptors=self._descriptors,
+            complaints=self.complaints,
         )
         self.log_moves = LogMoves(config, clock, lambda: self.image, self.replicas)
         self.reports = ReplicaReports(
@@ -151,7 +163,7 @@ class Broker:
         """The partitions are open: changes of the metadata are acted on."""
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Connection, None] = {}
-        self._connections_by_host: Counter[str] = Counter()
+        self._connection_limits = ConnectionLimits(config, self._descriptors, self.complaints)
         self._receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._background: list[asyncio.Task[None]] = []
         self._is_stopping = False
@@ -195,6 +207,9 @@ class Broker:
 
     async def start(self) -> None:
         """Serve clients. Raises StartupError for whatever stands in the way."""
+        if not are_enough(self._descriptors):
+            limit, least = self._descriptors.limit, least_limit(self._descriptors)
+            raise StartupError(f"a limit of {limit} open files (ulimit -n) is too low: {least} are enough")
         await self._bind()
         try:
             await asyncio.to_thread(self.directories.open)
@@ -228,6 +243,7 @@ class Broker:
         self._background.append(self.tasks.create_task(self.share_coordinators.prune_forever(), name="pruning"))
         for server in self._servers:
             await server.start_serving()
+            self._let_many_wait(server)
         await self.lifecycle.start()
 
     async def stop(self, *, is_ready: bool = True) -> bool:
@@ -285,7 +301,7 @@ class Broker:
                     functools.partial(self._connection, listener.name),
                     listener.host or None,
                     listener.port,
-                    backlog=self.config.socket_listen_backlog_size,
+                    backlog=min(ACCEPTED_AT_ONCE, self.config.socket_listen_backlog_size),
                     start_serving=False,
                 )
             except OSError as error:
@@ -296,6 +312,10 @@ class Broker:
             port = server.sockets[0].getsockname()[1]
             host = advertised.host or socket.gethostname()
             self.advertised.append(Listener(advertised.name, host, advertised.port or port))
+        try:
+            await self._connection_limits.resolve()
+        except OSError as error:
+            raise StartupError(f"max.connections.per.ip.overrides: {_reason(error)}") from error
         for listener in self.config.controller_listeners:
             assert self.links is not None
             try:
@@ -305,6 +325,12 @@ class Broker:
                     bound.close()
                 raise StartupError(f"listeners: cannot listen on {listener}: {_reason(error)}") from error
             self.controller_address.append(Listener(listener.name, listener.host or socket.gethostname(), port))
+
+    def _let_many_wait(self, server: asyncio.Server) -> None:
+        """Set the backlog, which asyncio takes for the number of connections it accepts in one go, too."""
+        for each in server.sockets:
+            with each.dup() as listening:
+                listening.listen(self.config.socket_listen_backlog_size)
 
     async def _link(self) -> None:
         if self.links is not None:
@@ -396,14 +422,9 @@ class Broker:
         host = connection.client_host
         if self._is_stopping:
             return False
-        if len(self._connections) >= self.config.max_connections:
-            logger.warning("connection %s refused: max.connections=%d", host, self.config.max_connections)
-            return False
-        if self._connections_by_host[host] >= self.config.max_connections_per_ip:
-            logger.warning("connection %s refused: max.connections.per.ip=%d", host, self.config.max_connections_per_ip)
+        if not self._connection_limits.admit(host):
             return False
         self._connections[connection] = None
-        self._connections_by_host[host] += 1
         return True
 
     def _connection_closed(self, connection: Connection) -> None:
@@ -413,9 +434,7 @@ class Broker:
         for session in self.share_sessions.of_connection(connection):
             self.share_sessions.close(session)
             self.share_partitions.release(session.group_id, session.member_id)
-        self._connections_by_host[connection.client_host] -= 1
-        if not self._connections_by_host[connection.client_host]:
-            del self._connections_by_host[connection.client_host]
+        self._connection_limits.gone(connection.client_host)
 
 
 def _links(config: BrokerConfig, tasks: Tasks) -> Links:

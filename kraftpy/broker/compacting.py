@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
+from kraftpy.broker.containment import Complaints
+from kraftpy.broker.patience import patiently
 from kraftpy.log import compaction
 from kraftpy.log.cleaning import Cleaned, Done
 from kraftpy.log.compaction import CompactionJob, CompactionResult
@@ -19,13 +21,22 @@ CleaningWork = Callable[[CompactionJob, str], AsyncGenerator[Cleaned | Done, Non
 
 
 async def carry_out(
-    log: PartitionLog, job: CompactionJob, work: CleaningWork, discard: Callable[[list[str]], None]
+    log: PartitionLog,
+    job: CompactionJob,
+    work: CleaningWork,
+    discard: Callable[[list[str]], None],
+    complaints: Complaints,
 ) -> CompactionResult | None:
     """Have `work` do it; None where the log changed meanwhile, or is to be closed. Old files go to `discard`.
 
     Raises OSError, and what `work` does.
     """
     done: Done | None = None
+
+    async def sync() -> None:
+        path = log.directory.path
+        await patiently(lambda: asyncio.to_thread(log.directory.sync), f"sync {path}", complaints, is_sync=True)
+
     try:
         async with aclosing(work(job, log.directory.path)) as steps:
             async for step in steps:
@@ -34,11 +45,11 @@ async def carry_out(
                 elif job.is_abandoned or not compaction.stage(log, job, step):
                     break
                 else:
-                    await asyncio.to_thread(log.directory.sync)
+                    await sync()
                     gone = compaction.put_in_place(log, job)
                     if gone is None:
                         break
-                    await asyncio.to_thread(log.directory.sync)
+                    await sync()
                     compaction.complete(log, job)
                     discard(gone)
     finally:

@@ -56,6 +56,8 @@ _MOST_PIECES = 512
 _TRANSFER_BYTES = 1 << 20
 """How much of a file goes in one call, which others wait for."""
 _COPIED_BYTES = 1 << 18
+_LITTLE_BYTES = 8
+"""How much of a slice is copied when the peer's socket is full."""
 _SIZE = Struct(">i")
 _SIZE_BYTES = _SIZE.size
 
@@ -326,20 +328,32 @@ class Connection(asyncio.BufferedProtocol):
                         self._give_up(f"a log's file ends at {position}, {end - position} bytes early")
                         return
             position += sent
-            if position < end:
-                await (asyncio.sleep(0) if sent else self._until_writable())
+            if position == end:
+                return
+            if sent:
+                await asyncio.sleep(0)
+            elif little := await self._send_little(piece, position, end):
+                position += little
+            else:
+                self._give_up(f"a log's file ends at {position}, {end - position} bytes early")
+                return
 
-    async def _until_writable(self) -> None:
-        """Wait for the peer to read: on a descriptor of our own, for the loop gives away no transport's."""
-        loop = asyncio.get_running_loop()
-        writable = loop.create_future()
-        descriptor = os.dup(self._descriptor)
+    async def _send_little(self, piece: LogSlice, position: int, end: int) -> int:
+        """Send a few bytes through the transport, which waits for the peer to read; how many they were.
+
+        To wait on the socket itself would take a descriptor of our own, for the loop gives away no transport's.
+        """
+        transport = self._transport
+        assert transport is not None
+        data = piece.file.read(position, min(_LITTLE_BYTES, end - position))
+        transport.set_write_buffer_limits(high=0)  # nothing may be left of them when this goes on
         try:
-            loop.add_writer(descriptor, _resolve, writable)
-            await writable
+            transport.write(data)
+            if self._writable is not None:
+                await self._writable
         finally:
-            loop.remove_writer(descriptor)
-            os.close(descriptor)
+            transport.set_write_buffer_limits()
+        return len(data)
 
     async def _copy_slice(self, piece: LogSlice) -> None:
         for position in range(piece.position, piece.position + piece.length, _COPIED_BYTES):
@@ -368,8 +382,3 @@ class Connection(asyncio.BufferedProtocol):
         """Close from our side, at once."""
         if self._transport is not None:
             self._transport.abort()
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

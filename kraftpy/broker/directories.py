@@ -30,7 +30,7 @@ from kraftpy.broker.runtime import OsDirectory
 from kraftpy.config import BrokerConfig
 from kraftpy.log import layout
 from kraftpy.metadata.commands import SyncedReplicas
-from kraftpy.ports import Clock, Directory
+from kraftpy.ports import Clock, Directory, Failure, failure_of
 from kraftpy.types import TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -125,6 +125,8 @@ class LogDirectories:
     def _cannot_use(self, path: str, error: OSError) -> None:
         """Go on without it, where that can be."""
         reason = error.strerror or str(error)
+        if failure_of(error) is Failure.RESOURCES:  # a start that goes without it would take what is in it for lost
+            raise DirectoryError(f"log.dirs: cannot use {path}: {reason}") from error
         self.failures[path] = reason
         if self.is_needed(path):
             raise DirectoryError(f"log.dirs: cannot use {path}: {reason}") from error

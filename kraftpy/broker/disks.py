@@ -3,8 +3,8 @@
 A checkpoint that is damaged costs what it saves, and nothing else: a scan, a look at deleted records, a cleaning from
 the start, a high watermark that is learnt anew.
 
-What a failure means is decided here, once (`costs_the_directory`; docs/disks.md has it as a table). Want of room or of
-the process's own means costs the request that met it, and passes; anything else costs the directory, for the rest of
+What a failure means is decided once (`ports.failure_of`; docs/disks.md has it as a table). Want of room, descriptors,
+memory or threads costs the request that met it, and passes; a failed disk costs the directory, for the rest of
 this process's life: the disk says something else than what it was told, or says nothing. Kafka takes a directory
 offline when it is full, too; here a full one still serves what it holds.
 
@@ -13,27 +13,23 @@ Reading and writing checkpoints blocks: call it from a thread.
 
 from __future__ import annotations
 
-import errno
 import logging
 import uuid
 from dataclasses import dataclass, field
 
 from kraftpy.broker.directories import LogDirectories
 from kraftpy.log import layout
-from kraftpy.ports import Directory
+from kraftpy.ports import Directory, Failure, failure_of
 from kraftpy.types import TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
 _STRAY = "-stray"
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_OUR_OWN_WANT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
-
 
 def costs_the_directory(error: OSError) -> bool:
     """Whether a failure takes its log directory out of use, not only the request that met it."""
-    return error.errno not in _FULL and error.errno not in _OUR_OWN_WANT
+    return failure_of(error) is Failure.DISK
 
 
 @dataclass(slots=True)
@@ -90,7 +86,7 @@ def read_disks(directories: LogDirectories) -> list[Disk]:
         try:
             disks.append(_read_disk(directory, clean=clean))
         except OSError as error:
-            if directories.is_needed(directory.path):
+            if directories.is_needed(directory.path) or not costs_the_directory(error):
                 raise
             logger.critical("log directory %s is offline: it cannot be read: %s", directory.path, error)
             directories.failures[directory.path] = str(error)

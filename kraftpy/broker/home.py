@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from kraftpy.broker.containment import Complaints
 from kraftpy.broker.syncing import Syncs
 from kraftpy.ports import Directory
 from kraftpy.replication.events import ProposeIsr
@@ -25,6 +26,7 @@ class Home(Protocol):
     monotonic_ms: Callable[[], Millis]
     """A clock that never goes back."""
     syncs: Syncs
+    complaints: Complaints
     propose: Callable[[Replica, ProposeIsr], None]
     """Have the cluster agree on other in-sync replicas."""
 

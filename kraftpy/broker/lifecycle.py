@@ -13,14 +13,16 @@ there is none, what the disks say goes with it (`LogDirectories.synced_replicas`
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kraftpy.broker.containment import Tasks
+from kraftpy.broker.containment import Complaints, Tasks
 from kraftpy.broker.controller import Controller
 from kraftpy.broker.metadata import MetadataLog
+from kraftpy.broker.patience import patiently
 from kraftpy.config import BrokerConfig, Listener
 from kraftpy.metadata.commands import Endpoint, RegisterBroker, SyncedReplicas
 from kraftpy.metadata.sessions import HeartbeatReply
@@ -106,8 +108,11 @@ class Lifecycle:
             pass
         try:
             if directories.previous_broker_epoch < 0:
-                self._synced_replicas = await asyncio.to_thread(directories.synced_replicas)
-            await asyncio.to_thread(directories.begin, self._incarnation_id)
+                self._synced_replicas = await patiently(
+                    lambda: asyncio.to_thread(directories.synced_replicas), "read what was synced", Complaints()
+                )
+            begin = functools.partial(asyncio.to_thread, directories.begin, self._incarnation_id)
+            await patiently(begin, "write which processes ran with these disks", Complaints(), is_sync=True)
         except OSError as error:
             logger.warning("%s: what a crash leaves is taken for lost: %s", directories.paths[0], error)
 

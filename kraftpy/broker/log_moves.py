@@ -318,12 +318,13 @@ class LogMoves:
     async def _flush(self, move: _Move) -> None:
         assert move.log is not None
         log, move.unsynced_bytes = move.log, 0
-        job = log.begin_flush()
-        if job is not None:
+        is_partial = True
+        while is_partial and (job := log.begin_flush()) is not None:
             try:
                 await asyncio.to_thread(job.run)
             finally:
                 log.finish_flush(job)
+            is_partial = job.is_partial
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -338,7 +339,7 @@ class LogMoves:
                 if not await self._has_all(move):
                     return False
                 old = self._swap(move)
-                await asyncio.to_thread(move.disk.directory.sync)
+                await self._replicas.sync_names(move.disk.directory)
             await self._drop(move, old)
         return True
 

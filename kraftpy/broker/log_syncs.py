@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from kraftpy.broker.syncing import Rounds
 from kraftpy.log.flushing import FlushJob
 from kraftpy.log.partition_log import PartitionLog
+from kraftpy.ports import Failure, failure_of
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import TopicPartition
 
@@ -105,13 +106,16 @@ class LogSyncs:
         return self._taking.locked()
 
     def begin_sync(self) -> FlushJob | None:
-        """What there is to sync now; None for nothing. Raises KafkaError."""
+        """What there is to sync now; None for nothing. Raises KafkaError, and OSError as `syncing.Log` has it."""
         if self._log.is_closed:
             message = f"{self.topic_partition} was closed before it was synced"
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
         try:
             job = self._log.begin_flush()
         except OSError as error:
+            if failure_of(error) is Failure.RESOURCES and not self._log.is_failed:
+                self._failed(error)
+                raise
             raise self._failed(error) from error
         if job is not None:
             self._syncing = asyncio.Event()
@@ -127,7 +131,9 @@ class LogSyncs:
         except OSError as error:
             failure = failure or error
         if isinstance(failure, OSError):
-            return self._failed(failure)
+            told = self._failed(failure)
+            is_short = failure_of(failure) is Failure.RESOURCES and not self._log.is_failed
+            return failure if is_short else told
         if failure is not None:  # a mistake of ours
             logger.critical("%s: cannot be synced", self.topic_partition, exc_info=failure)
             return failure

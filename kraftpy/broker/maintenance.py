@@ -60,7 +60,9 @@ class Maintenance:
             try:
                 await self._replicas.delete_old_segments()
             except OSError as error:
-                logger.error("nothing goes out of retention: the checkpoints cannot be written: %s", error)
+                self._complain(
+                    "retention", "nothing goes out of retention: the checkpoints cannot be written: %s", error
+                )
             await _pause(config.log_retention_check_interval_ms)
 
     async def flushes(self) -> None:
@@ -93,7 +95,7 @@ class Maintenance:
                         await replica.flush(log.log_end_offset)
                     except KafkaError as error:
                         if not (replica.is_offline or replica.log.is_closed):
-                            logger.critical("%s is not synced yet: %s", replica.topic_partition, error)
+                            self._complain("sync", "%s is not synced yet: %s", replica.topic_partition, error)
             await self._replicas.promise_what_is_synced()
             if is_news and self._clock.monotonic_ms() - written_at >= _CHECKPOINT_AT_MOST_EVERY_MS:
                 is_news = not await self._checkpoint()
@@ -103,9 +105,12 @@ class Maintenance:
         try:
             await self._replicas.checkpoint()
         except OSError as error:
-            logger.error("the checkpoints cannot be written: %s", error)
+            self._complain("checkpoint", "the checkpoints cannot be written: %s", error)
             return False
         return True
+
+    def _complain(self, kind: str, message: str, *arguments: object) -> None:
+        self._replicas.complaints.write(logger, logging.ERROR, kind, "", message, *arguments)
 
     async def _bring_online(self) -> None:
         for topic, partition in await self._replicas.retry_offline():
@@ -146,7 +151,7 @@ class Maintenance:
             try:
                 await self._replicas.checkpoint_high_watermarks()
             except OSError as error:
-                logger.error("the high watermarks cannot be written: %s", error)
+                self._complain("high watermarks", "the high watermarks cannot be written: %s", error)
 
     async def directories(self) -> None:
         """Look whether the log directories are still there."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.containment import Tasks
-from kraftpy.broker.voter import DISK_FULL, FOLLOW_WAIT_MS, journal_failed
+from kraftpy.broker.threads import Threads
+from kraftpy.broker.voter import FOLLOW_WAIT_MS, journal_failed, passes
 from kraftpy.metadata.journal import Journal
 from kraftpy.metadata.quorum import SNAPSHOT_AFTER_ENTRIES
 from kraftpy.metadata.quorum_messages import command_in, pack_snapshot, unpack_snapshot
@@ -50,7 +50,7 @@ class Observer:
         self._links = links
         self._tasks = tasks
         self._journal: Journal | None = None
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="metadata-journal")
+        self._disk = Threads(1, thread_name_prefix="metadata-journal")
         self._snapshot_due_at = SNAPSHOT_AFTER_ENTRIES
         self._applied_bytes = 0  # since the snapshot
         self._last_term = 0
@@ -186,7 +186,7 @@ class Observer:
         try:
             await self._in_disk_thread(write, journal)
         except OSError as error:
-            if error.errno not in DISK_FULL:
+            if not passes(error):
                 raise journal_failed(error) from error
             logger.error("the metadata is not kept on this disk until the next start: %s", error)
             self._journal = None

@@ -13,10 +13,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
+from kraftpy.broker.threads import Threads
 from kraftpy.log.recovery import Progress, Scan
 from kraftpy.log.scanning import Scanned
 
@@ -31,9 +32,9 @@ class Opening:
     def __init__(self, logs: int, opening_threads: int, scanning_threads: int) -> None:
         self.logs = logs
         self.opened = 0
-        self.pool = ThreadPoolExecutor(max(1, min(opening_threads, logs)), thread_name_prefix="open-log")
+        self.pool = Threads(max(1, min(opening_threads, logs)), thread_name_prefix="open-log")
         self.began_at = time.monotonic()
-        self._scans = ThreadPoolExecutor(max(1, scanning_threads), thread_name_prefix="scan-log")
+        self._scans = Threads(max(1, scanning_threads), thread_name_prefix="scan-log")
         self._scanned: list[tuple[int, int]] = []  # per log that is scanned: bytes done, of how many
 
     def __enter__(self) -> Self:

@@ -12,8 +12,8 @@ A truncation is durable before anything is appended again. It runs in a thread t
 done the partition can be neither read nor led.
 
 A disk that fails costs what is on it, not the broker: what cannot be written is answered with KAFKA_STORAGE_ERROR, and
-any failure but a full disk takes the whole log directory offline (`disks`). So does every failed sync: what the kernel
-dropped cannot be synced again; the next start recovers.
+any failure but a full disk or a process out of descriptors takes the whole log directory offline (`disks`). So does
+every failed sync: what the kernel dropped cannot be synced again; the next start recovers.
 
 What is read is checked (`log.verifying`). Damage is answered with CORRUPT_MESSAGE, to consumers, followers and
 coordinators alike, and logged once.
@@ -32,13 +32,14 @@ from kraftpy.broker.compacting import CleaningWork, carry_out
 from kraftpy.broker.fetch_sessions import PartitionKey
 from kraftpy.broker.home import Home
 from kraftpy.broker.log_syncs import LogSyncs
+from kraftpy.broker.patience import patiently
 from kraftpy.broker.waiting import News, Watch, wake_all
 from kraftpy.log import compaction
 from kraftpy.log.compaction import CompactionJob, CompactionResult, Dirtiness, Limits
 from kraftpy.log.files import FileCache
 from kraftpy.log.partition_log import AppendResult, LogSlice, Origin, PartitionLog, ReadResult, TimestampAndOffset
 from kraftpy.log.segment import CorruptSegment
-from kraftpy.ports import Buffer, Directory
+from kraftpy.ports import Buffer, Directory, Failure, failure_of
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.replication.events import HighWatermarkAdvanced, LeaderEffect, ProposeIsr
 from kraftpy.replication.follower import Follower
@@ -512,11 +513,12 @@ class Replica:
                 shared = self.log.files
                 self.log.move_to(FileCache(_FILES_IN_A_THREAD))  # a cache belongs to one thread
                 try:
-                    if start_over:
-                        await asyncio.to_thread(self.log.truncate_fully_and_start_at, offset)
-                        is_lower = True
-                    else:
-                        is_lower = await asyncio.to_thread(self.log.truncate_to, offset)
+                    is_lower = await patiently(
+                        lambda: asyncio.to_thread(self._cut, offset, start_over=start_over),
+                        f"cut {self.topic_partition}",
+                        self._home.complaints,
+                        is_sync=True,
+                    )
                 finally:
                     self.log.move_to(shared)
                 self.lowest_cut = min(self.lowest_cut or offset, -1 if start_over else offset)
@@ -528,6 +530,12 @@ class Replica:
         finally:
             self._truncation = None
             done.set_result(None)
+
+    def _cut(self, offset: int, *, start_over: bool) -> bool:
+        if start_over:
+            self.log.truncate_fully_and_start_at(offset)
+            return True
+        return self.log.truncate_to(offset)
 
     def moved(self, log: PartitionLog, log_directory: Directory, clean_until: Offset) -> PartitionLog:
         """Go on with a copy of the log in another directory; what it was. Only where it is `undisturbed`."""
@@ -628,7 +636,7 @@ class Replica:
                 return None
             self._compaction = job
             try:
-                result = await carry_out(log, job, work, discard)
+                result = await carry_out(log, job, work, discard, self._home.complaints)
             finally:
                 self._compaction = None
             if result is not None:
@@ -675,6 +683,10 @@ class Replica:
     def _storage_error(self, what: str, error: OSError) -> KafkaError:
         is_lasting = self.log.is_failed
         is_told = self._home.storage_failed(self.log_directory, f"{what} a log in", error, is_lasting=is_lasting)
+        if not is_told and failure_of(error) is Failure.RESOURCES:
+            text = "%s: cannot %s the log for now: %s"
+            self._home.complaints.write(logger, logging.ERROR, what, "", text, self.topic_partition, what, error)
+            is_told = True
         if not self._has_complained and not is_told:
             logger.error("%s: cannot %s the log: %s", self.topic_partition, what, error)
             self._has_complained = True  # a full disk fails every request until there is room

@@ -28,17 +28,20 @@ import functools
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from kraftpy.broker.confirming import Confirmations
+from kraftpy.broker.containment import Complaints
+from kraftpy.broker.descriptors import Descriptors, share_out
 from kraftpy.broker.directories import LogDirectories
 from kraftpy.broker.disks import Disk, costs_the_directory, read_disks
 from kraftpy.broker.offline import Number, Offline, Wanted
 from kraftpy.broker.opening import Opening
+from kraftpy.broker.patience import patiently
 from kraftpy.broker.replica import NO_LEADER, Replica
 from kraftpy.broker.runtime import open_files_limit
 from kraftpy.broker.syncing import Syncs
+from kraftpy.broker.threads import Threads
 from kraftpy.config import BrokerConfig, TopicConfig
 from kraftpy.config.broker import CLUSTER_SETTINGS
 from kraftpy.config.topic import topic_config
@@ -57,7 +60,7 @@ from kraftpy.metadata.records import (
     Record,
     TopicDeleted,
 )
-from kraftpy.ports import Clock, Directory
+from kraftpy.ports import Clock, Directory, Failure, failure_of
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.replication.events import ProposeIsr
 from kraftpy.replication.leader import PartitionState
@@ -67,10 +70,9 @@ logger = logging.getLogger(__name__)
 
 _FILES_WHILE_OPENING = 8
 """A thread that opens a log keeps no more files open; the cache that all logs share is the loop's alone."""
-_FILES_SHARE, _FILES_AT_MOST = 4, 2048
-"""The logs' files may take one in so many of the descriptors that the process may have; the rest are connections."""
 _PARTITIONS_BEFORE_A_PAUSE = 20
 """What looks at each of thousands of partitions, on the loop, lets others have it in between."""
+_DELETE_AGAIN_SECONDS = 5.0
 _THREADS_THAT_SYNC = 16
 """To make partitions and to close them is to wait for the disk, which syncs many files in the time of one."""
 
@@ -102,6 +104,9 @@ class Replicas:
         fetchers: Followed,
         catch_up: Callable[[], Awaitable[None]],
         directory_failed: Callable[[str, str, Sequence[TopicPartition]], None] = lambda path, reason, partitions: None,
+        *,
+        descriptors: Descriptors | None = None,
+        complaints: Complaints | None = None,
     ) -> None:
         """`catch_up` returns once all is acted upon here that the quorum decided before (`MetadataLog.catch_up`).
         `directory_failed` is told at once of a log directory that is out of use, why, and what was in it."""
@@ -111,7 +116,7 @@ class Replicas:
         self.now = clock.now
         self.monotonic_ms = clock.monotonic_ms
         self.propose = propose
-        self.syncs = Syncs()
+        self.complaints = Complaints() if complaints is None else complaints
         self._config = config
         self._clock = clock
         self._directories = directories
@@ -121,7 +126,9 @@ class Replicas:
         self._brokers: Mapping[BrokerId, int] = {}
         self.disks: list[Disk] = []
         """The log directories that could be used at start."""
-        self._files = FileCache(max(_FILES_WHILE_OPENING, min(open_files_limit() // _FILES_SHARE, _FILES_AT_MOST)))
+        self._descriptors = share_out(open_files_limit()) if descriptors is None else descriptors
+        self._files = FileCache(self._descriptors.cached_files, self._descriptors.pinned_files)
+        self.syncs = Syncs(self._descriptors.work_files)
         self._by_name: dict[tuple[str, int], Replica] = {}
         self._by_id: dict[Number, Replica] = {}
         self.offline = Offline(self.broker_id)
@@ -250,7 +257,8 @@ class Replicas:
         for replica in self:
             await replica.truncated()
             await replica.settle()  # from here on the loop leaves the files to the thread that closes them
-        with ThreadPoolExecutor(_THREADS_THAT_SYNC, thread_name_prefix="close-log") as pool:
+        threads = max(1, min(_THREADS_THAT_SYNC, self._descriptors.work_files // (_FILES_WHILE_OPENING + 4)))
+        with Threads(threads, thread_name_prefix="close-log") as pool:
             closed = await asyncio.gather(*(_close(replica, pool) for replica in self))
         for replica, failure in closed:
             if failure is not None:
@@ -384,7 +392,8 @@ class Replicas:
             try:
                 await self.checkpoint()
             except OSError as error:
-                logger.error("no partitions are created: the checkpoints cannot be written: %s", error)
+                text = "no partitions are created: the checkpoints cannot be written: %s"
+                self.complaints.write(logger, logging.ERROR, "create", "", text, error)
                 self.offline.opening(wanted)
                 return
         self.offline.opening(wanted)
@@ -392,14 +401,18 @@ class Replicas:
         for each, failure in failures:
             # A replica that is alone and never was there: nobody else could lead it, and the metadata has better to do.
             is_told = len(each.partition.replicas) > 1 or not any(each.key in disk.new for disk in self.disks)
-            state = ReplicaState.OFFLINE if is_told else None
-            if self.offline.failed(each, str(failure), state, may_retry=True):
+            is_short = isinstance(failure, OSError) and failure_of(failure) is Failure.RESOURCES
+            state = ReplicaState.OFFLINE if is_told and not is_short else None
+            is_news = self.offline.failed(each, str(failure), state, may_retry=True)
+            if is_short:
+                self._complain("open", each.key, failure)
+            elif is_news:
                 logger.error("%s is offline: %s", each.key, failure)
         if any(replica.log.report.missing_offsets for replica in opened):
             try:
                 await self.checkpoint()  # or what is written next could be taken for synced, after the next crash
             except OSError as error:
-                logger.error("the checkpoints cannot be written: %s", error)
+                self._complain_of_checkpoints(error)
         await self._take_roles(opened)
 
     def _may_open(self, wanted: Wanted) -> bool:
@@ -507,12 +520,12 @@ class Replicas:
         makes_new = not all(any(each.key in disk.partitions for disk in self.disks) for each in wanted)
         recovery_threads = self._config.num_recovery_threads_per_data_dir * len(self.disks)
         threads = max(recovery_threads, _THREADS_THAT_SYNC) if makes_new else recovery_threads
+        threads = max(1, min(threads, self._descriptors.work_files // (_FILES_WHILE_OPENING + 2)))
         replicas: list[Replica] = []
         failures: list[_Failure] = []
         with Opening(len(wanted), threads, recovery_threads) as opening:
             jobs = [
-                loop.run_in_executor(opening.pool, self._open, self._disk_for(each.key), each, opening)
-                for each in wanted
+                asyncio.ensure_future(self._open_in(loop, opening, self._disk_for(each.key), each)) for each in wanted
             ]
             telling = asyncio.create_task(opening.tell())
             try:
@@ -539,10 +552,22 @@ class Replicas:
             if makes_new:
                 for disk in [disk for disk in self.disks if disk.failure is None]:
                     try:
-                        await loop.run_in_executor(opening.pool, disk.directory.sync)
+                        await self.sync_names(disk.directory)
                     except OSError as error:
                         self.storage_failed(disk.directory, "sync", error, is_lasting=True)
         return replicas, failures
+
+    async def sync_names(self, directory: Directory) -> None:
+        """Sync a log directory, however long there are no descriptors for that. Raises OSError."""
+        sync = functools.partial(asyncio.to_thread, directory.sync)
+        await patiently(sync, f"sync {directory.path}", self.complaints, is_sync=True)
+
+    async def _open_in(self, loop: asyncio.AbstractEventLoop, opening: Opening, disk: Disk, wanted: Wanted) -> Replica:
+        return await loop.run_in_executor(opening.pool, self._open, disk, wanted, opening)
+
+    def _complain(self, what: str, key: TopicPartition, error: Exception) -> None:
+        """One line a minute for what hits many partitions at once, and passes."""
+        self.complaints.write(logger, logging.ERROR, what, "", "%s: cannot %s the log for now: %s", key, what, error)
 
     def _disk_for(self, key: TopicPartition) -> Disk:
         """Where the partition is, or the log directory with the fewest partitions."""
@@ -625,7 +650,7 @@ class Replicas:
         try:
             await self.checkpoint()
         except OSError as error:
-            logger.error("the checkpoints cannot be written: %s", error)
+            self._complain_of_checkpoints(error)
 
     async def _leave(self, numbers: Mapping[Number, None]) -> None:
         """These were given to other brokers, be it for a moment: what is here is not what may come back."""
@@ -680,7 +705,7 @@ class Replicas:
                 logger.error("%s: retention: %s", replica.topic_partition, error)
             except OSError as error:
                 if not self.storage_failed(replica.log_directory, "read", error):
-                    logger.error("%s: retention: %s", replica.topic_partition, error)
+                    self._complain("shorten", replica.topic_partition, error)
         if any(replica.log.is_start_unwritten for replica in self):
             await self.checkpoint()
         async for replica in self._at_leisure():
@@ -688,7 +713,7 @@ class Replicas:
                 gone = replica.log.remove_before_log_start(now)
             except OSError as error:
                 if not self.storage_failed(replica.log_directory, "delete segments in", error):
-                    logger.error("%s: retention: %s", replica.topic_partition, error)
+                    self._complain("shorten", replica.topic_partition, error)
                 continue
             if gone:
                 logger.info("%s: %d files out of retention", replica.topic_partition, len(gone))
@@ -712,16 +737,32 @@ class Replicas:
 
     def _delete_later(self, replica: Replica, delete: Callable[[], None]) -> None:
         """After `file.delete.delay.ms`, in a thread. What a stop forgets, the next start finds by its name."""
+        self._call_later(replica.log.config.file_delete_delay_ms / 1000, delete)
+
+    def _call_later(self, seconds: float, delete: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
 
         def start() -> None:
             self._later.discard(handle)
-            loop.run_in_executor(None, _delete_quietly, delete)
+            try:
+                deleting = loop.run_in_executor(None, _delete_quietly, delete)
+            except OSError:  # no thread
+                self._call_later(_DELETE_AGAIN_SECONDS, delete)
+            else:
+                deleting.add_done_callback(again)
 
-        handle = loop.call_later(replica.log.config.file_delete_delay_ms / 1000, start)
+        def again(deleting: asyncio.Future[bool]) -> None:
+            if not (deleting.cancelled() or deleting.exception() or deleting.result() or self._is_stopped):
+                self._call_later(_DELETE_AGAIN_SECONDS, delete)
+
+        handle = loop.call_later(seconds, start)
         self._later.add(handle)
 
     # --- checkpoints -------------------------------------------------------------------------
+
+    def _complain_of_checkpoints(self, error: OSError) -> None:
+        text = "the checkpoints cannot be written: %s"
+        self.complaints.write(logger, logging.ERROR, "checkpoint", "", text, error)
 
     async def checkpoint(self) -> None:
         """Write down, per log directory, how far each log is durable and where it starts. Raises OSError.
@@ -832,7 +873,7 @@ def _eligible(image: Image) -> dict[BrokerId, int]:
     return {broker.broker_id: broker.broker_epoch for broker in image.brokers() if broker.is_active}
 
 
-async def _close(replica: Replica, pool: ThreadPoolExecutor) -> tuple[Replica, OSError | None]:
+async def _close(replica: Replica, pool: Threads) -> tuple[Replica, OSError | None]:
     replica.log.move_to(FileCache(_FILES_WHILE_OPENING))  # a cache belongs to one thread
     try:
         await replica.close(pool)
@@ -855,8 +896,12 @@ async def _to_the_end(writing: Coroutine[None, None, None]) -> None:
     await asyncio.shield(task)
 
 
-def _delete_quietly(delete: Callable[[], None]) -> None:
+def _delete_quietly(delete: Callable[[], None]) -> bool:
+    """Whether it is over: done, or not to be tried again."""
     try:
         delete()
     except OSError as error:
+        if failure_of(error) is Failure.RESOURCES:
+            return False
         logger.error("files that are no longer needed stay: %s", error)
+    return True

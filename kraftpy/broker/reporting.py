@@ -18,7 +18,7 @@ from kraftpy.broker.directories import LogDirectories
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.replicas import Replicas
 from kraftpy.metadata.commands import ChangeReplicas, ReplicaChange
-from kraftpy.ports import Clock
+from kraftpy.ports import Clock, Failure, failure_of
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import BrokerId
 
@@ -107,4 +107,7 @@ class ReplicaReports:
         try:
             await asyncio.to_thread(self._directories.account)
         except OSError as error:
+            if failure_of(error) is Failure.RESOURCES:
+                self._is_accounted = False  # with the next report
+                return
             logger.warning("%s: its directories' ids are not written: %s", self._directories.paths[0], error)

@@ -2,23 +2,34 @@
 
 Everything here is synchronous and may block; the broker calls what can block for long (`sync`, `delete` of a tree,
 recovery) from a thread and the rest (page-cache reads and writes) from its event loop.
+
+Files come before connections: a node keeps a few descriptors in reserve (`keep_spare_descriptors`), which it gives up
+for its files, one by one, when the process may open no more, and takes back as files are closed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import resource
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from kraftpy.ports import Buffer
 from kraftpy.types import Millis
 
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
+_READ_BYTES = 4096
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
+T = TypeVar("T")
 
 
 @cache
@@ -37,13 +48,84 @@ def _fallocate() -> Callable[[int, int, int, int], int] | None:
     return allocate
 
 
+class _Spares:
+    """Descriptors held for nothing, so that a file can be opened when the process may have no more of them."""
+
+    def __init__(self) -> None:
+        self._held: list[int] = []
+        self._wanted = 0
+        self._lock = threading.Lock()
+
+    def keep(self, count: int) -> None:
+        """Hold so many from now on. Raises OSError."""
+        self._wanted = count
+        with self._lock:
+            while len(self._held) < count:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            while len(self._held) > count:
+                os.close(self._held.pop())
+
+    def open(self, path: Path | str, flags: int) -> int:
+        """`os.open`; where no descriptor is left, with one of those held."""
+        try:
+            return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTORS:
+                raise
+        return self._instead(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+    def close(self, descriptor: int) -> None:
+        """`os.close`, and hold again what was given up."""
+        os.close(descriptor)
+        if len(self._held) < self._wanted:
+            self._take_back()
+
+    def run(self, call: Callable[[], T]) -> T:
+        """A call that opens and closes descriptors of its own, and may be repeated."""
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTORS:
+                raise
+        try:
+            return self._instead(call)
+        finally:
+            self._take_back()
+
+    def _instead(self, call: Callable[[], T]) -> T:
+        """Give up one after the other until the call finds enough: another thread may take what is given up."""
+        while True:
+            with self._lock:
+                spare = self._held.pop() if self._held else -1
+            if spare >= 0:
+                os.close(spare)
+            try:
+                return call()
+            except OSError as error:
+                if spare < 0 or error.errno not in _NO_DESCRIPTORS:
+                    raise
+
+    def _take_back(self) -> None:
+        with self._lock, contextlib.suppress(OSError):  # else with the next file that is closed
+            while len(self._held) < self._wanted:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+
+_spares = _Spares()
+
+
+def keep_spare_descriptors(count: int) -> None:
+    """Hold so many descriptors in reserve for files, in this process. Raises OSError."""
+    _spares.keep(count)
+
+
 class OsFile:
     """A file of the operating system, addressed by position (`pread`/`pwrite`)."""
 
     __slots__ = ("_descriptor",)
 
     def __init__(self, path: Path | str) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = _spares.open(path, os.O_RDWR | os.O_CREAT)
 
     def read(self, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`."""
@@ -91,7 +173,7 @@ class OsFile:
     def close(self) -> None:
         """Close the descriptor, once."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            _spares.close(self._descriptor)
             self._descriptor = -1
 
 
@@ -117,7 +199,7 @@ class OsDirectory:
 
     def names(self) -> list[str]:
         """Every name in it, sorted."""
-        return sorted(os.listdir(self._path))
+        return sorted(_spares.run(lambda: os.listdir(self._path)))
 
     def exists(self, name: str) -> bool:
         """Whether `name` is there."""
@@ -129,22 +211,32 @@ class OsDirectory:
 
     def read(self, name: str) -> bytes:
         """The whole file. Raises FileNotFoundError."""
-        with open(f"{self._path}/{name}", "rb", buffering=0) as file:
-            return file.read()
+        descriptor = _spares.open(f"{self._path}/{name}", os.O_RDONLY)
+        try:
+            parts = []
+            while data := os.read(descriptor, max(_READ_BYTES, os.fstat(descriptor).st_size)):
+                parts.append(data)
+            return b"".join(parts)
+        finally:
+            _spares.close(descriptor)
 
     def replace(self, name: str, data: Buffer) -> None:
-        """Write aside, sync, rename over, sync the directory."""
+        """Write aside, sync, rename over, sync the directory, for which it is opened before anything is changed."""
         temporary = f"{self._path}/{name}.tmp"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        directory = _spares.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-            os.fsync(descriptor)
+            descriptor = _spares.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+                os.fsync(descriptor)
+            finally:
+                _spares.close(descriptor)
+            os.rename(temporary, f"{self._path}/{name}")
+            self.sync(directory)
         finally:
-            os.close(descriptor)
-        os.rename(temporary, f"{self._path}/{name}")
-        self.sync()
+            _spares.close(directory)
 
     def rename(self, old: str, new: str) -> None:
         """Rename within the directory."""
@@ -160,7 +252,7 @@ class OsDirectory:
         except (IsADirectoryError, PermissionError):  # which of the two, POSIX leaves open
             if not os.path.isdir(target) or os.path.islink(target):
                 raise
-            shutil.rmtree(target)
+            _spares.run(lambda: shutil.rmtree(target))
 
     def renamed(self, name: str) -> None:
         """It was renamed within its parent: it is there from now on, for everybody who has it."""
@@ -170,13 +262,16 @@ class OsDirectory:
         """The directory `name` within, created where missing."""
         return OsDirectory(f"{self._path}/{name}")
 
-    def sync(self) -> None:
-        """`fsync` of the directory itself."""
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def sync(self, opened: int = -1) -> None:
+        """`fsync` of the directory itself; `opened`: a descriptor of it, if there is one."""
+        if opened >= 0:
+            os.fsync(opened)
+            return
+        descriptor = _spares.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
-            os.close(descriptor)
+            _spares.close(descriptor)
 
 
 def open_files_limit() -> int:

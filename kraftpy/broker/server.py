@@ -11,6 +11,8 @@ that it could not.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import logging
 import os
 import resource
@@ -18,17 +20,23 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from kraftpy import __version__
 from kraftpy.broker.broker import Broker, StartupError
+from kraftpy.broker.containment import Complaints
+from kraftpy.broker.descriptors import SPARES
 from kraftpy.broker.directories import DirectoryFailed
-from kraftpy.broker.runtime import SystemClock
+from kraftpy.broker.runtime import SystemClock, keep_spare_descriptors
+from kraftpy.broker.threads import Threads
 from kraftpy.config import BrokerConfig
+from kraftpy.ports import Failure, failure_of
 
 logger = logging.getLogger(__name__)
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
+_ODD_JOB_THREADS = min(32, (os.cpu_count() or 1) + 4)
 _LAST_SECONDS = 2.0
 """How long what has not ended with the broker may take to end."""
 
@@ -41,6 +49,8 @@ def run(config: BrokerConfig) -> int:
         stream=sys.stderr,
     )
     _allow_many_files()
+    with contextlib.suppress(OSError):  # a limit that is too low is told by the broker
+        keep_spare_descriptors(SPARES)
     status = 0
     try:
         status = 0 if asyncio.run(_serve(config)) else EXIT_FAILURE
@@ -57,11 +67,13 @@ def run(config: BrokerConfig) -> int:
 async def _serve(config: BrokerConfig) -> bool:
     """Whether it was a clean stop."""
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(Threads(_ODD_JOB_THREADS, thread_name_prefix="odd-jobs"))
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with asyncio.TaskGroup() as tasks:
         broker = Broker(config, SystemClock(), tasks)
+        loop.set_exception_handler(functools.partial(_report, broker.complaints))
         if not await start(broker, stop):
             await broker.stop(is_ready=False)
             await _end_what_is_left()
@@ -76,6 +88,15 @@ async def _serve(config: BrokerConfig) -> bool:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
         return is_clean
+
+
+def _report(complaints: Complaints, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What the event loop survives. Out of descriptors, a listener pauses by itself, and says so for each try."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and failure_of(error) is Failure.RESOURCES:
+        complaints.write(logger, logging.ERROR, "event loop", "", "%s: %s", context.get("message"), error)
+    else:
+        loop.default_exception_handler(context)
 
 
 async def _end_what_is_left() -> None:

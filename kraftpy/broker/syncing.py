@@ -11,6 +11,9 @@ of files on one disk that overlap share a commit of its journal. One file's fail
 Invariants: a log is in one round at a time, and in none while something has it for itself (`Log.is_taken`); nobody is
 told that his records are synced unless a sync that began after their append has ended well.
 
+A process that is out of descriptors, memory or threads syncs nothing, which is no failed sync: the logs stay due, and
+those who wait go on waiting while it is tried again, and are told KAFKA_STORAGE_ERROR if that takes too long.
+
 Left out: `syncfs`, one call for all of a round: it would also write what every other log, and every other program, has
 in the page cache of that file system, and its error would name no file (decision 15).
 """
@@ -19,18 +22,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from typing import NamedTuple, Protocol
 
+from kraftpy.broker.threads import Threads
 from kraftpy.log.flushing import FlushJob
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import TopicPartition
 
 _THREADS_PER_DISK = 4
 _LOGS_PER_ROUND = 64
-"""Each has files of its own open, from the round's beginning to its end: of thousands of logs, not of all at once."""
+_FILES_PER_ROUND = 128
+"""Each log has files of its own open, from the round's beginning to its end: not of thousands of logs at once."""
+_PAUSE_SECONDS = 0.1
+_MOST_PAUSES = 100
+"""While nothing can be synced for want of descriptors: how often it is tried before those who wait are told."""
 
 
 class Log(Protocol):
@@ -49,11 +56,17 @@ class Log(Protocol):
         ...
 
     def begin_sync(self) -> FlushJob | None:
-        """What there is to sync now; None for nothing. Raises KafkaError where the log cannot be synced any more."""
+        """What there is to sync now; None for nothing.
+
+        Raises KafkaError where the log cannot be synced any more; OSError, if there are no resources for it now.
+        """
         ...
 
     def end_sync(self, job: FlushJob, failure: Exception | None) -> Exception | None:
-        """Take over what a job achieved; what those who waited are to be told of a failure."""
+        """Take over what a job achieved; what those who waited are to be told of a failure.
+
+        An OSError is no failure: there were no resources, and it is to be synced again.
+        """
         ...
 
 
@@ -65,10 +78,12 @@ class _Waiter(NamedTuple):
 class Rounds:
     """The syncs of one log directory. For the event loop; only jobs run in threads."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, files_per_round: int = _FILES_PER_ROUND) -> None:
         self.rounds = 0
         """How many there were in which something was synced."""
-        self._pool = ThreadPoolExecutor(_THREADS_PER_DISK, thread_name_prefix=f"sync {path}")
+        self._pool = Threads(_THREADS_PER_DISK, thread_name_prefix=f"sync {path}")
+        self._files_per_round = files_per_round
+        self._pauses = 0  # one after the other
         self._due: dict[Log, None] = {}
         self._parked: dict[Log, None] = {}
         self._waiting: dict[Log, list[_Waiter]] = {}
@@ -122,11 +137,13 @@ class Rounds:
     # --- a round -----------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        due = list(islice(self._due, _LOGS_PER_ROUND))
-        for log in due:
-            del self._due[log]
         jobs: list[tuple[Log, FlushJob]] = []
-        for log in due:
+        shortage: OSError | None = None
+        files = 0
+        for log in list(islice(self._due, _LOGS_PER_ROUND)):
+            if files >= self._files_per_round:
+                break
+            del self._due[log]
             if log.is_taken:
                 self._parked[log] = None
                 continue
@@ -135,37 +152,68 @@ class Rounds:
             except KafkaError as error:
                 self._tell(log, error)
                 continue
+            except OSError as error:
+                shortage = error
+                self._due[log] = None
+                break
             if job is None:
                 self._tell(log, None)
             else:
                 jobs.append((log, job))
+                files += job.open_files
         if not jobs:
-            self._go_on()
+            self._go_on(shortage)
             return
         self.rounds += 1
         loop = asyncio.get_running_loop()
         shares = [jobs[number::_THREADS_PER_DISK] for number in range(min(_THREADS_PER_DISK, len(jobs)))]
-        running = asyncio.gather(
-            *(loop.run_in_executor(self._pool, _run, [job for _, job in share]) for share in shares)
-        )
+        running = asyncio.gather(*(self._run(loop, [job for _, job in share]) for share in shares))
         running.add_done_callback(partial(self._end, shares))
+
+    def _run(self, loop: asyncio.AbstractEventLoop, jobs: list[FlushJob]) -> asyncio.Future[list[Exception | None]]:
+        try:
+            return loop.run_in_executor(self._pool, _run, jobs)
+        except OSError as error:  # no thread
+            for job in jobs:
+                job.give_up()
+            failed: asyncio.Future[list[Exception | None]] = loop.create_future()
+            failed.set_result([error] * len(jobs))
+            return failed
 
     def _end(
         self, shares: Sequence[Sequence[tuple[Log, FlushJob]]], running: asyncio.Future[list[list[Exception | None]]]
     ) -> None:
+        shortage: OSError | None = None
         for share, failures in zip(shares, running.result(), strict=True):
             for (log, job), failure in zip(share, failures, strict=True):
                 end_offset = job.promised_end_offset
                 error = log.end_sync(job, failure)
-                if error is None and log.synced_end_offset < end_offset:
-                    self._due[log] = None  # something lowered what the job could promise: once more
+                if isinstance(error, OSError):
+                    self._due[log], shortage = None, error
+                    continue
+                if error is None and (log.synced_end_offset < end_offset or job.is_partial):
+                    self._due[log] = None  # something lowered what the job could promise, or there is more: once more
                 self._tell(log, error)
-        self._go_on()
+        self._go_on(shortage)
 
-    def _go_on(self) -> None:
+    def _go_on(self, shortage: OSError | None) -> None:
+        """Begin the next round, if there is anything for it; after a pause, where there are no resources for it."""
+        if shortage is None:
+            self._pauses = 0
+        else:
+            self._pauses += 1
+            if self._pauses > _MOST_PAUSES:
+                why = shortage.strerror or str(shortage)
+                for log in list(self._due):
+                    self._tell(log, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"cannot sync the log: {why}"))
         self._is_busy = bool(self._due)
-        if self._due:
-            asyncio.get_running_loop().call_soon(self._begin)
+        if not self._due:
+            return
+        loop = asyncio.get_running_loop()
+        if shortage is None:
+            loop.call_soon(self._begin)
+        else:
+            loop.call_later(_PAUSE_SECONDS, self._begin)
 
     def _tell(self, log: Log, error: Exception | None) -> None:
         """Answer those whose records are synced; all, where they cannot be."""
@@ -192,14 +240,15 @@ class Rounds:
 class Syncs:
     """The rounds of every log directory."""
 
-    def __init__(self) -> None:
+    def __init__(self, files_per_round: int = _FILES_PER_ROUND) -> None:
+        self._files_per_round = files_per_round
         self._rounds: dict[str, Rounds] = {}
 
     def of(self, path: str) -> Rounds:
         """Those of one log directory."""
         rounds = self._rounds.get(path)
         if rounds is None:
-            rounds = self._rounds[path] = Rounds(path)
+            rounds = self._rounds[path] = Rounds(path, self._files_per_round)
         return rounds
 
     def stop(self) -> None:

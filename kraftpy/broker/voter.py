@@ -10,24 +10,24 @@ entries sent on while a sync runs.
 Observers ask for the committed entries after the ones they have (`follow`), are answered as soon as there are some or
 the leader changes, and get a snapshot where the entries are gone.
 
-A full disk makes this node silent until there is room again: it answers nobody, so that the others go on without it. A
-quorum of one refuses commands meanwhile. Any other failure of the disk stops the node.
+A full disk, or a process that is out of descriptors, makes this node silent until there is room again: it answers
+nobody, so that the others go on without it. A quorum of one refuses commands meanwhile. Any other failure of the disk
+stops the node.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.containment import Tasks
 from kraftpy.broker.directories import DirectoryFailed
+from kraftpy.broker.threads import Threads
 from kraftpy.broker.waiting import Waiter
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.journal import Journal, JournalError
@@ -35,14 +35,13 @@ from kraftpy.metadata.quorum import Quorum
 from kraftpy.metadata.quorum_messages import BadMessageError
 from kraftpy.metadata.raft import Message, StateMachine
 from kraftpy.metadata.raft_library import QuorumStoppedError
-from kraftpy.ports import Clock, Directory
+from kraftpy.ports import Clock, Directory, Failure, failure_of
 
 if TYPE_CHECKING:
     from kraftpy.broker.links import Links
 
 logger = logging.getLogger(__name__)
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FOLLOW_WAIT_MS = 500
 """How long an observer's question waits for something new."""
 FOLLOW_BYTES = 1 << 20
@@ -50,6 +49,11 @@ _REOPEN_MS = 1000
 _RESIGN_SECONDS = 2.0
 
 _Held = tuple[Message, object]
+
+
+def passes(error: OSError) -> bool:
+    """Whether the journal can be written again later, as it is, and nothing of it is in doubt."""
+    return failure_of(error, is_sync=True) in (Failure.FULL, Failure.RESOURCES)
 
 
 def journal_failed(error: OSError) -> DirectoryFailed:
@@ -87,7 +91,7 @@ class Voter:
         self._directory: Directory | None = None
         self._journal: Journal | None = None
         self._quorum: Quorum | None = None
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="metadata-journal")
+        self._disk = Threads(1, thread_name_prefix="metadata-journal")
         self._inbox: deque[Callable[[Quorum, int], object]] = deque()
         self._wake = Waiter()
         self._disk_wanted = asyncio.Event()
@@ -361,7 +365,7 @@ class Voter:
                 await self._sync(quorum, journal)
                 await self._save_snapshots(quorum, journal)
             except OSError as error:
-                if error.errno not in DISK_FULL:
+                if not passes(error):
                     raise journal_failed(error) from error
                 await self._give_up(error)
 
@@ -413,7 +417,7 @@ class Voter:
         try:
             await self._open()
         except OSError as error:
-            if error.errno not in DISK_FULL:
+            if not passes(error):
                 raise journal_failed(error) from error
             return False
         except (JournalError, CodecError) as error:  # damaged since it was last read

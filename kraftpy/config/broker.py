@@ -49,6 +49,7 @@ REPLICA_SELECTORS = (LEADER_SELECTOR, RACK_AWARE_SELECTOR)
 
 _NEVER_ZERO = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
 _CLEANER_BYTES = 1 << 20
+_MOST_DIGITS = 10
 
 
 class Origin(IntEnum):
@@ -92,6 +93,7 @@ class BrokerConfig:
     connections_max_idle_ms: int = _default("connections.max.idle.ms")
     max_connections: int = _default("max.connections")
     max_connections_per_ip: int = _default("max.connections.per.ip")
+    max_connections_per_ip_overrides: str = _default("max.connections.per.ip.overrides")
 
     # Where the data are
     log_dir: tuple[str, ...] = _default("log.dir")
@@ -376,7 +378,22 @@ def _resolve(values: dict[str, Any]) -> None:
     if not value("log.cleaner.io.max.bytes.per.second") > 0:
         raise ConfigError("log.cleaner.io.max.bytes.per.second is not allowed: expected more than 0")
     _resolve_listeners(values, value)
+    parse_overrides(value("max.connections.per.ip.overrides"))
     _resolve_quorum(values, value)
+
+
+def parse_overrides(text: str) -> dict[str, int]:
+    """`max.connections.per.ip.overrides`: connections by host or address. Raises ConfigError.
+
+    As in "10.0.0.1:100,db:200": the last colon ends an address, which may have some of its own.
+    """
+    overrides: dict[str, int] = {}
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        host, _, count = each.rpartition(":")
+        if not host or not (count.isascii() and count.isdigit() and len(count) <= _MOST_DIGITS):
+            raise ConfigError(f"max.connections.per.ip.overrides={each} is not allowed: expected address:count")
+        overrides[host] = int(count)
+    return overrides
 
 
 def _resolve_node_id(values: dict[str, Any]) -> None:

@@ -39,9 +39,11 @@ socket.request.max.bytes                         int      104857600 1..
 connections.max.idle.ms                          long     600000
     A connection silent for longer is closed.
 max.connections                                  int      2147483647 0..
-    Connections at once.
+    Connections at once; at most what the limit of open files leaves.
 max.connections.per.ip                           int      2147483647 0..
     Connections at once from one address.
+max.connections.per.ip.overrides                 string   ""
+    The same for some addresses, as address:count, several with commas.
 
 # Where the data are
 log.dir                                          list     /tmp/kafka-logs->./kraftpy-data

@@ -219,8 +219,6 @@ share.fetch.purgatory.purge.interval.requests    int      1000
     Requests between clean-ups of waiting share fetches.
 max.connection.creation.rate                     int      2147483647 0..
     New connections a second.
-max.connections.per.ip.overrides                 string   ""
-    Connections at once from the addresses named here.
 socket.connection.setup.timeout.max.ms           long     30000
     Longest time to set up a connection, after failures.
 socket.connection.setup.timeout.ms               long     10000

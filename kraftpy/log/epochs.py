@@ -92,6 +92,10 @@ class LeaderEpochs:
             entries.pop()
         return encode_entries(list(entries))
 
+    def to_store_before(self, offset: int) -> bytes:
+        """The epochs that began before an offset, for a log that is durable up to there only."""
+        return encode_entries([entry for entry in self.entries() if entry[1] < offset])
+
     def _drop(self, keep: int) -> None:
         """Keep so many entries."""
         if keep < len(self._epochs):

@@ -4,29 +4,41 @@ A broker has thousands of partitions with three files per segment and perhaps 10
 `LazyFile`; one `FileCache` for the whole broker bounds how many are open. It is a clock: a handle used since the hand
 last passed gets another round, which makes the use of an open file cost one attribute.
 
-A transfer that outlives a call (sendfile) pins its file: eviction and deletion then wait for the unpin. Nothing here is
-safe to use from two threads: the loop owns it. Threads are given plain files opened for them (`LazyFile.open_private`).
+A transfer that outlives a call (sendfile) pins its file: eviction and deletion then wait for the unpin. Only so many
+may be pinned at once (`LazyFile.may_pin`); beyond that, what would be transferred is to be copied. Where no file
+can be opened for want of descriptors, the cache closes some of its own and tries once more.
+
+Nothing here is safe to use from two threads: the loop owns it. Threads are given plain files opened for them
+(`LazyFile.open_private`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from kraftpy.ports import Directory, File
+from kraftpy.log import layout
+from kraftpy.ports import Directory, Failure, File, failure_of
 
 DEFAULT_CAPACITY: Final = 256
+_GIVEN_BACK: Final = 8
 
 
 class FileCache:
-    """At most `capacity` open files, pinned ones aside."""
+    """At most `capacity` open files; those that were deleted or moved while they were pinned come on top."""
 
-    __slots__ = ("_open", "capacity")
+    __slots__ = ("_open", "capacity", "max_pinned", "pinned")
 
-    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
+    def __init__(self, capacity: int = DEFAULT_CAPACITY, max_pinned: int | None = None) -> None:
         if capacity < 1:
             raise ValueError(f"a file cache of capacity {capacity}")
         self.capacity = capacity
+        self.max_pinned = max_pinned
+        """None for no limit."""
+        self.pinned = 0
+        """Files that are pinned now, whatever has become of their names."""
         self._open: OrderedDict[LazyFile, None] = OrderedDict()  # as the hand passes them
 
     def __len__(self) -> int:
@@ -50,6 +62,33 @@ class FileCache:
                 oldest.evict()
         self._open[handle] = None
 
+    def open(self, directory: Directory, name: str) -> File:
+        """Open a file; where descriptors are lacking, once more after some others were closed. Raises OSError."""
+        try:
+            return directory.open(name)
+        except OSError as error:
+            if failure_of(error) is not Failure.RESOURCES or not self._give_back():
+                raise
+        return directory.open(name)
+
+    def _give_back(self) -> bool:
+        """Close a few files that are not pinned; whether there were any."""
+        unpinned = [each for each in self._open if not each.pins][:_GIVEN_BACK]
+        for each in unpinned:
+            del self._open[each]
+            each.evict()
+        return bool(unpinned)
+
+    @contextmanager
+    def closed_on_failure(self) -> Iterator[None]:
+        """Close every file if what is done here fails: whoever had them may not be there any more."""
+        try:
+            yield
+        except BaseException:
+            for each in [*self._open]:
+                each.close()
+            raise
+
     def forget(self, handle: LazyFile) -> None:
         """No longer count `handle`."""
         self._open.pop(handle, None)
@@ -64,7 +103,8 @@ class LazyFile:
         self._directory = directory
         self._cache = cache
         self._file: File | None = None
-        self._left: dict[File, int] | None = None  # closed for everybody but those who had pinned it, and how many
+        # Closed for everybody but those who had pinned it: how many, and whose cache counts it.
+        self._left: dict[File, tuple[int, FileCache]] | None = None
         self._recent = False
         self.name = name
         self.pins = 0
@@ -73,17 +113,29 @@ class LazyFile:
         """The file, opened where it was not. Valid until the caller returns to the loop, or while pinned."""
         self._recent = True
         if self._file is None:
-            self._file = self._directory.open(self.name)
+            self._file = self._cache.open(self._directory, self.name)
             self._cache.admit(self)
         return self._file
 
     def open_private(self) -> File:
         """Another handle of the same file, for a thread. The caller closes it."""
-        return self._directory.open(self.name)
+        return self._cache.open(self._directory, self.name)
+
+    def open_temporary(self) -> File:
+        """A file to be renamed to this one's name, for a thread. The caller closes it."""
+        return self._cache.open(self._directory, self.name + layout.TEMPORARY)
+
+    @property
+    def may_pin(self) -> bool:
+        """Whether there is room for one more pinned file."""
+        limit = self._cache.max_pinned
+        return limit is None or self.pins > 0 or self._cache.pinned < limit
 
     def pin(self) -> File:
         """The file, kept open until `unpin`, whatever becomes of its name and of this object."""
         file = self.get()
+        if not self.pins:
+            self._cache.pinned += 1
         self.pins += 1
         return file
 
@@ -91,12 +143,17 @@ class LazyFile:
         """One user less of what `pin` gave; closes it where `close` was waiting for that."""
         if file is self._file:
             self.pins -= 1
+            if not self.pins:
+                self._cache.pinned -= 1
             return
         assert self._left is not None, "a file that nobody pinned"
-        self._left[file] -= 1
-        if not self._left[file]:
-            del self._left[file]
-            file.close()
+        pins, cache = self._left[file]
+        if pins > 1:
+            self._left[file] = (pins - 1, cache)
+            return
+        del self._left[file]
+        cache.pinned -= 1
+        file.close()
 
     def is_spared(self) -> bool:
         """Asked by the cache: pinned, or used since it last asked."""
@@ -121,7 +178,7 @@ class LazyFile:
             return
         self._cache.forget(self)
         if self.pins:
-            self._left = {**(self._left or {}), file: self.pins}
+            self._left = {**(self._left or {}), file: (self.pins, self._cache)}
             self.pins = 0
         else:
             file.close()

@@ -8,12 +8,14 @@ still is what they were made from.
 
 An index or a snapshot that is missing after a crash is made anew, and a recovery point that does not cover them is
 safe; a wrong one would not be, which is why nothing is ever written over in place. So a disk that is full once the
-segments are synced costs nothing but another try.
+segments are synced, or a process that is out of descriptors, costs nothing but another try.
+
+A job opens a bounded number of files. Where more segments wait than that, it is partial: it makes the oldest of them
+durable, and the next one goes on.
 """
 
 from __future__ import annotations
 
-import errno
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -22,9 +24,9 @@ from kraftpy.log import layout
 from kraftpy.log.epochs import LeaderEpochs
 from kraftpy.log.index import OffsetIndex, TimeIndex
 from kraftpy.log.segment import Segment
-from kraftpy.ports import Directory, File
+from kraftpy.ports import Directory, Failure, File, failure_of
 
-_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+SEGMENTS_PER_JOB: Final = 16
 
 
 class IndexWrite(NamedTuple):
@@ -48,6 +50,7 @@ class FlushJob:
         "epochs_version",
         "indexes",
         "is_done",
+        "is_partial",
         "logs",
         "promised_end_offset",
         "snapshots",
@@ -71,11 +74,23 @@ class FlushJob:
         self.is_done = False
         self.can_retry = False
         """It failed, but what it synced is synced, and what it did not write can be written again."""
+        self.is_partial = False
+        """It leaves segments for the next one."""
+
+    @property
+    def open_files(self) -> int:
+        """How many files it holds open."""
+        return len(self.logs) + 2 * len(self.indexes)
 
     def add_indexes(self, segment: Segment) -> None:
         """Store a sealed segment's index too."""
         offsets, times = segment.load_indexes()
-        files = segment.open_temporary_indexes()
+        index = segment.index_file.open_temporary()
+        try:
+            files = index, segment.time_index_file.open_temporary()
+        except OSError:
+            index.close()
+            raise
         self.indexes.append(IndexWrite(segment, offsets.frozen(), times.frozen(), *files))
 
     def run(self) -> None:
@@ -86,6 +101,7 @@ class FlushJob:
         except OSError:
             self.close()
             raise
+        is_sync = False
         try:
             for write in self.indexes:
                 for file, data in (
@@ -102,10 +118,11 @@ class FlushJob:
             if self.epochs is not None:
                 self._put(layout.LEADER_EPOCHS, self.epochs)
             if self.sync_directory or self.transactions or self.snapshots or self.epochs is not None:
+                is_sync = True
                 self.directory.sync()  # once for all the names
             self.is_done = True
         except OSError as error:
-            self.can_retry = error.errno in _DISK_FULL
+            self.can_retry = failure_of(error, is_sync=is_sync) in (Failure.FULL, Failure.RESOURCES)
             raise
         finally:
             self.close()
@@ -124,6 +141,11 @@ class FlushJob:
     def doubtful_snapshots(self) -> list[int]:
         """Offsets of snapshots it may write although what they describe has been truncated."""
         return [offset for offset in self.snapshots if offset > self.end_offset]
+
+    def give_up(self) -> None:
+        """It is not run: nothing of it is synced, and all of it is still to be."""
+        self.can_retry = True
+        self.close()
 
     def close(self) -> None:
         """Close the handles."""
@@ -182,18 +204,30 @@ class Durability:
         is_on_disk = self.recovery_point >= end_offset and not (self.sealed or self.transactions or self.snapshots)
         if is_on_disk and not self.names_changed and not is_new_epoch:
             return None
+        first = max(0, bisect_right(bases, self.recovery_point) - 1)
+        is_partial = len(segments) - first > SEGMENTS_PER_JOB
+        if is_partial:
+            end_offset = bases[first + SEGMENTS_PER_JOB]
         job = FlushJob(self._directory, end_offset)
+        sealed = [segment for segment in self.sealed if segment.base_offset < end_offset]
+        job.is_partial = is_partial or len(sealed) > SEGMENTS_PER_JOB
         try:
-            for segment in segments[max(0, bisect_right(bases, self.recovery_point) - 1) :]:
+            for segment in segments[first : first + SEGMENTS_PER_JOB]:
                 job.logs.append(segment.log.open_private())
-            for segment in self.sealed:
+            for segment in sealed[:SEGMENTS_PER_JOB]:
                 job.add_indexes(segment)
         except OSError:
             job.close()
             raise
-        job.transactions = dict(self.transactions)
-        job.snapshots = dict(self.snapshots)
-        if is_new_epoch:
+        if is_partial:
+            job.transactions = {each: data for each, data in self.transactions.items() if each < end_offset}
+            job.snapshots = {each: data for each, data in self.snapshots.items() if each <= end_offset}
+        else:
+            job.transactions = dict(self.transactions)
+            job.snapshots = dict(self.snapshots)
+        if is_new_epoch and is_partial:
+            job.epochs, job.epochs_version = epochs.to_store_before(end_offset), -1
+        elif is_new_epoch:
             job.epochs, job.epochs_version = epochs.to_store(end_offset), epochs_version
         job.sync_directory, self.names_changed = self.names_changed, False
         self.job = job
@@ -239,7 +273,11 @@ class Durability:
         if active.needs_closing:
             active.cut_torn_tail()
             self.names_changed = True
-        job = self.begin(segments, bases, end_offset, epochs)
+        while (job := self.begin(segments, bases, end_offset, epochs)) is not None and job.is_partial:
+            try:
+                job.run()
+            finally:
+                self.finish(job)
         if job is not None:
             try:
                 if active.needs_closing and not active.is_short:

@@ -125,6 +125,8 @@ class PartitionLog:
         self.remade_indexes = 0
         """Indexes of sealed segments that were found damaged and made anew."""
         self.is_closed = False
+        self.is_half_cut = False
+        """A truncation failed in between: nothing is appended until it has gone through."""
         self.is_compacting = False
         self.is_swapping = False
         """Compaction is about to replace segments: until then none may go (`compaction.stage`)."""
@@ -168,37 +170,38 @@ class PartitionLog:
         and layout.CorruptFile for a damaged or foreign `partition.metadata`.
         """
         files = FileCache() if files is None else files
-        metadata = layout.read_partition_metadata(directory)
-        if topic_id is not None:
-            if metadata is None:
-                is_new = not directory.names()
-                metadata = layout.PartitionMetadata(topic_id, is_new and config.kraftpy_flush_before_ack)
-                layout.write_partition_metadata(directory, metadata)
-            elif metadata.topic_id != topic_id:
-                stored = metadata.topic_id.hex()
-                raise layout.CorruptFile(f"{directory.path} belongs to topic {stored}, not {topic_id.hex()}")
-        loaded = load(
-            directory,
-            now=now,
-            files=files,
-            index_interval_bytes=config.index_interval_bytes,
-            clean=clean,
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-            expiration_ms=expiration_ms,
-            progress=progress,
-            side_by_side=side_by_side,
-        )
-        log = cls(directory, config, files, loaded, expiration_ms, now)
-        log.metadata = metadata
-        if metadata is not None and metadata.synced_before_ack != config.kraftpy_flush_before_ack:
-            try:
-                log.flush()
-                log.promise(synced_before_ack=config.kraftpy_flush_before_ack)
-            except OSError:
-                log.release()
-                raise
-        return log
+        with files.closed_on_failure():  # what cannot be opened is tried again and again
+            metadata = layout.read_partition_metadata(directory)
+            if topic_id is not None:
+                if metadata is None:
+                    is_new = not directory.names()
+                    metadata = layout.PartitionMetadata(topic_id, is_new and config.kraftpy_flush_before_ack)
+                    layout.write_partition_metadata(directory, metadata)
+                elif metadata.topic_id != topic_id:
+                    stored = metadata.topic_id.hex()
+                    raise layout.CorruptFile(f"{directory.path} belongs to topic {stored}, not {topic_id.hex()}")
+            loaded = load(
+                directory,
+                now=now,
+                files=files,
+                index_interval_bytes=config.index_interval_bytes,
+                clean=clean,
+                recovery_point=recovery_point,
+                log_start_offset=log_start_offset,
+                expiration_ms=expiration_ms,
+                progress=progress,
+                side_by_side=side_by_side,
+            )
+            log = cls(directory, config, files, loaded, expiration_ms, now)
+            log.metadata = metadata
+            if metadata is not None and metadata.synced_before_ack != config.kraftpy_flush_before_ack:
+                try:
+                    log.flush()
+                    log.promise(synced_before_ack=config.kraftpy_flush_before_ack)
+                except OSError:
+                    log.release()
+                    raise
+            return log
 
     @property
     def promises_synced(self) -> bool:
@@ -229,7 +232,7 @@ class PartitionLog:
         INVALID_TIMESTAMP, FENCED_LEADER_EPOCH, and the producer's errors (`ProducerStates.check`); KAFKA_STORAGE_ERROR
         for a log that is closed or failed. Raises OSError as the disk does.
         """
-        if self.is_closed or self.is_failed:
+        if self.is_closed or self.is_failed or self.is_half_cut:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log {self.directory.path} takes no more records")
         if origin is Origin.REPLICA:
             return self._append_copies(records, leader_epoch, now)
@@ -448,6 +451,8 @@ class PartitionLog:
         if found is None:
             return ReadResult(b"", asked.offset), False
         segment, position, length, expected, next_offset = found
+        if length >= slice_from and not segment.log.may_pin:
+            slice_from = _NEVER
         file, stop, bound, data = segment.log.get(), position + length, min(next_offset, asked.limit), b""
         if length < slice_from:
             data = file.read(position, length)
@@ -622,12 +627,14 @@ class PartitionLog:
         Durably, because what is appended next may reach the disk before the cut does, and a crash could leave records
         of two histories side by side. True where the recovery point or the log start fell: the owner must write its
         checkpoints before anything is appended. An offset at or beyond the end still drops leader epochs that began
-        there (of a leader that wrote nothing).
+        there (of a leader that wrote nothing). After an OSError the log is half cut (`is_half_cut`): it takes nothing
+        until the same call, or `truncate_fully_and_start_at`, has gone through.
         """
-        if offset >= self.log_end_offset:
+        if offset >= self.log_end_offset and not self.is_half_cut:
             self.epochs.truncate_from_end(offset)
             return False
-        if offset < self._bases[0]:
+        self._begin_to_cut()
+        if not self._bases or offset < self._bases[0]:
             self.truncate_fully_and_start_at(offset)
             return True
         keep = bisect_right(self._bases, offset)
@@ -640,7 +647,13 @@ class PartitionLog:
         has_fallen = end_offset < self.recovery_point or end_offset < self.log_start_offset
         self._lower_recovery_point(end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
+        self.is_half_cut = False
         return has_fallen
+
+    def _begin_to_cut(self) -> None:
+        if self.is_half_cut:
+            self.directory.sync()  # what an earlier try took out
+        self.is_half_cut = True
 
     def _lower_recovery_point(self, offset: int) -> None:
         self._durability.lower(offset)
@@ -650,6 +663,7 @@ class PartitionLog:
 
         The owner must write its checkpoints before anything is appended.
         """
+        self._begin_to_cut()
         for stored in snapshot_offsets(self.directory):  # before the records, or they could be believed without them
             self.directory.delete(layout.file_name(stored, layout.SNAPSHOT))
         self._cut_off(0)
@@ -663,6 +677,7 @@ class PartitionLog:
         self.producers = ProducerStates()
         self._durability.snapshots.clear()
         self._durability.transactions.clear()
+        self.is_half_cut = False
 
     def _cut_at(self, end_offset: int) -> None:
         self.log_end_offset = end_offset
@@ -734,12 +749,13 @@ class PartitionLog:
 
     def flush(self) -> None:
         """Make everything up to now durable. Blocks: for threads that own the log, and tests."""
-        job = self.begin_flush()
-        if job is not None:
+        while (job := self.begin_flush()) is not None:
             try:
                 job.run()
             finally:
                 self.finish_flush(job)
+            if not job.is_partial:
+                return
 
     def close(self) -> None:
         """Make everything durable, with a producer snapshot and all indexes, and close the files. Blocks.
@@ -844,7 +860,11 @@ class PartitionLog:
         start = min(self.log_start_offset, self.written_log_start)
         going = bisect_right(self._bases, start) - 1
         if start == self.log_end_offset and self._segments[-1].size:
-            self.roll(now)
+            try:
+                self.roll(now)
+            except OSError:
+                self._trash = trash
+                raise
             going = len(self._segments) - 1
         if going <= 0:
             return trash

@@ -387,11 +387,14 @@ class _Loader:
     def _store_indexes(segment: Segment) -> None:
         segment.seal()
         offsets, times = segment.load_indexes()
-        for file, data in zip(segment.open_temporary_indexes(), (offsets.encode(), times.encode()), strict=True):
-            file.truncate(0)
-            file.write(0, data)
-            file.sync()
-            file.close()
+        for handle, data in ((segment.index_file, offsets.encode()), (segment.time_index_file, times.encode())):
+            file = handle.open_temporary()
+            try:
+                file.truncate(0)
+                file.write(0, data)
+                file.sync()
+            finally:
+                file.close()
         segment.finish_temporary_indexes(keep=True)
         segment.drop_indexes()
 

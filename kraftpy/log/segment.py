@@ -567,13 +567,6 @@ class Segment:
         last = self._index_boundary(self.size)
         return all(placed.position - last <= interval_bytes for placed in self.walk(last))
 
-    def open_temporary_indexes(self) -> tuple[File, File]:
-        """Files for a thread to write the index and the time index to. The caller closes them."""
-        index, times = (
-            self.directory.open(handle.name + layout.TEMPORARY) for handle in (self.index_file, self.time_index_file)
-        )
-        return index, times
-
     def finish_temporary_indexes(self, *, keep: bool) -> None:
         """Make them the index files, or remove them. The time index first: a complete index vouches for both."""
         for handle in (self.time_index_file, self.index_file):

@@ -32,10 +32,10 @@ def replacements(in_force: InForce, what: str) -> Iterable[Replacement]:
 
 def _syncs(in_force: InForce) -> Iterable[Replacement]:
     def synced(path_of: Callable[[Any], str]) -> Callable[[Any], Any]:
-        def made_of(original: Callable[[Any], None]) -> Callable[[Any], None]:
-            def sync(self: Any) -> None:
+        def made_of(original: Callable[..., None]) -> Callable[..., None]:
+            def sync(self: Any, *opened: int) -> None:
                 _sync(in_force, path_of(self))
-                original(self)
+                original(self, *opened)
 
             return sync
 

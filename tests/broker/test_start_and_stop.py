@@ -327,7 +327,7 @@ def test_the_first_line_says_where(start_broker: StartBroker) -> None:
 
 def test_new_log_directories_have_durable_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
-    monkeypatch.setattr(OsDirectory, "sync", lambda directory: synced.append(directory.path))
+    monkeypatch.setattr(OsDirectory, "sync", lambda directory, opened=-1: synced.append(directory.path))
     config = BrokerConfig.of({"node.id": "1", "log.dirs": str(tmp_path / "new" / "data")})
 
     def opened() -> None:

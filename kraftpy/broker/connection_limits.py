@@ -1,0 +1,88 @@
+"""Which client connections are let in: `max.connections`, `max.connections.per.ip` and its overrides.
+
+`max.connections` is never more than the process has descriptors for (`descriptors`), so that clients cannot take those
+that logs, journal and links need. A connection above a limit is closed at once, with one line a host a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Mapping
+
+from kraftpy.broker.containment import Complaints
+from kraftpy.broker.descriptors import Descriptors
+from kraftpy.config import BrokerConfig
+from kraftpy.config.broker import parse_overrides
+
+logger = logging.getLogger(__name__)
+
+
+class ConnectionLimits:
+    """Counts connections by host. Hosts are as in `Connection.client_host`: "/10.0.0.1"."""
+
+    def __init__(self, config: BrokerConfig, shares: Descriptors, complaints: Complaints) -> None:
+        self._complaints = complaints
+        self._is_by_descriptors = shares.connections < config.max_connections
+        self._most = min(config.max_connections, shares.connections)
+        self._limit = shares.limit
+        self._per_host = config.max_connections_per_ip
+        self._overrides = parse_overrides(config.max_connections_per_ip_overrides)
+        self._for_host: dict[str, int] = {}
+        self._by_host: Counter[str] = Counter()
+        self._count = 0
+        if "max.connections" in config.given and self._is_by_descriptors:
+            logger.warning(
+                "max.connections=%d is more than a limit of %d open files allows; it is %d",
+                config.max_connections,
+                shares.limit,
+                self._most,
+            )
+
+    @property
+    def most(self) -> int:
+        """How many connections there may be at once."""
+        return self._most
+
+    async def resolve(self) -> None:
+        """Find the addresses that `max.connections.per.ip.overrides` names. Raises OSError."""
+        self._for_host = await _addresses(self._overrides)
+
+    def admit(self, host: str) -> bool:
+        """Count one more connection of a host, unless that is one too many."""
+        if self._count >= self._most:
+            self._refuse(host, "max.connections", self._most)
+            return False
+        per_host = self._for_host.get(host, self._per_host) if self._for_host else self._per_host
+        if self._by_host[host] >= per_host:
+            self._refuse(host, "max.connections.per.ip", per_host)
+            return False
+        self._count += 1
+        self._by_host[host] += 1
+        return True
+
+    def gone(self, host: str) -> None:
+        """One that was admitted is closed."""
+        self._count -= 1
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+
+    def _refuse(self, host: str, setting: str, limit: int) -> None:
+        why = ""
+        if setting == "max.connections" and self._is_by_descriptors:
+            why = f", as many as a limit of {self._limit} open files leaves"
+        self._complaints.write(
+            logger, logging.WARNING, setting, host, "connection %s refused: %s=%d%s", host, setting, limit, why
+        )
+
+
+async def _addresses(limits: Mapping[str, int]) -> dict[str, int]:
+    """Limits by host as a connection names it: names and addresses may have several."""
+    found: dict[str, int] = {}
+    for name, limit in limits.items():
+        for *_, address in await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM):
+            found[f"/{address[0]}"] = limit
+    return found

@@ -1,0 +1,68 @@
+"""How a node shares out the file descriptors its process may have (RLIMIT_NOFILE): connections get what is left.
+
+A process out of descriptors can neither write nor sync, so clients must not be able to take the last one. What the node
+itself may need at once is set aside, each share bounded by who spends it:
+
+* its own: standard streams, event loop, listeners, locks, the journal, the links and fetchers to other nodes, the
+  pipes of the log cleaner, connections that are accepted only to be refused, and spares (`runtime`);
+* `cached_files`: the files of partitions (`log.files.FileCache`), a part of which may be pinned by transfers;
+* `work_files`: files open for one operation: rounds of syncs, logs that are opened and closed.
+
+Left out: descriptors that something else in the process takes, which the spares are for.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+SPARES: Final = 16
+ACCEPTED_AT_ONCE: Final = 8
+"""Connections a listener accepts before the event loop goes on; those above a limit are closed three rounds later."""
+_REFUSED_PER_LISTENER: Final = 4 * ACCEPTED_AT_ONCE
+_BASE: Final = 24
+_PER_DIRECTORY: Final = 2
+_PER_CLEANER_THREAD: Final = 5
+_PER_OTHER_NODE: Final = 8
+_LEAST_CONNECTIONS: Final = 8
+
+
+class Descriptors(NamedTuple):
+    """How many descriptors each may hold at once."""
+
+    limit: int
+    """The process's."""
+    cached_files: int
+    pinned_files: int
+    """Of `cached_files`; as many again may be held of files that were deleted while they were pinned."""
+    work_files: int
+    connections: int
+    """Of clients; less than 1 where the limit is too low for a node."""
+
+
+def share_out(
+    limit: int, *, listeners: int = 1, directories: int = 1, cleaner_threads: int = 1, other_nodes: int = 0
+) -> Descriptors:
+    """Divide `limit` descriptors among a node with so many listeners, log directories, cleaner threads and peers."""
+    own = (
+        _BASE
+        + SPARES
+        + _REFUSED_PER_LISTENER * listeners
+        + _PER_DIRECTORY * directories
+        + _PER_CLEANER_THREAD * cleaner_threads
+        + _PER_OTHER_NODE * other_nodes
+    )
+    cached = max(8, min(limit // 4, 2048))
+    pinned = max(1, cached // 8)
+    work = max(24, min(limit // 10, 512))
+    return Descriptors(limit, cached, pinned, work, limit - own - cached - pinned - work)
+
+
+def least_limit(shares: Descriptors) -> int:
+    """How many descriptors are enough for a node that was given too few."""
+    missing = _LEAST_CONNECTIONS - shares.connections
+    return shares.limit if missing <= 0 else shares.limit + 2 * missing
+
+
+def are_enough(shares: Descriptors) -> bool:
+    """Whether a node can serve anybody with these."""
+    return shares.connections >= _LEAST_CONNECTIONS

@@ -1,0 +1,42 @@
+"""Trying again what failed only because the process is out of descriptors, memory or threads.
+
+For what must not be left half done: a truncation, a directory to be synced. Nothing is wrong with the disk, so it goes
+on as soon as there are resources again, however long that takes. Whoever must not wait for that cancels the wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from kraftpy.broker.containment import Complaints
+from kraftpy.ports import Failure, failure_of
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+
+
+async def patiently(
+    attempt: Callable[[], Awaitable[T]], what: str, complaints: Complaints, *, is_sync: bool = False
+) -> T:
+    """The result of `attempt`, which is made again, after a growing pause, for as long as it lacks resources.
+
+    `what` names it in the log ("sync /data"); `is_sync` as in `failure_of`. Raises any other OSError.
+    """
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            return await attempt()
+        except OSError as error:
+            if failure_of(error, is_sync=is_sync) is not Failure.RESOURCES:
+                raise
+            kind = what.partition(" ")[0]
+            complaints.write(logger, logging.ERROR, kind, "", "cannot %s for now, and try again: %s", what, error)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
