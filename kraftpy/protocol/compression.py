@@ -3,8 +3,10 @@
 `compress` writes what the Java client writes: gzip members, snappy in xerial blocks, lz4 frames of independent 64 KiB
 blocks, zstd frames. `decompress` also reads what others write: raw snappy (librdkafka), several members or frames.
 
-Invariant: `decompress` never allocates much more than `max_bytes`, nor much more than its input can hold, whatever the
-input claims. Anything malformed, or that would come out larger than `max_bytes`, is CORRUPT_MESSAGE.
+Invariants of `decompress`, whatever the input claims: memory is used only as output appears, and at most twice
+`max_bytes` of it; time is linear in input and output, because members, frames and blocks that hold next to nothing are
+counted (`MAX_IDLE_PARTS`); no step holds the interpreter's lock for long, so that it may run in a thread. Anything
+malformed is CORRUPT_MESSAGE; so is what would come out larger than `max_bytes`, as `ExpandsTooFar`.
 
 Left out: zstd dictionaries, lz4 frames with the broken header checksum of message formats 0 and 1 (KIP-57).
 See KIP-110 (zstd), KIP-390 (compression levels).
@@ -12,9 +14,11 @@ See KIP-110 (zstd), KIP-390 (compression levels).
 
 from __future__ import annotations
 
+import mmap
 import zlib
+from collections.abc import Callable
 from enum import IntEnum
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -40,12 +44,26 @@ _ZSTD_SKIPPABLE: Final = 0x184D2A50
 _ZSTD_BLOCK_BYTES: Final = 128 * 1024
 _ZSTD_DEFAULT_LEVEL: Final = 3
 _GZIP_WBITS: Final = 31
+MAX_IDLE_PARTS: Final = 4096
+"""So many members, frames and blocks may come without any output; each further one needs `_BYTES_PER_PART` of it."""
+_BYTES_PER_PART: Final = 256
+_FIRST_INPUT_BYTES: Final = 512
+_INPUT_BYTES: Final = 1 << 16
+_PIECE_BYTES: Final = 1 << 18
+"""Output is taken in pieces of this size, each of which is copied under the interpreter's lock."""
+
+
+class ExpandsTooFar(KafkaError):
+    """The data would, or might, come out larger than was allowed."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(ErrorCode.CORRUPT_MESSAGE, f"compressed data expands to more than {max_bytes} bytes")
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
     """`data` in the codec's framing. `level` as the codec counts it (KIP-390); None is the codec's own default."""
     if codec == Compression.NONE:
-        return bytes(data)
+        return copied(data)
     if codec == Compression.GZIP:
         return zlib.compress(data, -1 if level is None else level, _GZIP_WBITS)
     if codec == Compression.SNAPPY:
@@ -63,53 +81,127 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
         return packed
     import cramjam
 
-    return bytes(cramjam.zstd.compress(data, _ZSTD_DEFAULT_LEVEL if level is None else level))
+    return copied(cramjam.zstd.compress(data, _ZSTD_DEFAULT_LEVEL if level is None else level))
 
 
 def decompress(codec: Compression, data: Buffer, max_bytes: int) -> bytes:
     """The bytes that were compressed. KafkaError(CORRUPT_MESSAGE) where malformed or larger than `max_bytes`."""
     if codec == Compression.NONE:
         if len(data) > max_bytes:
-            _too_large(max_bytes)
-        return bytes(data)
+            raise ExpandsTooFar(max_bytes)
+        return copied(data)
+    view = memoryview(data).cast("B")
+    if not len(view):
+        _corrupt(f"{codec.name.lower()}: empty")
+    output = _Output(max_bytes)
     if codec == Compression.GZIP:
-        return _decompress_gzip(data, max_bytes)
-    if codec == Compression.SNAPPY:
-        return _decompress_snappy(data, max_bytes)
-    if codec == Compression.LZ4:
-        return _decompress_lz4(data, max_bytes)
-    return _decompress_zstd(data, max_bytes)
+        _each(view, output, "gzip members", _gzip_member)
+    elif codec == Compression.SNAPPY:
+        _decompress_snappy(view, output)
+    elif codec == Compression.LZ4:
+        _each(view, output, "lz4 frames", _lz4_frame)
+    else:
+        output.take_from("zstd", "decompress_into", view, _zstd_capacity(view, max_bytes))
+    return output.joined()
+
+
+def copied(data: Any) -> bytes:
+    """`data` as bytes. Much of it is copied piece by piece, so that threads beside this one go on."""
+    if isinstance(data, bytes):
+        return data
+    view = memoryview(data)
+    if len(view) <= _PIECE_BYTES:
+        return bytes(view)
+    return b"".join([bytes(view[start : start + _PIECE_BYTES]) for start in range(0, len(view), _PIECE_BYTES)])
+
+
+class _Output:
+    """What came out so far, and how much more may."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.size = 0
+        self._pieces: list[bytes] = []
+        self._parts = 0
+
+    def begin(self, what: str) -> None:
+        """Another member, frame or block: refused where many of them have brought little."""
+        self._parts += 1
+        if self._parts > MAX_IDLE_PARTS + self.size // _BYTES_PER_PART:
+            _corrupt(f"{self._parts} {what} hold only {self.size} bytes")
+
+    @property
+    def next_bytes(self) -> int:
+        """How much to ask for: a piece, or one byte more than is allowed."""
+        return min(_PIECE_BYTES, self.max_bytes - self.size + 1)
+
+    def add(self, piece: bytes) -> None:
+        """So much came out."""
+        self.size += len(piece)
+        if self.size > self.max_bytes:
+            raise ExpandsTooFar(self.max_bytes)
+        self._pieces.append(piece)
+
+    def take_from(self, codec: str, function: str, data: memoryview, capacity: int) -> None:
+        """Add what one of cramjam's functions writes, of which there are at most `capacity` bytes.
+
+        A large capacity is only an address range: memory comes with what is written.
+        """
+        import cramjam
+
+        room = self.max_bytes - self.size
+        into: bytearray | mmap.mmap
+        into = bytearray(min(capacity, room)) if min(capacity, room) <= _PIECE_BYTES else mmap.mmap(-1, room)
+        try:
+            size = getattr(getattr(cramjam, codec), function)(data, into)
+            for start in range(0, size, _PIECE_BYTES):
+                self.add(bytes(into[start : min(start + _PIECE_BYTES, size)]))
+        except cramjam.DecompressionError as error:
+            if capacity > room:
+                raise ExpandsTooFar(self.max_bytes) from error
+            _corrupt(f"{codec}: {error}")
+        finally:
+            if isinstance(into, mmap.mmap):
+                into.close()
+
+    def joined(self) -> bytes:
+        """All of it."""
+        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
 
 def _corrupt(reason: str) -> NoReturn:
     raise KafkaError(ErrorCode.CORRUPT_MESSAGE, reason)
 
 
-def _too_large(max_bytes: int) -> NoReturn:
-    _corrupt(f"compressed data expands to more than {max_bytes} bytes")
+def _each(
+    view: memoryview, output: _Output, what: str, decompress_one: Callable[[memoryview, int, _Output], int]
+) -> None:
+    """All members or frames, one after the other."""
+    position = 0
+    while position < len(view):
+        output.begin(what)
+        position = decompress_one(view, position, output)
 
 
-def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
-    """Every member of a gzip stream, one after the other."""
-    parts: list[bytes] = []
-    room = max_bytes
-    rest: Buffer = data
-    while rest:
-        member = zlib.decompressobj(_GZIP_WBITS)
-        try:
-            part = member.decompress(rest, room + 1)
-        except zlib.error as error:
-            _corrupt(f"gzip: {error}")
-        room -= len(part)
-        if room < 0:
-            _too_large(max_bytes)
-        if not member.eof:
-            _corrupt("gzip: the stream is cut short")
-        parts.append(part)
-        rest = member.unused_data
-    if not parts:
-        _corrupt("gzip: empty")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+def _gzip_member(view: memoryview, position: int, output: _Output) -> int:
+    """One member; the position after it. Input goes in by small pieces, because what is left of one is copied."""
+    member = zlib.decompressobj(_GZIP_WBITS)
+    piece: Buffer = b""
+    input_bytes = _FIRST_INPUT_BYTES
+    try:
+        while not member.eof:
+            if not piece:
+                piece = view[position : position + input_bytes]
+                position += len(piece)
+                input_bytes = min(2 * input_bytes, _INPUT_BYTES)
+            came = member.decompress(piece, output.next_bytes)
+            if not piece and not came and not member.eof:
+                _corrupt("gzip: the stream is cut short")
+            output.add(came)
+            piece = member.unconsumed_tail
+    except zlib.error as error:
+        _corrupt(f"gzip: {error}")
+    return position - len(member.unused_data)
 
 
 def _compress_snappy(data: Buffer) -> bytes:
@@ -124,32 +216,26 @@ def _compress_snappy(data: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
+def _decompress_snappy(view: memoryview, output: _Output) -> None:
     """Xerial blocks if the data open with their magic, else one raw snappy block."""
-    view = memoryview(data)
     if bytes(view[:8]) != XERIAL_MAGIC:
-        return _snappy_block(view, max_bytes, max_bytes)
+        _snappy_block(view, output)
+        return
     if len(view) < len(_XERIAL_HEADER):
         _corrupt("snappy: the xerial header is cut short")
-    parts: list[bytes] = []
-    room = max_bytes
     position = len(_XERIAL_HEADER)
     while position < len(view):
+        output.begin("snappy blocks")
         size = int.from_bytes(view[position : position + 4], "big")
         position += 4
         if size > len(view) - position:
             _corrupt("snappy: a block is cut short")
-        part = _snappy_block(view[position : position + size], room, max_bytes)
-        room -= len(part)
-        parts.append(part)
+        _snappy_block(view[position : position + size], output)
         position += size
-    return b"".join(parts)
 
 
-def _snappy_block(block: memoryview, room: int, max_bytes: int) -> bytes:
+def _snappy_block(block: memoryview, output: _Output) -> None:
     """One raw snappy block, which states its length up front: believed only where the block can hold it."""
-    import cramjam
-
     size = shift = 0
     for byte in block[:5]:
         size |= (byte & 127) << shift
@@ -158,61 +244,47 @@ def _snappy_block(block: memoryview, room: int, max_bytes: int) -> bytes:
             break
     else:
         _corrupt("snappy: no length")
-    if size > room:
-        _too_large(max_bytes)
+    if size > output.max_bytes - output.size:
+        raise ExpandsTooFar(output.max_bytes)
     if size > _SNAPPY_MAX_RATIO * len(block):
         _corrupt(f"snappy: {len(block)} bytes cannot hold {size}")
-    try:
-        return bytes(cramjam.snappy.decompress_raw(block))
-    except cramjam.DecompressionError as error:
-        _corrupt(f"snappy: {error}")
+    output.take_from("snappy", "decompress_raw_into", block, size)
 
 
-def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
-    """Every lz4 frame, one after the other."""
+def _lz4_frame(view: memoryview, position: int, output: _Output) -> int:
+    """One frame; the position after it. Input goes in by small pieces, as with gzip."""
     import lz4.frame
 
-    parts: list[bytes] = []
-    room = max_bytes
-    rest: Buffer | None = data
-    while rest:
-        frame = lz4.frame.LZ4FrameDecompressor()
-        try:
-            part: bytes = frame.decompress(rest, max_length=room + 1)
-        except RuntimeError as error:
-            _corrupt(f"lz4: {error}")
-        room -= len(part)
-        if room < 0:
-            _too_large(max_bytes)
-        if not frame.eof:
-            _corrupt("lz4: the frame is cut short")
-        parts.append(part)
-        rest = frame.unused_data
-    if not parts:
-        _corrupt("lz4: empty")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
-    """Every zstd frame, into a buffer of the size the block headers allow (RFC 8878)."""
-    import cramjam
-
-    capacity = _zstd_capacity(memoryview(data))
-    out = bytearray(min(capacity, max_bytes))
+    frame = lz4.frame.LZ4FrameDecompressor()
+    input_bytes = _FIRST_INPUT_BYTES
     try:
-        size = cramjam.zstd.decompress_into(data, out)
-    except cramjam.DecompressionError as error:
-        if capacity > max_bytes:
-            _corrupt(f"zstd: malformed, or expands to more than {max_bytes} bytes")
-        _corrupt(f"zstd: {error}")
-    return bytes(memoryview(out)[:size])
+        while not frame.eof:
+            piece: Buffer = b""
+            if frame.needs_input:
+                piece = view[position : position + input_bytes]
+                if not piece:
+                    _corrupt("lz4: the frame is cut short")
+                position += len(piece)
+                input_bytes = min(2 * input_bytes, _INPUT_BYTES)
+            came: bytes = frame.decompress(piece, max_length=output.next_bytes)
+            output.add(came)
+    except RuntimeError as error:
+        _corrupt(f"lz4: {error}")
+    return position - len(frame.unused_data or b"")
 
 
-def _zstd_capacity(view: memoryview) -> int:
-    """The most bytes these frames can hold, from their block headers alone: exact but for the last compressed block."""
-    capacity = position = 0
+def _zstd_capacity(view: memoryview, max_bytes: int) -> int:
+    """The most bytes these frames can hold, from their block headers alone: exact but for compressed blocks.
+
+    ExpandsTooFar where the other blocks alone hold more than `max_bytes`.
+    """
+    most_parts = MAX_IDLE_PARTS + max_bytes // _BYTES_PER_PART
+    capacity = plain = position = parts = 0
     while position < len(view):
         magic = int.from_bytes(view[position : position + 4], "little")
+        parts += 1
+        if parts > MAX_IDLE_PARTS + capacity // _BYTES_PER_PART:
+            _corrupt(f"zstd: {parts} frames and blocks hold at most {capacity} bytes")
         if magic & 0xFFFFFFF0 == _ZSTD_SKIPPABLE:
             position += 8 + int.from_bytes(view[position + 4 : position + 8], "little")
             continue
@@ -229,13 +301,19 @@ def _zstd_capacity(view: memoryview) -> int:
             block = int.from_bytes(view[position : position + 3], "little")
             last, kind, size = block & 1, block >> 1 & 3, block >> 3
             position += 3
-            if kind == 1:  # one byte, repeated
-                capacity += size
-                position += 1
-            else:
-                capacity += size if kind == 0 else _ZSTD_BLOCK_BYTES
+            parts += 1
+            if parts > most_parts or parts > MAX_IDLE_PARTS + capacity // _BYTES_PER_PART:
+                _corrupt(f"zstd: {parts} frames and blocks hold at most {capacity} bytes")
+            if kind == 2:
+                capacity += _ZSTD_BLOCK_BYTES
                 position += size
+            else:
+                capacity += size
+                plain += size
+                position += 1 if kind else size  # one byte, repeated, or all of them
+                if plain > max_bytes:
+                    raise ExpandsTooFar(max_bytes)
         position += 4 * (descriptor >> 2 & 1)
-    if position > len(view) or not len(view):
+    if position > len(view):
         _corrupt("zstd: the frame is cut short")
     return capacity
