@@ -56,6 +56,7 @@ from kraftpy.groups.events import (
 )
 from kraftpy.groups.routing import merge, partition_for_group, refuse, split
 from kraftpy.groups.share_records import partitions_of
+from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.metadata.records import PartitionCreated, Record, TopicDeleted
 from kraftpy.ports import Buffer, Clock
 from kraftpy.protocol.compression import Compression
@@ -112,6 +113,7 @@ class Coordinators(Shards[GroupCoordinator]):
         self._config = config
         self._group_config = _group_config(config)
         self._topics = _TopicsNow(metadata)
+        self._matches = TopicMatches(self._topics, config.kraftpy_group_regex_cache_bytes)
         self.settings = GroupSettingsNow(config, lambda: metadata.image)
         self._request_ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[GroupResponse]] = {}
@@ -122,7 +124,9 @@ class Coordinators(Shards[GroupCoordinator]):
     # --- the machines ------------------------------------------------------------------------
 
     def _make(self, replica: Replica) -> GroupCoordinator:
-        return GroupCoordinator(self._group_config, lambda: str(uuid.uuid4()), self._topics, self.settings)
+        return GroupCoordinator(
+            self._group_config, lambda: str(uuid.uuid4()), self._topics, self.settings, self._matches
+        )
 
     def _tick(self) -> Tick:
         return Tick()

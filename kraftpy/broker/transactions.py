@@ -87,6 +87,8 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
         self._peers = peers
         self._request_ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[Result]] = {}
+        self.listing = asyncio.Lock()
+        """Held while transactional ids are matched against a regular expression."""
 
     # --- the machines ------------------------------------------------------------------------
 
@@ -144,13 +146,10 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
             del self._waiting[request_id]
 
     def known(self) -> list[tuple[str, Transaction]] | None:
-        """Every transactional id that is coordinated here; None while some of them are being loaded."""
+        """Every transactional id that is coordinated here, in no order; None while some of them are being loaded."""
         if not all(shard.machine.is_loaded for shard in self._shards.values()):
             return None
-        found: dict[str, Transaction] = {}
-        for shard in self._shards.values():
-            found.update(shard.machine.transactions)
-        return sorted(found.items())
+        return [each for shard in self._shards.values() for each in shard.machine.transactions.items()]
 
     def find(self, transactional_id: str) -> Transaction | ErrorCode:
         """One transactional id, or why it is not to be had here."""

@@ -90,6 +90,7 @@ from kraftpy.groups.share_group import ShareGroup
 from kraftpy.groups.share_turns import ShareTurns
 from kraftpy.groups.streams_group import StreamsGroup
 from kraftpy.groups.streams_turns import StreamsTurns
+from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.transactional import PendingOffsets, settle
 from kraftpy.groups.turn import Turn
 from kraftpy.groups.unloading import refusals
@@ -139,11 +140,14 @@ class GroupCoordinator:
         new_id: Callable[[], str],
         topics: Topics | None = None,
         settings: Settings | None = None,
+        matches: TopicMatches | None = None,
     ) -> None:
         """`new_id` gives text that never repeats and cannot be guessed, for member ids; `topics` are the cluster's.
 
-        `settings` gives those of single groups; without it all have those of `config`.
+        `settings` gives those of single groups; without it all have those of `config`. `matches` is shared by the
+        coordinators of a node, and with it what they may spend on regular expressions.
         """
+        self._matches = matches = matches or TopicMatches(topics or NoTopics())
         self.config = config
         self.groups: dict[str, Group] = {}
         self._deadlines = Deadlines()
@@ -151,13 +155,13 @@ class GroupCoordinator:
         self._rebalance = Rebalance(config, self._deadlines)
         self._membership = Membership(self._rebalance, new_id)
         self._consumers = ConsumerTurns(
-            config, settings or config.settings, self._rebalance, topics or NoTopics(), new_id, self._request
+            config, settings or config.settings, self._rebalance, topics or NoTopics(), new_id, self._request, matches
         )
         self._shares = ShareTurns(
             config, settings or config.settings, self._deadlines, topics or NoTopics(), self._request
         )
         self._streams = StreamsTurns(
-            config, settings or config.settings, self._rebalance, topics or NoTopics(), self._request
+            config, settings or config.settings, self._rebalance, topics or NoTopics(), self._request, matches
         )
         self._turns = (self._consumers, self._shares, self._streams)
         self._deletions = Deletions(self.groups, self._rebalance, self._shares)
@@ -297,6 +301,7 @@ class GroupCoordinator:
         return self._loaded
 
     def _turn(self, now: Millis, timestamp: Millis | None) -> Turn:
+        self._matches.advance(now)
         return Turn(now, now if timestamp is None else timestamp, self._appends, self.groups)
 
     def _group(self, group_id: str) -> Group:
