@@ -265,6 +265,7 @@ class Draft(AnyDraft[ConsumerGroup, ConsumerKey, ConsumerValue]):
         """Go on with what another draft of the same group has come to. This one is empty yet."""
         assert not self.records, self.records
         self.group, self.records, self.changed = other.group, other.records, other.changed
+        self._said = other._said
 
     def _keys_of(self, member_id: str) -> tuple[ConsumerKey, ...]:
         group_id = self.group.group_id
