@@ -4,6 +4,9 @@ What is not in the table is not advertised. An API that is not served, or a vers
 connection (as in Kafka: there is no response to encode), except ApiVersions itself, whose unsupported version is
 answered in version 0 so that a newer client can step down (KIP-511).
 
+An unexpected error in a handler costs its request: it is an incident, and the client is told UNKNOWN_SERVER_ERROR if
+the response has an error of its own; else the connection is closed.
+
 Handlers are imported when the first request for them arrives, which keeps them off the way to a started server.
 
 Limit: a request may have at most `MAX_REQUEST_ELEMENTS` array elements, all levels together; decoding more would hold
@@ -161,11 +164,33 @@ async def answer(
         response = await handler(broker, request, context)
     except KafkaError as error:  # what the response has no place for
         raise ProtocolError(f"{api.key.name}: {error}") from error
+    except ProtocolError:
+        raise
+    except Exception as error:
+        broker.tasks.survive(f"{api.key.name} of {client_host}", error, kind=api.key.name)
+        refusal = _refusal(api, header)
+        if refusal is None:
+            raise ProtocolError(f"{api.key.name}: an unexpected error, which the response has no place for") from error
+        return refusal
     if response is None:
         return None
     if api_key == _FETCH:
         return cast("list[Part]", encode_response_parts(api_key, version, correlation_id, response, LONG_BYTES))
     return encode_response(api_key, version, correlation_id, response)
+
+
+def _refusal(api: Api, header: RequestHeader) -> bytes | None:
+    """UNKNOWN_SERVER_ERROR, if a response of that version has an error of its own; else None."""
+
+    def encoded(error_code: ErrorCode) -> bytes:
+        response = api.response(error_code=error_code)
+        return encode_response(header.api_key, header.api_version, header.correlation_id, response)
+
+    try:
+        refusal = encoded(ErrorCode.UNKNOWN_SERVER_ERROR)
+        return None if refusal == encoded(ErrorCode.NONE) else refusal
+    except Exception:  # there is no such field, or none in this version
+        return None
 
 
 async def _step_down(broker: Broker, header: RequestHeader) -> bytes:

@@ -140,6 +140,16 @@ class Tasks:
         """Run a loop that must go on: after an unexpected error it is made again, a second later."""
         return self.create_task(self._again_and_again(make, name), name=name)
 
+    def is_fatal(self, error: Exception) -> bool:
+        """Whether the error ends the node."""
+        return isinstance(error, self._fatal)
+
+    def survive(self, what: str, error: Exception, *, kind: str = "") -> None:
+        """Note an unexpected error as an incident (see `Incidents.note`). Raises it if it is one that ends the node."""
+        if self.is_fatal(error):
+            raise error
+        self._incidents.note(what, error, kind=kind)
+
     async def _contained(self, coroutine: Coroutine[Any, Any, T], name: str) -> T | None:
         try:
             return await coroutine

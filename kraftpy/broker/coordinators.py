@@ -16,7 +16,6 @@ What share groups need of the share coordinators is asked of them in tasks (`sha
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import uuid
 from collections.abc import Iterable, Sequence
@@ -29,7 +28,7 @@ from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.replica import Replica
 from kraftpy.broker.replicas import Replicas
 from kraftpy.broker.request import RequestContext
-from kraftpy.broker.shards import Reported, Shard, Shards
+from kraftpy.broker.shards import Shard, Shards
 from kraftpy.broker.share_changes import change_state
 from kraftpy.broker.share_states import ShareStates
 from kraftpy.broker.streams_topics import make_internal_topics
@@ -45,21 +44,24 @@ from kraftpy.groups.events import (
     Effect,
     GroupRequest,
     GroupResponse,
+    Initialization,
     MakeTopics,
     Note,
     Reply,
     Request,
     StateChanged,
+    Survived,
     Tick,
     TopicsDeleted,
     TransactionEnded,
 )
 from kraftpy.groups.routing import merge, partition_for_group, refuse, split
 from kraftpy.groups.share_records import partitions_of
+from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.metadata.records import PartitionCreated, Record, TopicDeleted
 from kraftpy.ports import Buffer, Clock
 from kraftpy.protocol.compression import Compression
-from kraftpy.protocol.errors import ErrorCode, ProtocolError
+from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest
 from kraftpy.protocol.record_batch import (
@@ -72,6 +74,8 @@ from kraftpy.protocol.record_batch import (
 from kraftpy.types import TopicId
 
 logger = logging.getLogger(__name__)
+
+_SHOWN_CHARACTERS = 100
 
 
 class _TopicsNow:
@@ -112,9 +116,8 @@ class Coordinators(Shards[GroupCoordinator]):
         self._config = config
         self._group_config = _group_config(config)
         self._topics = _TopicsNow(metadata)
+        self._matches = TopicMatches(self._topics, config.kraftpy_group_regex_cache_bytes)
         self.settings = GroupSettingsNow(config, lambda: metadata.image)
-        self._request_ids = itertools.count()
-        self._waiting: dict[int, asyncio.Future[GroupResponse]] = {}
         self._share_states = share_states
         self._making: dict[str, asyncio.Task[None]] = {}  # by streams group
         self._asking: set[asyncio.Task[None]] = set()
@@ -122,12 +125,14 @@ class Coordinators(Shards[GroupCoordinator]):
     # --- the machines ------------------------------------------------------------------------
 
     def _make(self, replica: Replica) -> GroupCoordinator:
-        return GroupCoordinator(self._group_config, lambda: str(uuid.uuid4()), self._topics, self.settings)
+        return GroupCoordinator(
+            self._group_config, lambda: str(uuid.uuid4()), self._topics, self.settings, self._matches
+        )
 
     def _tick(self) -> Tick:
         return Tick()
 
-    def _replay_batch(self, machine: GroupCoordinator, header: BatchHeader, batch: Buffer) -> Iterable[ProtocolError]:
+    def _replay_batch(self, machine: GroupCoordinator, header: BatchHeader, batch: Buffer) -> Iterable[Exception]:
         for record in iter_records(batch):
             try:
                 if header.is_control:
@@ -138,7 +143,7 @@ class Coordinators(Shards[GroupCoordinator]):
                     machine.replay_pending(header.producer_id, record.key, record.value)
                 else:
                     machine.replay(record.key, record.value, record.offset)
-            except ProtocolError as error:
+            except Exception as error:  # of one record, which is passed over
                 yield error
 
     def reconcile(self) -> None:
@@ -187,22 +192,15 @@ class Coordinators(Shards[GroupCoordinator]):
             if not self._is_current(shard):
                 return refuse(message, context.api_version, ErrorCode.NOT_COORDINATOR)
         request_id = next(self._request_ids)
-        answer: asyncio.Future[GroupResponse] = asyncio.get_running_loop().create_future()
-        self._waiting[request_id] = answer
-        try:
-            self._step(
-                shard,
-                Request(
-                    request_id=request_id,
-                    api_version=context.api_version,
-                    message=message,
-                    client_id=context.client_id,
-                    client_host=context.client_host,
-                ),
-            )
-            return await answer
-        finally:
-            del self._waiting[request_id]
+        request = Request(
+            request_id=request_id,
+            api_version=context.api_version,
+            message=message,
+            client_id=context.client_id,
+            client_host=context.client_host,
+        )
+        answer: GroupResponse | ErrorCode = await self._asked(shard, request_id, request)
+        return refuse(message, context.api_version, answer) if isinstance(answer, ErrorCode) else answer
 
     async def _is_up_to_date(self, shard: Shard[GroupCoordinator]) -> bool:
         """Whether nobody else can have taken commits before this was called. Not asked of one that is being loaded:
@@ -260,24 +258,23 @@ class Coordinators(Shards[GroupCoordinator]):
     def _carry_out(self, shard: Shard[GroupCoordinator], effect: Effect) -> Sequence[Effect]:
         match effect:
             case Reply():
-                answer = self._waiting.get(effect.request_id)  # None: the client has gone meanwhile
-                if answer is not None and not answer.done():
-                    answer.set_result(effect.response)
+                self._answer(shard, effect.request_id, effect.response)
             case Append():
                 token = effect.token
 
                 def reported(outcome: ErrorCode) -> Appended:
                     return Appended(token=token, error_code=outcome)
 
-                error_code = self._append_records(shard, effect, reported)
-                if error_code is not None:
-                    return self._stepped(shard, reported(error_code))
+                return self._write(shard, lambda: self._encoded(effect), reported)
             case ChangeState():
                 task = self._tasks.create_task(self._change_state(shard, effect), name="share group state")
                 self._asking.add(task)
                 task.add_done_callback(self._asking.discard)
             case MakeTopics():
                 self._make_topics(effect)
+            case Survived():
+                name = f" of group {effect.group_id[:_SHOWN_CHARACTERS]!r}" if effect.group_id else ""
+                self._tasks.survive(f"{effect.kind}{name}", effect.error, kind=effect.kind)
             case Note():
                 logger.info("group %s: %s", effect.group_id, effect.text)
             case _:
@@ -298,20 +295,25 @@ class Coordinators(Shards[GroupCoordinator]):
             logger.warning("group %s: its internal topic %s could not be made: %s", effect.group_id, name, why)
 
     async def _change_state(self, shard: Shard[GroupCoordinator], effect: ChangeState) -> None:
-        failed = await change_state(self._share_states, effect.group_id, effect.change)
+        try:
+            failed = await change_state(self._share_states, effect.group_id, effect.change)
+        except Exception as error:
+            self._tasks.survive("asking share coordinators", error)
+            change = effect.change
+            partitions = change.start_offsets if isinstance(change, Initialization) else change.partitions
+            failed = dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
         if self._is_current(shard):
             self._step(shard, StateChanged(token=effect.token, failed=failed))
 
-    def _append_records(self, shard: Shard[GroupCoordinator], effect: Append, reported: Reported) -> ErrorCode | None:
+    def _encoded(self, effect: Append) -> bytes:
         now = self._clock.now()
-        batch = encode_batch(
+        return encode_batch(
             [(now, key, value, ()) for key, value in effect.records],
             compression=Compression(self._config.offsets_topic_compression_codec),
             producer_id=effect.producer_id,
             producer_epoch=effect.producer_epoch,
             is_transactional=effect.producer_id >= 0,
         )
-        return self._append(shard, batch, reported)
 
 
 def _group_config(config: BrokerConfig) -> GroupConfig:

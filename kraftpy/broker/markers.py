@@ -207,42 +207,52 @@ class MarkerSender:
                 wanted = [(marking, partitions) for marking, partitions in waiting if marking.is_wanted()]
                 if not wanted:
                     continue
-                request = WriteTxnMarkersRequest(markers=[_message(*each) for each in wanted])
-                try:
-                    if leader == self._node_id:
-                        response = await self._writer.write(request)
-                    else:
-                        response = await self._peers.ask(leader, ApiKey.WRITE_TXN_MARKERS, request)
-                except KafkaError as error:
-                    logger.debug("no markers through broker %d: %s", leader, error)
-                    for marking, partitions in wanted:
-                        marking.under_way -= partitions
-                        self._again(marking)
-                    continue
-                for (marking, partitions), result in zip(wanted, response.markers, strict=True):
+                results = await self._results(leader, wanted)
+                for number, (marking, partitions) in enumerate(wanted):
                     marking.under_way -= partitions
-                    self._take_in(marking, result)
+                    done: frozenset[TopicPartition] = frozenset()
+                    try:
+                        if number < len(results):
+                            done = _written(results[number])
+                            marking.done(done & partitions)
+                    except Exception as error:
+                        self._tasks.survive(f"a marker's answer of broker {leader}", error)
+                    if partitions - done:
+                        self._again(marking)
         finally:
             del self._sending[leader]
 
-    def _take_in(self, marking: Marking, result: WritableTxnMarkerResult) -> None:
-        done: set[TopicPartition] = set()
-        is_left = False
-        for topic in result.topics:
-            for each in topic.partitions:
-                code = ErrorCode.of(each.error_code)
-                partition = TopicPartition(topic.name, each.partition_index)
-                if code == ErrorCode.NONE:
-                    done.add(partition)
-                elif code in _GIVEN_UP:
-                    # A later coordinator, or a later epoch, has ended it already: nothing of it is open there.
-                    logger.warning("%s: a marker of producer %d is late: %s", partition, result.producer_id, code.name)
-                    done.add(partition)
-                else:
-                    is_left = True
-        marking.done(frozenset(done))
-        if is_left:
-            self._again(marking)
+    async def _results(
+        self, leader: BrokerId, wanted: list[tuple[Marking, frozenset[TopicPartition]]]
+    ) -> list[WritableTxnMarkerResult]:
+        """What the leader says of each; nothing if it cannot be asked."""
+        request = WriteTxnMarkersRequest(markers=[_message(*each) for each in wanted])
+        try:
+            if leader == self._node_id:
+                return (await self._writer.write(request)).markers
+            response: WriteTxnMarkersResponse = await self._peers.ask(leader, ApiKey.WRITE_TXN_MARKERS, request)
+            return response.markers
+        except KafkaError as error:
+            logger.debug("no markers through broker %d: %s", leader, error)
+        except Exception as error:
+            self._tasks.survive(f"markers through broker {leader}", error)
+        return []
+
+
+def _written(result: WritableTxnMarkerResult) -> frozenset[TopicPartition]:
+    """The partitions that have the marker, or will never need it."""
+    done: set[TopicPartition] = set()
+    for topic in result.topics:
+        for each in topic.partitions:
+            code = ErrorCode.of(each.error_code)
+            partition = TopicPartition(topic.name, each.partition_index)
+            if code == ErrorCode.NONE:
+                done.add(partition)
+            elif code in _GIVEN_UP:
+                # A later coordinator, or a later epoch, has ended it already: nothing of it is open there.
+                logger.warning("%s: a marker of producer %d is late: %s", partition, result.producer_id, code.name)
+                done.add(partition)
+    return frozenset(done)
 
 
 def _message(marking: Marking, partitions: frozenset[TopicPartition]) -> WritableTxnMarker:

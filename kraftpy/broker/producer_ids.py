@@ -50,6 +50,9 @@ class ProducerIds:
             block = await self._allocate()
         except KafkaError as error:
             return error
+        except Exception as error:  # not tried again at once
+            self._tasks.survive("allocating producer ids", error)
+            return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
         finally:
             self._allocation = None
         self._next = block.first_producer_id

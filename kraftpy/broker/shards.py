@@ -11,11 +11,17 @@ log; the shard is then loaded anew. Why a partition cannot be written is logged 
 reason and when it is over, however many appends fail of it.
 
 What a machine is asked, and what its effects are, is its owner's: a subclass says it in the abstract methods here.
+
+Machines contain unexpected errors where they can say what these cost. One that leaves a machine all the same leaves it
+in doubt: everybody who waits is answered, and the shard alone is loaded again from its partition, at once, then after
+pauses that grow to a minute. A record that cannot be replayed is passed over. Nobody waits for ever: whoever asked and
+has no answer when a shard goes is told to look for the coordinator again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
@@ -37,6 +43,11 @@ logger = logging.getLogger(__name__)
 
 _LOAD_BYTES = 1 << 20
 _LOOK_AGAIN_S = 60.0
+_SHOWN_CHARACTERS = 500
+_FIRST_PAUSE_S = 1.0
+_MAX_PAUSE_S = 60.0
+_CALM_S = 600.0
+"""A shard that failed so long ago is loaded again at once if it fails."""
 
 Reported = Callable[[ErrorCode], Any]
 """From how an append went to the event that tells the machine; None where it need not know."""
@@ -69,6 +80,13 @@ class _Pending(NamedTuple):
     deadline: float
 
 
+class _Failures(NamedTuple):
+    """How often a shard's machine was in doubt lately."""
+
+    times: int
+    last_at: float
+
+
 class Shard(Generic[M]):
     """One machine with its partition and its timer."""
 
@@ -81,6 +99,10 @@ class Shard(Generic[M]):
         self.timer: asyncio.TimerHandle | None = None
         self.tick_at = Millis(0)
         self.loading: asyncio.Task[None] | None = None
+        self.waiting: dict[int, asyncio.Future[Any]] = {}
+        """Requests without an answer, by id. An answer that is an ErrorCode says that the machine has given none."""
+        self.has_failed = False
+        """The machine is in doubt: it is asked nothing any more, and the shard is loaded again in a moment."""
 
 
 class Shards(ABC, Generic[M]):
@@ -99,6 +121,10 @@ class Shards(ABC, Generic[M]):
         self._shards: dict[int, Shard[M]] = {}
         self._hindrances: dict[int, str] = {}
         """Why partitions that are led here cannot be written, as far as that is known and was logged."""
+        self._failures: dict[int, _Failures] = {}
+        self._held_back: dict[int, asyncio.TimerHandle] = {}
+        """Partitions whose shards failed repeatedly, until they are loaded again."""
+        self._request_ids = itertools.count()
         self._is_stopped = False
 
     # --- what the machines are ---------------------------------------------------------------
@@ -112,7 +138,7 @@ class Shards(ABC, Generic[M]):
         """The event that says that time has passed."""
 
     @abstractmethod
-    def _replay_batch(self, machine: M, header: BatchHeader, batch: Buffer) -> Iterable[ProtocolError]:
+    def _replay_batch(self, machine: M, header: BatchHeader, batch: Buffer) -> Iterable[Exception]:
         """What a batch of the partition says becomes so; what of it cannot be understood."""
 
     @abstractmethod
@@ -145,12 +171,14 @@ class Shards(ABC, Generic[M]):
     def stop(self) -> None:
         """Let go of everything, for good; who waits is told to look elsewhere."""
         self._is_stopped = True
+        for timer in self._held_back.values():
+            timer.cancel()
         for partition in list(self._shards):
             self._unload(partition)
 
     def follow_leadership(self, partition: int) -> None:
         """Have a shard for a partition exactly while this broker leads it."""
-        if self._is_stopped:
+        if self._is_stopped or partition in self._held_back:
             return
         try:
             replica = self._replicas.leader(self.topic, partition)
@@ -181,20 +209,63 @@ class Shards(ABC, Generic[M]):
         for task in (shard.loading, shard.committing):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
-        self._run(shard, shard.machine.unload())
-        for pending in shard.pending:
-            pending.reported(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if shard.timer is not None:
             shard.timer.cancel()
+        self._answer_all(shard)
+
+    def _answer_all(self, shard: Shard[M]) -> None:
+        """Tell whoever waits to look elsewhere, whatever state the machine is in."""
+        try:
+            for effect in shard.machine.unload():
+                self._carry_out(shard, effect)
+            for pending in shard.pending:
+                pending.reported(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        except Exception as error:
+            self._tasks.survive(f"unloading {shard.replica.topic_partition}", error)
+        for answer in shard.waiting.values():
+            if not answer.done():
+                answer.set_result(ErrorCode.NOT_COORDINATOR)
+
+    # --- unexpected errors -------------------------------------------------------------------
+
+    def _fail(self, shard: Shard[M], doing: str, error: Exception) -> None:
+        """The machine is in doubt. Raises the error if it is one that ends the node."""
+        self._tasks.survive(f"{doing} of {shard.replica.topic_partition}", error)
+        if not shard.has_failed:
+            shard.has_failed = True
+            asyncio.get_running_loop().call_soon(self._load_again, shard)
+
+    def _load_again(self, shard: Shard[M]) -> None:
+        if not self._is_current(shard):
+            return
+        partition, now = shard.replica.topic_partition.partition, asyncio.get_running_loop().time()
+        known = self._failures.get(partition)
+        count = 0 if known is None or now - known.last_at > _CALM_S else known.times
+        self._failures[partition] = _Failures(count + 1, now)
+        pause_s = 0.0 if count == 0 else min(_FIRST_PAUSE_S * 2 ** min(count - 1, 10), _MAX_PAUSE_S)
+        logger.warning("%s: loaded again in %g s after an unexpected error", shard.replica.topic_partition, pause_s)
+        self._unload(partition)
+        self._held_back[partition] = asyncio.get_running_loop().call_later(pause_s, self._release, partition)
+
+    def _release(self, partition: int) -> None:
+        del self._held_back[partition]
+        self.follow_leadership(partition)
+
+    # --- loading -----------------------------------------------------------------------------
 
     async def _load(self, shard: Shard[M]) -> None:
+        try:
+            await self._load_all(shard)
+        except (KafkaError, ProtocolError) as error:
+            logger.critical("%s cannot be read, what it keeps waits: %s", shard.replica.topic_partition, error)
+        except Exception as error:
+            self._fail(shard, "loading", error)
+
+    async def _load_all(self, shard: Shard[M]) -> None:
+        """Raises KafkaError and ProtocolError if the partition cannot be read."""
         replica = shard.replica
         end_offset = replica.log_end_offset
-        try:
-            await self._replay(shard, end_offset)
-        except (KafkaError, ProtocolError) as error:
-            logger.critical("%s cannot be read, what it keeps waits: %s", replica.topic_partition, error)
-            return
+        await self._replay(shard, end_offset)
         outcome = ErrorCode.REQUEST_TIMED_OUT
         while outcome == ErrorCode.REQUEST_TIMED_OUT:
             deadline = asyncio.get_running_loop().time() + _LOOK_AGAIN_S
@@ -208,18 +279,37 @@ class Shards(ABC, Generic[M]):
     async def _replay(self, shard: Shard[M], end_offset: int) -> None:
         replica = shard.replica
         offset = Offset(replica.log.log_start_offset)
+        passed_over = 0
         while offset < end_offset:
             records = replica.read_to_end(offset, _LOAD_BYTES, min_one_batch=True)
             if not records:  # compaction left nothing behind it
-                return
+                break
             for header, batch in split_batches(records):
-                for error in self._replay_batch(shard.machine, header, batch):
-                    logger.error("%s: passed over: %s", replica.topic_partition, error)
+                for error in self._replayed(shard.machine, header, batch):
+                    if not passed_over:
+                        logger.error("%s: passed over: %s", replica.topic_partition, _shown(error))
+                    passed_over += 1
                 offset = Offset(header.next_offset)
             await asyncio.sleep(0)  # let clients be served between two pieces
+        if passed_over > 1:
+            logger.error("%s: %d records or batches were passed over", replica.topic_partition, passed_over)
+
+    def _replayed(self, machine: M, header: BatchHeader, batch: Buffer) -> Iterable[Exception]:
+        """Replay a batch; what of it cannot be understood, or all of it that comes after what cannot be decoded."""
+        try:
+            yield from self._replay_batch(machine, header, batch)
+        except Exception as error:
+            if self._tasks.is_fatal(error):
+                raise
+            yield error
 
     def _loaded(self, shard: Shard[M]) -> None:
-        self._run(shard, shard.machine.loaded(self._monotonic(), self._clock.now()))
+        try:
+            effects = shard.machine.loaded(self._monotonic(), self._clock.now())
+        except Exception as error:
+            self._fail(shard, "loading", error)
+        else:
+            self._run(shard, effects)
 
     # --- the loop around the machine ---------------------------------------------------------
 
@@ -230,17 +320,59 @@ class Shards(ABC, Generic[M]):
         self._run(shard, self._stepped(shard, event))
 
     def _stepped(self, shard: Shard[M], event: Any) -> Sequence[Any]:
-        return shard.machine.step(event, self._monotonic(), self._clock.now())
+        if shard.has_failed:
+            return ()
+        try:
+            return shard.machine.step(event, self._monotonic(), self._clock.now())
+        except Exception as error:
+            self._fail(shard, f"{type(event).__name__} to the coordinator", error)
+            return ()
 
     def _run(self, shard: Shard[M], effects: Sequence[Any]) -> None:
         remaining = deque(effects)
-        while remaining:
-            remaining.extend(self._carry_out(shard, remaining.popleft()))
-        self._set_timer(shard)
+        while remaining and not shard.has_failed:
+            effect = remaining.popleft()
+            try:
+                remaining.extend(self._carry_out(shard, effect))
+            except Exception as error:
+                self._fail(shard, f"{type(effect).__name__} for the coordinator", error)
+        if not shard.has_failed:
+            self._set_timer(shard)
+
+    async def _asked(self, shard: Shard[M], request_id: int, event: Any) -> Any:
+        """The machine's answer to a request with that id, or an ErrorCode if it gives none."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        shard.waiting[request_id] = answer
+        try:
+            self._step(shard, event)
+            if shard.has_failed and not answer.done():
+                return ErrorCode.UNKNOWN_SERVER_ERROR
+            return await answer
+        finally:
+            del shard.waiting[request_id]
+
+    @staticmethod
+    def _answer(shard: Shard[M], request_id: int, response: Any) -> None:
+        answer = shard.waiting.get(request_id)  # None: the client has gone meanwhile
+        if answer is not None and not answer.done():
+            answer.set_result(response)
+
+    def _write(self, shard: Shard[M], encode: Callable[[], bytes], reported: Reported) -> Sequence[Any]:
+        """Append what is encoded; the effects of what follows at once. What cannot be encoded is not written."""
+        try:
+            batch = encode()
+        except Exception as error:
+            self._tasks.survive(f"encoding records for {shard.replica.topic_partition}", error)
+            error_code: ErrorCode | None = ErrorCode.UNKNOWN_SERVER_ERROR
+        else:
+            error_code = self._append(shard, batch, reported)
+        return () if error_code is None else self._stepped(shard, reported(error_code))
 
     def _append(self, shard: Shard[M], batch: bytes, reported: Reported) -> ErrorCode | None:
         """Append a batch; None where how it went is `reported` later, once it is committed and synced."""
         replica = shard.replica
+        if shard.has_failed:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
         try:
             if replica.leadership != shard.leadership:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership was lost meanwhile")
@@ -249,6 +381,9 @@ class Shards(ABC, Generic[M]):
         except KafkaError as error:
             self._is_hindered(replica, str(error))
             return error.code
+        except Exception as error:  # whether it is in the log is not known
+            self._fail(shard, "an append", error)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
         end_offset = appended.last_offset + 1
         if not appended.flush_due and not shard.pending and replica.high_watermark >= end_offset:
             self._is_written(replica)
@@ -261,6 +396,12 @@ class Shards(ABC, Generic[M]):
         return None
 
     async def _commit(self, shard: Shard[M]) -> None:
+        try:
+            await self._commit_all(shard)
+        except Exception as error:
+            self._fail(shard, "a commit", error)
+
+    async def _commit_all(self, shard: Shard[M]) -> None:
         """Report what was appended, in order, as it is committed."""
         replica = shard.replica
         outcome = ErrorCode.NONE
@@ -317,3 +458,8 @@ class Shards(ABC, Generic[M]):
     def _tick_now(self, shard: Shard[M]) -> None:
         shard.timer = None
         self._step(shard, self._tick())
+
+
+def _shown(error: Exception) -> str:
+    text = str(error) if isinstance(error, ProtocolError) else f"{type(error).__name__}: {error}"
+    return text[:_SHOWN_CHARACTERS]

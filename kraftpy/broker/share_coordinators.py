@@ -10,7 +10,6 @@ What is not needed any more is deleted every `share.coordinator.state.topic.prun
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Iterable, Sequence
 from typing import assert_never
@@ -26,7 +25,7 @@ from kraftpy.config import BrokerConfig
 from kraftpy.metadata.records import Record, TopicDeleted
 from kraftpy.ports import Buffer, Clock
 from kraftpy.protocol.compression import Compression
-from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import BatchHeader, encode_batch, iter_records
 from kraftpy.share.config import ShareCoordinatorConfig
 from kraftpy.share.coordinator import ShareCoordinator
@@ -42,6 +41,7 @@ from kraftpy.share.events import (
     Reply,
     Request,
     Result,
+    Survived,
     Tick,
     TopicsDeleted,
     Write,
@@ -50,6 +50,8 @@ from kraftpy.share.records import ShareKey
 from kraftpy.types import Offset
 
 logger = logging.getLogger(__name__)
+
+_SHOWN_CHARACTERS = 100
 
 
 class ShareCoordinators(Shards[ShareCoordinator]):
@@ -72,8 +74,6 @@ class ShareCoordinators(Shards[ShareCoordinator]):
             snapshot_update_records_per_snapshot=config.share_coordinator_snapshot_update_records_per_snapshot,
             cold_partition_snapshot_interval_ms=config.share_coordinator_cold_partition_snapshot_interval_ms,
         )
-        self._request_ids = itertools.count()
-        self._waiting: dict[int, asyncio.Future[Result]] = {}
 
     # --- the machines ------------------------------------------------------------------------
 
@@ -83,13 +83,13 @@ class ShareCoordinators(Shards[ShareCoordinator]):
     def _tick(self) -> Tick:
         return Tick()
 
-    def _replay_batch(self, machine: ShareCoordinator, header: BatchHeader, batch: Buffer) -> Iterable[ProtocolError]:
+    def _replay_batch(self, machine: ShareCoordinator, header: BatchHeader, batch: Buffer) -> Iterable[Exception]:
         if header.is_control:
             return
         for record in iter_records(batch):
             try:
                 machine.replay(record.key, record.value, record.offset)
-            except ProtocolError as error:
+            except Exception as error:  # of one record, which is passed over
                 yield error
 
     def _loaded(self, shard: Shard[ShareCoordinator]) -> None:
@@ -124,13 +124,10 @@ class ShareCoordinators(Shards[ShareCoordinator]):
             if not self._is_current(shard):
                 return Result(error_code=ErrorCode.NOT_COORDINATOR)
         request_id = next(self._request_ids)
-        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting[request_id] = answer
-        try:
-            self._step(shard, Request(request_id=request_id, command=command))
-            return await answer
-        finally:
-            del self._waiting[request_id]
+        answer: Result | ErrorCode = await self._asked(
+            shard, request_id, Request(request_id=request_id, command=command)
+        )
+        return Result(error_code=answer) if isinstance(answer, ErrorCode) else answer
 
     def _is_known(self, command: Command) -> bool:
         """Whether there is such a partition, as far as that matters: what is kept of one that is gone can be read."""
@@ -152,26 +149,27 @@ class ShareCoordinators(Shards[ShareCoordinator]):
     def _carry_out(self, shard: Shard[ShareCoordinator], effect: Effect) -> Sequence[Effect]:
         match effect:
             case Reply():
-                answer = self._waiting.get(effect.request_id)  # None: the client has gone meanwhile
-                if answer is not None and not answer.done():
-                    answer.set_result(effect.result)
+                self._answer(shard, effect.request_id, effect.result)
             case Append():
-                key, value = effect.record
-                batch = encode_batch(
-                    [(self._clock.now(), key, value, ())],
-                    compression=Compression(self._config.share_coordinator_state_topic_compression_codec),
-                )
                 offset, token = shard.replica.log_end_offset, effect.token
 
                 def reported(outcome: ErrorCode) -> Appended:
                     return Appended(token=token, offset=offset, error_code=outcome)
 
-                error_code = self._append(shard, batch, reported)
-                if error_code is not None:
-                    return self._stepped(shard, reported(error_code))
+                return self._write(shard, lambda: self._encoded(effect), reported)
+            case Survived():
+                name = f"{effect.name[:_SHOWN_CHARACTERS]!r}"
+                self._tasks.survive(f"{effect.kind} of share group {name}", effect.error, kind=effect.kind)
             case _:
                 assert_never(effect)
         return ()
+
+    def _encoded(self, effect: Append) -> bytes:
+        key, value = effect.record
+        return encode_batch(
+            [(self._clock.now(), key, value, ())],
+            compression=Compression(self._config.share_coordinator_state_topic_compression_codec),
+        )
 
     # --- pruning -----------------------------------------------------------------------------
 

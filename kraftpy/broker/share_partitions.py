@@ -5,6 +5,9 @@ coordinator; it goes with the leadership, with the group's last session here, an
 then read again by whoever is next. So what the group coordinator changes of a group without members is found by the
 next member.
 
+An unexpected error in a share partition costs what was just asked of it: it is let go of, whoever waits is told so, and
+the next fetch reads its state again.
+
 A group that has not read the partition begins where `share.auto.offset.reset` says; that is written before anything is
 handed out, so that the next leader does not begin somewhere else.
 """
@@ -17,6 +20,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import assert_never
 
 from kraftpy.broker.containment import Tasks
@@ -37,6 +41,7 @@ from kraftpy.types import Millis
 logger = logging.getLogger(__name__)
 
 _RETRY_PAUSE_S = 0.5
+_SHOWN_CHARACTERS = 100
 _NOT_LED = ErrorCode.NOT_LEADER_OR_FOLLOWER
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
 
@@ -138,8 +143,29 @@ class SharePartitions:
             held.loading.cancel()
         if held.timer is not None:
             held.timer.cancel()
-        self._run(held, held.machine.unload(error_code))
+        try:
+            self._run(held, held.machine.unload(error_code))
+        except Exception as error:
+            self._tasks.survive("letting go of a share partition", error)
+        waiting, held.waiting = held.waiting, {}
+        for request_id, answer in waiting.items():
+            if not answer.done():
+                answer.set_result(Reply(request_id=request_id, error_code=error_code))
         wake_all(held.watches)
+
+    def failed(self, held: HeldPartition, doing: str, error: Exception) -> None:
+        """An unexpected error has left the share partition in doubt. Raises it if it is one that ends the node."""
+        group_id = held.key.group_id[:_SHOWN_CHARACTERS]
+        what = f"{doing} of {held.replica.topic_partition} in share group {group_id!r}"
+        self._tasks.survive(what, error, kind=f"share partition: {doing}")
+        self._drop(held, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def _step(self, held: HeldPartition, doing: str, step: Callable[[], Sequence[Effect]]) -> None:
+        """Have the machine do something, and carry out what follows."""
+        try:
+            self._run(held, step())
+        except Exception as error:
+            self.failed(held, doing, error)
 
     def _config_of(self, group_id: str) -> SharePartitionConfig:
         settings = self._settings(group_id)
@@ -163,6 +189,9 @@ class SharePartitions:
                 held.error = error
                 if error.code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH):
                     break
+            except Exception as error:
+                self._tasks.survive("loading a share partition", error)
+                held.error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
             await asyncio.sleep(_RETRY_PAUSE_S)
         held.loading = None
         self._drop(held, _NOT_LED)
@@ -213,14 +242,15 @@ class SharePartitions:
         request_id = next(self._request_ids)
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         held.waiting[request_id] = answer
-        self._run(held, held.machine.acknowledge(request_id, member_id, said, self._clock.monotonic_ms()))
+        now = self._clock.monotonic_ms()
+        self._step(held, "an acknowledgement", lambda: held.machine.acknowledge(request_id, member_id, said, now))
         return answer
 
     def release(self, group_id: str, member_id: str) -> None:
         """A member's session is over: what it has is anybody's."""
         for held in list(self._held.values()):
             if held.key.group_id == group_id:
-                self._run(held, held.machine.release(member_id))
+                self._step(held, "a release", partial(held.machine.release, member_id))
                 self._drop_unneeded(held)
 
     def _drop_unneeded(self, held: HeldPartition) -> None:
@@ -234,11 +264,12 @@ class SharePartitions:
 
     def give_back(self, held: HeldPartition, member_id: str, acquired: Sequence[Acquired]) -> None:
         """What a fetch acquired is not handed out after all."""
-        self._run(held, held.machine.give_back(member_id, acquired))
+        self._step(held, "giving back", lambda: held.machine.give_back(member_id, acquired))
 
     def log_start_advanced(self, held: HeldPartition) -> None:
         """Old records have gone out of the log."""
-        self._run(held, held.machine.log_start_advanced(held.replica.log_start_offset))
+        log_start_offset = held.replica.log_start_offset
+        self._step(held, "a new log start", lambda: held.machine.log_start_advanced(log_start_offset))
 
     def _run(self, held: HeldPartition, effects: Sequence[Effect]) -> None:
         remaining = deque(effects)
@@ -248,8 +279,8 @@ class SharePartitions:
                 case Write():
                     self._tasks.create_task(self._write(held, effect), name=f"share state of {held.key.group_id}")
                 case Reply():
-                    answer = held.waiting.pop(effect.request_id)
-                    if not answer.done():
+                    answer = held.waiting.pop(effect.request_id, None)
+                    if answer is not None and not answer.done():
                         answer.set_result(effect)
                 case Available():
                     wake_all(held.watches)
@@ -260,7 +291,11 @@ class SharePartitions:
 
     async def _write(self, held: HeldPartition, effect: Write) -> None:
         machine = held.machine
-        found = await self._states.write(held.key, machine.state_epoch, held.leader_epoch, effect)
+        try:
+            found = await self._states.write(held.key, machine.state_epoch, held.leader_epoch, effect)
+        except Exception as error:
+            self.failed(held, "a write", error)
+            return
         if self._held.get(held.key) is not held:
             return  # who waited was told when it went
         if found.error_code != ErrorCode.NONE:
@@ -271,7 +306,8 @@ class SharePartitions:
                 found.error_code.name,
                 found.error_message or "",
             )
-        self._run(held, machine.written(found.error_code, found.error_message, now=self._clock.monotonic_ms()))
+        now = self._clock.monotonic_ms()
+        self._step(held, "a write", lambda: machine.written(found.error_code, found.error_message, now=now))
         if machine.is_fenced:
             self._drop(held, _NOT_LED)
         else:
@@ -293,7 +329,8 @@ class SharePartitions:
     def _tick(self, held: HeldPartition) -> None:
         held.timer = None
         if held.is_led and self._held.get(held.key) is held:
-            self._run(held, held.machine.tick(self._clock.monotonic_ms()))
+            now = self._clock.monotonic_ms()
+            self._step(held, "a tick", lambda: held.machine.tick(now))
 
 
 def duration_ms(text: str) -> int:

@@ -9,7 +9,6 @@ of it.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
@@ -27,7 +26,7 @@ from kraftpy.config import BrokerConfig
 from kraftpy.groups.routing import partition_for_group
 from kraftpy.ports import Buffer, Clock
 from kraftpy.protocol.apis import ApiKey
-from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
@@ -48,6 +47,7 @@ from kraftpy.transactions.events import (
     Reply,
     Request,
     Result,
+    Survived,
     Tick,
     VerifyPartitions,
     WriteMarkers,
@@ -60,6 +60,7 @@ logger = logging.getLogger(__name__)
 
 _COMMIT_TIMEOUT_MS = 15_000
 _FIRST_BATCHED_VERSION = 4
+_SHOWN_CHARACTERS = 100
 
 
 class TransactionCoordinators(Shards[TransactionCoordinator]):
@@ -85,8 +86,8 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
         self._producer_ids = producer_ids
         self._markers = markers
         self._peers = peers
-        self._request_ids = itertools.count()
-        self._waiting: dict[int, asyncio.Future[Result]] = {}
+        self.listing = asyncio.Lock()
+        """Held while transactional ids are matched against a regular expression."""
 
     # --- the machines ------------------------------------------------------------------------
 
@@ -96,15 +97,13 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
     def _tick(self) -> Tick:
         return Tick()
 
-    def _replay_batch(
-        self, machine: TransactionCoordinator, header: BatchHeader, batch: Buffer
-    ) -> Iterable[ProtocolError]:
+    def _replay_batch(self, machine: TransactionCoordinator, header: BatchHeader, batch: Buffer) -> Iterable[Exception]:
         if header.is_control:
             return
         for record in iter_records(batch):
             try:
                 machine.replay(record.key, record.value)
-            except ProtocolError as error:
+            except Exception as error:  # of one record, which is passed over
                 yield error
 
     # --- requests ----------------------------------------------------------------------------
@@ -134,23 +133,15 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
             if shard is None:
                 return Result(error_code=ErrorCode.NOT_COORDINATOR)
         request_id = next(self._request_ids)
-        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting[request_id] = answer
-        try:
-            request = Request(request_id=request_id, command=command, fresh_producer_id=fresh_producer_id)
-            self._step(shard, request)
-            return await answer
-        finally:
-            del self._waiting[request_id]
+        request = Request(request_id=request_id, command=command, fresh_producer_id=fresh_producer_id)
+        answer: Result | ErrorCode = await self._asked(shard, request_id, request)
+        return Result(error_code=answer) if isinstance(answer, ErrorCode) else answer
 
     def known(self) -> list[tuple[str, Transaction]] | None:
-        """Every transactional id that is coordinated here; None while some of them are being loaded."""
+        """Every transactional id that is coordinated here, in no order; None while some of them are being loaded."""
         if not all(shard.machine.is_loaded for shard in self._shards.values()):
             return None
-        found: dict[str, Transaction] = {}
-        for shard in self._shards.values():
-            found.update(shard.machine.transactions)
-        return sorted(found.items())
+        return [each for shard in self._shards.values() for each in shard.machine.transactions.items()]
 
     def find(self, transactional_id: str) -> Transaction | ErrorCode:
         """One transactional id, or why it is not to be had here."""
@@ -274,22 +265,20 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
     def _carry_out(self, shard: Shard[TransactionCoordinator], effect: Effect) -> Sequence[Effect]:
         match effect:
             case Reply():
-                answer = self._waiting.get(effect.request_id)  # None: the client has gone meanwhile
-                if answer is not None and not answer.done():
-                    answer.set_result(effect.result)
+                self._answer(shard, effect.request_id, effect.result)
             case Append():
                 key, value = effect.record
-                batch = encode_batch([(self._clock.now(), key, value, ())])
                 token = effect.token
 
                 def reported(outcome: ErrorCode) -> Appended:
                     return Appended(token=token, error_code=outcome)
 
-                error_code = self._append(shard, batch, reported)
-                if error_code is not None:
-                    return self._stepped(shard, reported(error_code))
+                return self._write(shard, lambda: encode_batch([(self._clock.now(), key, value, ())]), reported)
             case WriteMarkers():
                 self._have_marked(shard, effect)
+            case Survived():
+                name = f"{effect.name[:_SHOWN_CHARACTERS]!r}"
+                self._tasks.survive(f"{effect.kind} of transactional id {name}", effect.error, kind=effect.kind)
             case Note():
                 logger.info("transactional id %s: %s", effect.transactional_id, effect.text)
             case _:

@@ -196,6 +196,7 @@ class BrokerConfig:
     group_consumer_assignors: tuple[str, ...] = _default("group.consumer.assignors")
     group_consumer_heartbeat_interval_ms: int = _default("group.consumer.heartbeat.interval.ms")
     group_consumer_max_size: int = _default("group.consumer.max.size")
+    kraftpy_group_regex_cache_bytes: int = _default("kraftpy.group.regex.cache.bytes")
     group_consumer_migration_policy: str = _default("group.consumer.migration.policy")
     group_consumer_session_timeout_ms: int = _default("group.consumer.session.timeout.ms")
     group_consumer_max_heartbeat_interval_ms: int = _default("group.consumer.max.heartbeat.interval.ms")

@@ -236,6 +236,8 @@ group.consumer.heartbeat.interval.ms             int      5000 1..
     Heartbeat interval of a group of the newer protocol.
 group.consumer.max.size                          int      2147483647 1..
     Most members of a group of the newer protocol.
+kraftpy.group.regex.cache.bytes                  long     none->16777216 1..
+    Bytes of topics that members' regular expressions match, which are remembered for all groups of a node.
 group.consumer.migration.policy                  string   bidirectional ~{DISABLED,DOWNGRADE,UPGRADE,BIDIRECTIONAL}
     Whether groups may change between the classic and the newer protocol.
 group.consumer.session.timeout.ms                int      45000 1..

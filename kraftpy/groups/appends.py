@@ -7,8 +7,8 @@ in: an append that is reported done early waits for those before it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kraftpy.groups.consumer_records import NOTHING, Assignment
 from kraftpy.groups.events import Append, Deletion, GroupResponse, Initialization, Request
@@ -101,11 +101,16 @@ class DeleteGroupRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConsumerGroup:
-    """What one or several members of a consumer group changed, and the answers to their requests."""
+    """What one or several members of a consumer group changed, and the answers to their requests.
+
+    `looked_up` and `is_resolving` are what was found out meanwhile, which the log does not tell.
+    """
 
     group_id: str
     changed: tuple[str, ...]
     answers: Answers
+    looked_up: Mapping[str, int] = field(default_factory=dict)
+    is_resolving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,10 @@ class MemberClocks:
             if key not in self._deadlines:
                 self._deadlines.set(key, Millis(turn.now + AGAIN_MS))
 
+    def again(self, key: Key, turn: Turn) -> None:
+        """What was due could not be decided: it is due again a little later."""
+        self._deadlines.set(key, Millis(turn.now + AGAIN_MS))
+
     def why_removed(self, known: Members, key: Key) -> str | None:
         """Why the member whose clock has run out is removed; None where it has gone or has been heard of meanwhile."""
         if key.member_id not in known.members or key in self._deadlines:

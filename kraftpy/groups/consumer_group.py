@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, assert_never
 
@@ -114,6 +114,8 @@ class ConsumerGroup:
     static_members: dict[str, str] = field(default_factory=dict)  # instance id -> member id
     holders: dict[TopicIdPartition, str] = field(default_factory=dict)
     topics_version: int = NEVER  # volatile: the topics' version its hash was last held against
+    looked_up: Mapping[str, int] = field(default_factory=dict, compare=False)  # volatile: by regex, for which version
+    is_resolving: bool = field(default=False, compare=False)  # volatile: a regex has not been looked up for this one
 
     # ---- what records say
 
@@ -214,7 +216,11 @@ class ConsumerGroup:
 
     def subscribed_topics(self) -> frozenset[str]:
         """What all the members read."""
-        return frozenset().union(*(self.topics_of(member) for member in self.members.values()))
+        found = {name for member in self.members.values() for name in member.subscribed_topic_names}
+        for regex in {member.subscribed_topic_regex for member in self.members.values()}:
+            matched = self.regexes.get(regex or "")
+            found.update(matched.topics if matched is not None else ())
+        return frozenset(found)
 
     def hash_of(self, topics: Topics) -> int:
         """A number that changes when what the group reads changes: which topics, their ids, how many partitions."""
@@ -259,6 +265,7 @@ class Draft(AnyDraft[ConsumerGroup, ConsumerKey, ConsumerValue]):
         """Go on with what another draft of the same group has come to. This one is empty yet."""
         assert not self.records, self.records
         self.group, self.records, self.changed = other.group, other.records, other.changed
+        self._said = other._said
 
     def _keys_of(self, member_id: str) -> tuple[ConsumerKey, ...]:
         group_id = self.group.group_id

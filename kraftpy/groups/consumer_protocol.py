@@ -6,9 +6,12 @@ or is told to anyone; `consumer_turns.py` has the records stored and answers aft
 
 A change of topics or partitions is noticed by the next heartbeat of any member, since the topics' version is another.
 
-Where this differs from Kafka: regular expressions are looked at in the heartbeat itself, not a while later; a static
-member may join again under the id it has (Kafka: UNRELEASED_INSTANCE_ID); an unknown group is UNKNOWN_MEMBER_ID to a
-heartbeat, on which every client joins again; targets are made at once, without KIP-1263's interval.
+Regular expressions are looked up as far as one step may go (`topic_matches`), for most of them to the end. The rest
+follows a little later (`look_at_topics`); until then an expression matches what it matched before, or nothing.
+
+Where this differs from Kafka: a static member may join again under the id it has (Kafka: UNRELEASED_INSTANCE_ID); an
+unknown group is UNKNOWN_MEMBER_ID to a heartbeat, on which every client joins again; targets are made at once, without
+KIP-1263's interval.
 
 Members that speak the classic protocol are `classic_members.py`.
 
@@ -19,11 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 
 from kraftpy.groups.assignors import ASSIGNORS, Subscriber
 from kraftpy.groups.config import GroupConfig, Settings
-from kraftpy.groups.consumer_group import ConsumerGroup, Draft, Topics
+from kraftpy.groups.consumer_group import NEVER, ConsumerGroup, Draft, Topics
 from kraftpy.groups.consumer_records import (
     Assignment,
     CurrentKey,
@@ -43,8 +45,9 @@ from kraftpy.groups.consumer_records import (
     by_topic,
 )
 from kraftpy.groups.events import Request
-from kraftpy.groups.patterns import Pattern, PatternError
+from kraftpy.groups.patterns import PatternError, shown
 from kraftpy.groups.reconciliation import reconciled
+from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -60,13 +63,6 @@ LEAVING_FOR_NOW = -2
 """The epochs by which a heartbeat joins, leaves, or leaves as a static member that will be back."""
 
 FIRST_HEARTBEAT_WITH_OWN_MEMBER_ID = 1
-_MOST_REMEMBERED_REGEXES = 100
-
-
-@lru_cache(maxsize=1_000)
-def pattern(regex: str) -> Pattern:
-    """The expression, ready to be matched. Raises PatternError."""
-    return Pattern(regex)
 
 
 def heartbeat_error(error_code: ErrorCode, text: str | None = None) -> ConsumerGroupHeartbeatResponse:
@@ -77,12 +73,19 @@ def heartbeat_error(error_code: ErrorCode, text: str | None = None) -> ConsumerG
 class ConsumerProtocol:
     """Decides for groups of one partition. `new_id` gives ids for members that have none."""
 
-    def __init__(self, config: GroupConfig, settings: Settings, topics: Topics, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        settings: Settings,
+        topics: Topics,
+        new_id: Callable[[], str],
+        matches: TopicMatches,
+    ) -> None:
         self.config = config
         self.settings = settings
         self.topics = topics
         self.new_id = new_id
-        self._known: dict[str, dict[str, bool]] = {}  # by expression and name, whether they match
+        self.matches = matches
 
     # ---- one heartbeat
 
@@ -133,11 +136,8 @@ class ConsumerProtocol:
         predecessor = self._admit(draft.group, member_id, message)
         known = draft.group.members.get(predecessor or member_id)
         updated = _updated(known or MemberValue(), message, event)
-        if updated.subscribed_topic_regex is not None:
-            try:
-                pattern(updated.subscribed_topic_regex)
-            except PatternError as error:
-                raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
+        if message.subscribed_topic_regex and message.subscribed_topic_regex not in draft.group.regexes:
+            self._check_regex(message.subscribed_topic_regex)
         owned = None if message.topic_partitions is None else _assignment(message.topic_partitions)
         before, after = self.take_in(draft, member_id, updated, owned, timestamp, predecessor)
         whole = message.member_epoch == JOINING or _says_everything(message)
@@ -147,6 +147,16 @@ class ConsumerProtocol:
             heartbeat_interval_ms=self.settings(message.group_id).consumer_heartbeat_interval_ms,
             assignment=_answer(after.assigned) if whole or after.assigned != before.assigned else None,
         )
+
+    def _check_regex(self, regex: str) -> None:
+        if self.matches.is_overdrawn:
+            text = "too many regular expressions are being compiled: try again"
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text)
+        try:
+            self.matches.check(regex)
+        except PatternError as error:
+            text = f"SubscribedTopicRegex {shown(regex)} is not a valid regular expression: {error}."
+            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, text) from error
 
     def take_in(
         self,
@@ -177,7 +187,7 @@ class ConsumerProtocol:
         return before, after
 
     def look_at_topics(self, draft: Draft, timestamp: Millis) -> None:
-        """Begin the group's next epoch where the topics it reads have changed."""
+        """Begin the group's next epoch if the topics it reads have changed, or more of its expressions are known."""
         self._refresh(draft, timestamp, changed=False)
 
     def _admit(self, group: ConsumerGroup, member_id: str, message: ConsumerGroupHeartbeatRequest) -> str | None:
@@ -233,35 +243,38 @@ class ConsumerProtocol:
         group = draft.group
         if not changed and group.topics_version == self.topics.version:
             return
-        self._look_up_regexes(draft, timestamp, again=group.topics_version != self.topics.version)
+        before = len(draft.records)
+        is_complete = self._look_up_regexes(draft, timestamp)
+        draft.group.is_resolving = not is_complete
+        draft.group.topics_version = self.topics.version if is_complete else NEVER
+        if not changed and not is_complete and len(draft.records) == before:
+            return
         hashed = draft.group.hash_of(self.topics)
-        draft.group.topics_version = self.topics.version
         if changed or hashed != draft.group.metadata_hash:
             value = GroupValue(epoch=draft.group.epoch + 1, metadata_hash=hashed)
             draft.put(GroupKey(group.group_id), value)
 
-    def _look_up_regexes(self, draft: Draft, timestamp: Millis, *, again: bool) -> None:
-        group = draft.group
-        needed = {member.subscribed_topic_regex for member in group.members.values()} - {None}
+    def _look_up_regexes(self, draft: Draft, timestamp: Millis) -> bool:
+        """Have the topics of every expression in use; False if there are some left, to be asked for again."""
+        group, version = draft.group, self.topics.version
+        needed = {regex for member in group.members.values() if (regex := member.subscribed_topic_regex) is not None}
         for regex in sorted(group.regexes.keys() - needed):
             draft.put(RegexKey(group.group_id, regex), None)
-        for regex in sorted(each for each in needed if each is not None):
+        looked_up = {regex: at for regex, at in group.looked_up.items() if regex in needed}
+        for regex in sorted(needed, key=lambda each: (looked_up.get(each, NEVER), each)):  # the least known first
             known = draft.group.regexes.get(regex)
-            if known is not None and not again:
+            if known is not None and looked_up.get(regex) == version:
                 continue
-            topics = self._matching(regex)
+            topics = self.matches.resolve(regex)
+            if topics is not None:
+                looked_up[regex] = version
+            elif known is not None:
+                continue
             if known is None or known.topics != topics:
-                value = RegexValue(topics=topics, version=self.topics.version, timestamp=timestamp)
+                value = RegexValue(topics=topics or (), version=version, timestamp=timestamp)
                 draft.put(RegexKey(group.group_id, regex), value)
-
-    def _matching(self, regex: str) -> tuple[str, ...]:
-        """The topics whose names match. A name is looked at once, not again whenever another topic is made."""
-        names = self.topics.names()
-        known = self._known.get(regex, {})
-        if len(self._known) >= _MOST_REMEMBERED_REGEXES and not known:
-            self._known.clear()
-        self._known[regex] = found = {name: known[name] if name in known else _matches(regex, name) for name in names}
-        return tuple(name for name in names if found[name])
+        draft.group.looked_up = looked_up
+        return all(looked_up.get(regex) == version for regex in needed)
 
     def _retarget(self, draft: Draft) -> None:
         """Targets for the group's epoch, where there are none yet."""
@@ -270,12 +283,16 @@ class ConsumerProtocol:
             return
         counts: dict[TopicId, int] = {}
         members: dict[str, Subscriber] = {}
+        subscriptions: dict[tuple[tuple[str, ...], str | None], frozenset[TopicId]] = {}
         for member_id, member in group.members.items():
-            known = [info for name in group.topics_of(member) if (info := self.topics.topic(name)) is not None]
-            counts.update(known)
+            subscription = _reads(member)
+            if subscription not in subscriptions:
+                known = [info for name in group.topics_of(member) if (info := self.topics.topic(name)) is not None]
+                counts.update(known)
+                subscriptions[subscription] = frozenset(info.topic_id for info in known)
             members[member_id] = Subscriber(
                 instance_id=member.instance_id,
-                topics=frozenset(info.topic_id for info in known),
+                topics=subscriptions[subscription],
                 target=group.target(member_id),
             )
         assignor = ASSIGNORS[self.assignor_name(group)]
@@ -292,13 +309,6 @@ class ConsumerProtocol:
 
 
 # ---- parts
-
-
-def _matches(regex: str, name: str) -> bool:
-    try:
-        return pattern(regex).matches(name)
-    except PatternError:  # stored by a coordinator that could read it
-        return False
 
 
 def _reads(member: MemberValue) -> tuple[tuple[str, ...], str | None]:

@@ -22,6 +22,7 @@ from kraftpy.groups.deadlines import Key
 from kraftpy.groups.events import GroupResponse, Request
 from kraftpy.groups.group import Group, State
 from kraftpy.groups.rebalance import Rebalance
+from kraftpy.groups.topic_matches import AGAIN_MS, TopicMatches
 from kraftpy.groups.turn import Turn
 from kraftpy.groups.turns import Turns
 from kraftpy.protocol.errors import ErrorCode
@@ -38,6 +39,7 @@ from kraftpy.types import Millis
 CONSUMER_SESSION = "consumer-session"
 REVOCATION = "revocation"
 CLASSIC_REBALANCE = "classic-rebalance"
+REGEXES = "regexes"
 
 
 class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
@@ -51,6 +53,7 @@ class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
         topics: Topics,
         new_id: Callable[[], str],
         reconsider: Callable[[Request, Turn], None],
+        matches: TopicMatches,
     ) -> None:
         """`reconsider` handles a request of the classic protocol, or of an administrator, whose turn has come."""
         clocks = MemberClocks(
@@ -66,13 +69,13 @@ class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
         self._config = config
         self._rebalance = rebalance
         self._deadlines = rebalance.deadlines
-        self.protocol = ConsumerProtocol(config, settings, topics, new_id)
+        self.protocol = ConsumerProtocol(config, settings, topics, new_id, matches)
         self._classic = ClassicMembers(self.protocol)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Sessions, and what members have to do in time."""
-        return (*super().kinds, CLASSIC_REBALANCE)
+        """Sessions, what members have to do in time, and regular expressions that are not looked up to the end."""
+        return (*super().kinds, CLASSIC_REBALANCE, REGEXES)
 
     def of(self, group: Group) -> ConsumerGroup | None:
         """The group as one of the consumer protocol."""
@@ -170,6 +173,10 @@ class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
         return answer
 
     def _is_due(self, group: Group, draft: Draft, key: Key, turn: Turn) -> None:
+        if key.kind == REGEXES:
+            if draft.group.members:
+                self.protocol.look_at_topics(draft, turn.timestamp)
+            return
         why = self._clocks.why_removed(draft.group, key)
         if key.kind == CLASSIC_REBALANCE and why is not None:
             why = None if draft.group.members[key.member_id].classic is None else "did not join again in time"
@@ -185,11 +192,19 @@ class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
         return True
 
     def _purpose(self, group: Group, draft: Draft, answers: Answers) -> StoreConsumerGroup:
-        return StoreConsumerGroup(group_id=group.group_id, changed=tuple(draft.changed), answers=answers)
+        return StoreConsumerGroup(
+            group_id=group.group_id,
+            changed=tuple(draft.changed),
+            answers=answers,
+            looked_up=draft.group.looked_up,
+            is_resolving=draft.group.is_resolving,
+        )
 
     # ---- what is stored
 
     def _is_stored(self, group: Group, purpose: StoreConsumerGroup, turn: Turn) -> None:
+        if group.consumer is not None:
+            group.consumer.looked_up, group.consumer.is_resolving = purpose.looked_up, purpose.is_resolving
         self._pass_over(group, turn)
         for member_id in purpose.changed:
             if group.consumer is None or member_id not in group.consumer.members:
@@ -197,6 +212,16 @@ class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
         for _, response in purpose.answers:
             if isinstance(response, JoinGroupResponse) and not response.error_code:
                 self._must_sync(group, response.member_id, turn)
+
+    def _reply(self, group: Group, answers: Answers, turn: Turn) -> None:
+        super()._reply(group, answers, turn)
+        for text in self.protocol.matches.take_broken():
+            turn.note(group, text)
+        key = Key(group.group_id, REGEXES)
+        if group.consumer is None or not group.consumer.is_resolving:
+            self._deadlines.cancel(key)
+        elif key not in self._deadlines and key not in group.waiting:
+            self._deadlines.set(key, Millis(turn.now + AGAIN_MS))
 
     def _pass_over(self, group: Group, turn: Turn) -> None:
         """What the log now says of the group may have made it one of the other protocol."""
@@ -208,6 +233,7 @@ class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
     def _give_up(self, group: Group, waited: deque[Request | Key], turn: Turn) -> None:
         if group.consumer is not None:
             group.consumer.topics_version = NEVER
+            group.consumer.looked_up = {}
 
     # ---- clocks
 
@@ -232,4 +258,8 @@ class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
             key = Key(group.group_id, CLASSIC_REBALANCE, member_id)
             if member.classic is not None and key in self._deadlines:  # while it was told to join again
                 expected.add(key)
+        regexes = Key(group.group_id, REGEXES)
+        if regexes in self._deadlines:
+            assert group.consumer is not None, group
+            expected.add(regexes)
         return expected

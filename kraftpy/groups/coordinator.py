@@ -32,8 +32,7 @@ protocol: KIP-848, KIP-1101; share groups: KIP-932; streams groups: KIP-1071.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from kraftpy.groups import consumer_queries, offsets, queries, share_queries, streams_queries, transactional
@@ -57,7 +56,7 @@ from kraftpy.groups.appends import (
 )
 from kraftpy.groups.clocks import AGAIN_MS
 from kraftpy.groups.config import GroupConfig, Settings
-from kraftpy.groups.consumer_group import ConsumerGroup, NoTopics, Topics
+from kraftpy.groups.consumer_group import NoTopics, Topics
 from kraftpy.groups.consumer_protocol import heartbeat_error
 from kraftpy.groups.consumer_turns import ConsumerTurns
 from kraftpy.groups.deadlines import Deadlines, Key
@@ -73,6 +72,7 @@ from kraftpy.groups.events import (
     TransactionEnded,
 )
 from kraftpy.groups.group import Group, State
+from kraftpy.groups.invariants import Invariants
 from kraftpy.groups.membership import Membership
 from kraftpy.groups.rebalance import JOIN, SESSION, SYNC, Rebalance, join_error
 from kraftpy.groups.records import (
@@ -84,12 +84,12 @@ from kraftpy.groups.records import (
     read_key,
     read_offset,
 )
-from kraftpy.groups.replay import replay_record
+from kraftpy.groups.replay import Durable, durable, replay_record
+from kraftpy.groups.routing import group_ids as named_groups
 from kraftpy.groups.routing import refuse, while_loading
-from kraftpy.groups.share_group import ShareGroup
 from kraftpy.groups.share_turns import ShareTurns
-from kraftpy.groups.streams_group import StreamsGroup
 from kraftpy.groups.streams_turns import StreamsTurns
+from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.transactional import PendingOffsets, settle
 from kraftpy.groups.turn import Turn
 from kraftpy.groups.unloading import refusals
@@ -114,20 +114,10 @@ from kraftpy.protocol.messages.streams_group_describe import StreamsGroupDescrib
 from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest
 from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from kraftpy.types import Millis, TopicId, TopicPartition
+from kraftpy.types import Millis, TopicId
 
 EXPIRY = "expiry"
 EXPIRY_KEY = Key("", EXPIRY)
-
-Durable = dict[
-    str,
-    tuple[
-        GroupMetadataValue | None,
-        ConsumerGroup | ShareGroup | StreamsGroup | None,
-        dict[TopicPartition, OffsetCommitValue],
-    ],
-]
-"""What the log says: by group its stored generation, its members of the other kinds, if any, and its offsets."""
 
 
 class GroupCoordinator:
@@ -139,11 +129,14 @@ class GroupCoordinator:
         new_id: Callable[[], str],
         topics: Topics | None = None,
         settings: Settings | None = None,
+        matches: TopicMatches | None = None,
     ) -> None:
         """`new_id` gives text that never repeats and cannot be guessed, for member ids; `topics` are the cluster's.
 
-        `settings` gives those of single groups; without it all have those of `config`.
+        `settings` gives those of single groups; without it all have those of `config`. `matches` is shared by the
+        coordinators of a node, and with it what they may spend on regular expressions.
         """
+        self._matches = matches = matches or TopicMatches(topics or NoTopics())
         self.config = config
         self.groups: dict[str, Group] = {}
         self._deadlines = Deadlines()
@@ -151,13 +144,13 @@ class GroupCoordinator:
         self._rebalance = Rebalance(config, self._deadlines)
         self._membership = Membership(self._rebalance, new_id)
         self._consumers = ConsumerTurns(
-            config, settings or config.settings, self._rebalance, topics or NoTopics(), new_id, self._request
+            config, settings or config.settings, self._rebalance, topics or NoTopics(), new_id, self._attempt, matches
         )
         self._shares = ShareTurns(
-            config, settings or config.settings, self._deadlines, topics or NoTopics(), self._request
+            config, settings or config.settings, self._deadlines, topics or NoTopics(), self._attempt
         )
         self._streams = StreamsTurns(
-            config, settings or config.settings, self._rebalance, topics or NoTopics(), self._request
+            config, settings or config.settings, self._rebalance, topics or NoTopics(), self._attempt, matches
         )
         self._turns = (self._consumers, self._shares, self._streams)
         self._deletions = Deletions(self.groups, self._rebalance, self._shares)
@@ -165,6 +158,7 @@ class GroupCoordinator:
         self._pending_offsets = PendingOffsets()
         self._topics_deleted_early: set[str] = set()  # while loading: their offsets may still be about to be replayed
         self._topic_ids_deleted_early: set[TopicId] = set()
+        self._invariants = Invariants(self.groups, self._deadlines, self._appends, self._turns, self._pending_offsets)
 
     # ---- loading and unloading
 
@@ -225,7 +219,11 @@ class GroupCoordinator:
         self._loaded = True
         self._arm_expiry(turn)
         for _, group in sorted(self.groups.items()):
-            self._restore(group, turn)
+            try:
+                self._restore(group, turn)
+            except Exception as error:  # what was stored of its members cannot be used: they join again
+                self._rebalance.dissolve(group, turn)
+                turn.survived("a group's restoration", group.group_id, error)
         self._delete_topics(frozenset(self._topics_deleted_early), turn)
         self._shares.topics_deleted(self.groups, frozenset(self._topic_ids_deleted_early), turn)
         return turn.effects
@@ -257,7 +255,7 @@ class GroupCoordinator:
         match event:
             case Request():
                 if self._loaded:
-                    self._request(event, turn)
+                    self._attempt(event, turn)
                 else:
                     turn.reply(event.request_id, while_loading(event.message, event.api_version))
             case Appended():
@@ -288,7 +286,7 @@ class GroupCoordinator:
             case _:
                 assert_never(event)
         while (due := self._deadlines.pop_due(now)) is not None:
-            self._due(due, turn)
+            self._attempt_due(due, turn)
         return turn.effects
 
     @property
@@ -297,6 +295,7 @@ class GroupCoordinator:
         return self._loaded
 
     def _turn(self, now: Millis, timestamp: Millis | None) -> Turn:
+        self._matches.advance(now)
         return Turn(now, now if timestamp is None else timestamp, self._appends, self.groups)
 
     def _group(self, group_id: str) -> Group:
@@ -309,6 +308,28 @@ class GroupCoordinator:
             del self.groups[group_id]
 
     # ---- requests
+
+    def _attempt(self, event: Request, turn: Turn) -> None:
+        """Handle a request. An unexpected error costs this request, as long as its groups are whole afterwards.
+
+        If they are not, the error leaves `step`, and the shell loads the partition again.
+        """
+        try:
+            self._request(event, turn)
+        except Exception as error:
+            named = named_groups(event.message, event.api_version) or []
+            self._check_whole(named, error)
+            turn.survived(type(event.message).__name__, named[0] if len(named) == 1 else "", error)
+            if not turn.has_answered(event.request_id):
+                refusal = refuse(event.message, event.api_version, ErrorCode.UNKNOWN_SERVER_ERROR)
+                turn.reply(event.request_id, refusal)
+
+    def _check_whole(self, group_ids: Iterable[str], error: Exception) -> None:
+        """Raise the error if it has left one of these groups half changed."""
+        for group_id in group_ids:
+            self._forget_if_vacant(group_id)
+            if group_id in self.groups and not self._invariants.is_whole(self.groups[group_id]):
+                raise error
 
     def _request(self, event: Request, turn: Turn) -> None:
         message = event.message
@@ -504,6 +525,18 @@ class GroupCoordinator:
 
     # ---- what falls due
 
+    def _attempt_due(self, key: Key, turn: Turn) -> None:
+        """Have come to pass what is due. After an unexpected error it is due again a little later."""
+        try:
+            self._due(key, turn)
+        except Exception as error:
+            group = self.groups.get(key.group_id)
+            is_expected = group is not None and key in self._invariants.expected_deadlines(group)
+            if key == EXPIRY_KEY or (is_expected and key not in self._deadlines):
+                self._deadlines.set(key, Millis(turn.now + AGAIN_MS))
+            self._check_whole([key.group_id], error)
+            turn.survived(key.kind, key.group_id, error)
+
     def _due(self, key: Key, turn: Turn) -> None:
         if key == EXPIRY_KEY:
             self._expire_offsets(turn)
@@ -542,46 +575,8 @@ class GroupCoordinator:
 
     def durable(self) -> Durable:
         """What the log says of every group. Equal to that of a fresh coordinator that replayed the log."""
-        return {
-            group_id: (
-                group.persisted,
-                group.durable_half(),
-                dict(group.offsets),
-            )
-            for group_id, group in sorted(self.groups.items())
-            if group.persisted is not None or group.durable_half() is not None or group.offsets
-        }
-
-    def _unstable(self, group_id: str) -> Counter[TopicPartition]:
-        counts: Counter[TopicPartition] = Counter()
-        for purpose in self._appends.purposes():
-            if isinstance(purpose, StoreTransactionalOffsets) and purpose.group_id == group_id:
-                counts.update(purpose.partitions)
-        for partition in {*self.groups[group_id].unstable, *counts}:
-            counts[partition] += self._pending_offsets.count(group_id, partition)
-        return counts
+        return durable(self.groups)
 
     def validate(self) -> None:
         """Assert the invariants. For tests and simulations, between steps, once loaded."""
-        expected = {EXPIRY_KEY}
-        in_flight = [group_id for purpose in self._appends.purposes() for group_id in group_ids(purpose)]
-        for group_id, group in self.groups.items():
-            group.validate()
-            assert not group.vacant, group
-            assert group.records_in_flight == in_flight.count(group_id), group
-            assert group.unstable == self._unstable(group_id), group
-            expected |= {Key(group_id, SESSION, m) for m in (*group.members, *group.pending_members)}
-            expected = expected.union(*(turns.expected_deadlines(group) for turns in self._turns))
-            if group.state is State.PREPARING_REBALANCE:
-                expected.add(Key(group_id, JOIN))
-            if group.pending_sync:
-                expected.add(Key(group_id, SYNC))
-            if group.state is State.STABLE and not group.records_in_flight:
-                assignments = {m.member_id: m.assignment or b"" for m in group.members.values()}
-                assert group.persisted is not None
-                live = group.to_value(assignments)
-                assert live.members == group.persisted.members, (live, group.persisted)
-                assert live.generation_id == group.persisted.generation_id
-                assert (live.leader, live.protocol) == (group.persisted.leader, group.persisted.protocol)
-        assert set(in_flight) <= self.groups.keys()
-        assert self._deadlines.all().keys() == expected, (self._deadlines.all(), expected)
+        self._invariants.check(EXPIRY_KEY)

@@ -63,6 +63,7 @@ class AnyDraft(ABC, Generic[G, K, V]):
         self.records: list[Record] = []
         self.changed: dict[str, None] = {}
         """Members that have something else now, or nothing any more."""
+        self._said: list[tuple[K, V | None]] = []
 
     @staticmethod
     @abstractmethod
@@ -83,8 +84,16 @@ class AnyDraft(ABC, Generic[G, K, V]):
             self.group = self._before.copy()
         self.group.apply(key, value)
         self.records.append(self._record(key, value))
+        self._said.append((key, value))
         if isinstance(key, self.current_key):
             self.changed[key.member_id] = None
+
+    def take_back(self, count: int) -> None:
+        """Keep the first `count` records only: whatever was decided since then failed halfway."""
+        kept, self._said = self._said[:count], []
+        self.group, self.records, self.changed = self._before, [], {}
+        for key, value in kept:
+            self.put(key, value)
 
     def delete_all(self) -> None:
         """Have nothing left of the group."""

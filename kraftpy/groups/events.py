@@ -178,6 +178,18 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Survived:
+    """An unexpected error cost one request, or one thing that was due, and nothing else.
+
+    `kind` is the request's type, or what was due; `group_id` is empty if several groups were meant.
+    """
+
+    kind: str
+    group_id: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Initialization:
     """Share coordinators shall keep state of these partitions; a start offset of -1 is found out when one is read."""
 
@@ -209,4 +221,4 @@ class MakeTopics:
     topics: tuple[InternalTopic, ...]
 
 
-Effect = Reply | Append | Note | ChangeState | MakeTopics
+Effect = Reply | Append | Note | Survived | ChangeState | MakeTopics

@@ -225,15 +225,20 @@ class Group:
         """Whether someone with these protocols could work together with everybody here."""
         if self.state is State.EMPTY:
             return bool(protocol_type and protocols)
-        return protocol_type == self.protocol_type and any(
-            all(member.supports(name) for member in self.members.values()) for name, _ in protocols
-        )
+        return protocol_type == self.protocol_type and bool(self._common({name for name, _ in protocols}))
+
+    def _common(self, names: set[str]) -> set[str]:
+        """Those of the protocols that all members know, in time linear in how many they have."""
+        for member in self.members.values():
+            names = names.intersection(name for name, _ in member.protocols)
+        return names
 
     def select_protocol(self) -> str:
         """The protocol most members prefer among those all support; of equals the one the oldest member prefers."""
         members = list(self.members.values())
-        common = [name for name, _ in members[0].protocols if all(member.supports(name) for member in members)]
-        votes = Counter(next(name for name, _ in member.protocols if name in common) for member in members)
+        names = self._common({name for name, _ in members[0].protocols})
+        common = [name for name, _ in members[0].protocols if name in names]
+        votes = Counter(next(name for name, _ in member.protocols if name in names) for member in members)
         return max(common, key=lambda name: votes[name])  # the first of equals
 
     def subscribed_topics(self) -> frozenset[str] | None:

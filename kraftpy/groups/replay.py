@@ -12,11 +12,23 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from kraftpy.groups import consumer_records, share_records, streams_records
 from kraftpy.groups.consumer_group import ConsumerGroup
 from kraftpy.groups.group import Group
+from kraftpy.groups.records import GroupMetadataValue, OffsetCommitValue
 from kraftpy.groups.share_group import ShareGroup
 from kraftpy.groups.streams_group import StreamsGroup
 from kraftpy.ports import Buffer
+from kraftpy.types import TopicPartition
 
 Groups = Mapping[str, Group]
+Durable = dict[
+    str,
+    tuple[
+        GroupMetadataValue | None,
+        ConsumerGroup | ShareGroup | StreamsGroup | None,
+        dict[TopicPartition, OffsetCommitValue],
+    ],
+]
+"""What the log says: by group its stored generation, its members of the other kinds, if any, and its offsets."""
+
 Make = Callable[[str], Group]
 
 
@@ -129,3 +141,16 @@ def replay_record(key: Buffer, value: Buffer | None, groups: Groups, make: Make)
         if replayed is not None:
             return replayed.gone
     return None
+
+
+def durable(groups: Groups) -> Durable:
+    """What the log says of every group of which it says something."""
+    return {
+        group_id: (
+            group.persisted,
+            group.durable_half(),
+            dict(group.offsets),
+        )
+        for group_id, group in sorted(groups.items())
+        if group.persisted is not None or group.durable_half() is not None or group.offsets
+    }

@@ -152,6 +152,11 @@ class ShareDraft(AnyDraft[ShareGroup, ShareKey, ShareValue]):
         super().__init__(group)
         self.initialize: Assignment = NOTHING  # the share coordinators shall have these, once the records are stored
 
+    def take_back(self, count: int) -> None:
+        """Keep the first `count` records only. What is to be initialized is found out again."""
+        super().take_back(count)
+        self.initialize &= partitions_of(self.group.partitions.initializing)
+
     def put_partitions(self, partitions: ShareStateValue) -> None:
         """Have it stored which partitions have state, if that is something new."""
         if partitions != self.group.partitions:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kraftpy.groups.consumer_group import Topics
-from kraftpy.groups.consumer_records import Assignment, TopicIdPartition
+from kraftpy.groups.consumer_records import Assignment, TopicIdPartition, by_topic
 from kraftpy.groups.share_records import ShareStateValue, TopicState, partitions_of
 from kraftpy.types import Millis, TopicId
 
@@ -57,10 +57,11 @@ def asked(partitions: ShareStateValue, done: Assignment, failed: Assignment) -> 
     What is not being initialized any more, because the topic went or is being deleted meanwhile, stays as it is.
     """
     wanted = partitions_of(partitions.initializing)
+    numbers = dict(by_topic(done & wanted))
     moved = {
-        topic_id: TopicState(state.name, frozenset(_of(done & wanted, topic_id)), state.timestamp)
+        topic_id: TopicState(state.name, frozenset(numbers[topic_id]), state.timestamp)
         for topic_id, state in partitions.initializing.items()
-        if _of(done & wanted, topic_id)
+        if topic_id in numbers
     }
     return ShareStateValue(
         initializing=_without(partitions.initializing, done | failed),
@@ -127,22 +128,18 @@ def _numbers(states: TopicStates, topic_id: TopicId) -> frozenset[int]:
     return frozenset() if state is None else state.partitions
 
 
-def _of(partitions: Assignment, topic_id: TopicId) -> list[int]:
-    return [each.partition for each in partitions if each.topic_id == topic_id]
-
-
 def _with(states: TopicStates, more: Assignment, topics: Topics, timestamp: Millis) -> dict[TopicId, TopicState]:
     found = dict(states)
-    for topic_id in sorted({each.topic_id for each in more}):
+    for topic_id, numbers in by_topic(more):
         name = topics.name(topic_id) or UNKNOWN_TOPIC
-        numbers = _numbers(states, topic_id) | frozenset(_of(more, topic_id))
-        found[topic_id] = TopicState(name, numbers, timestamp)
+        found[topic_id] = TopicState(name, _numbers(states, topic_id) | frozenset(numbers), timestamp)
     return found
 
 
 def _without(states: TopicStates, partitions: Assignment) -> dict[TopicId, TopicState]:
+    gone = dict(by_topic(partitions))
     left = {
-        topic_id: TopicState(state.name, state.partitions - frozenset(_of(partitions, topic_id)), state.timestamp)
+        topic_id: TopicState(state.name, state.partitions - frozenset(gone.get(topic_id, ())), state.timestamp)
         for topic_id, state in states.items()
     }
     return {topic_id: state for topic_id, state in left.items() if state.partitions}

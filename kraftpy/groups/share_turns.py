@@ -179,12 +179,25 @@ class ShareTurns(Turns[ShareDraft, StoreShareGroup]):
     def _begin(self, group: Group, operation: Operation, turn: Turn) -> None:
         """The group belongs to the operation until `_finish`."""
         draft = self._draft(group)
-        change = operation.begin(draft, self._topics, turn.timestamp)
+        try:
+            change = operation.begin(draft, self._topics, turn.timestamp)
+        except Exception as error:
+            self._abandon(group, operation, error, turn)
+            return
         group.is_changing = True
         if draft.records:
             turn.append(draft.records, StoreShareGroup(group_id=group.group_id, operation=operation, change=change))
         else:
             self._go_on(group, operation, change, turn)
+
+    def _abandon(self, group: Group, operation: Operation, error: Exception, turn: Turn) -> None:
+        """An unexpected error ends the operation: it costs its request, and the group goes on."""
+        group.is_changing = False
+        event = operation.event
+        self._undeleted.pop(event.request_id, None)
+        turn.survived(type(event.message).__name__, group.group_id, error)
+        turn.reply(event.request_id, refuse(event.message, event.api_version, ErrorCode.UNKNOWN_SERVER_ERROR))
+        self._work(group, turn)
 
     def _go_on(self, group: Group, operation: Operation, change: Initialization | Deletion | None, turn: Turn) -> None:
         """What is about to happen is stored."""
@@ -199,7 +212,11 @@ class ShareTurns(Turns[ShareDraft, StoreShareGroup]):
         self, group: Group, operation: Operation, failed: Mapping[TopicIdPartition, ErrorCode], turn: Turn
     ) -> None:
         draft = self._draft(group)
-        operation.end(draft, failed)
+        try:
+            operation.end(draft, failed)
+        except Exception as error:
+            self._abandon(group, operation, error, turn)
+            return
         if draft.records:
             turn.append(draft.records, StoreShareGroup(group_id=group.group_id, operation=operation))
         else:
@@ -242,7 +259,7 @@ class ShareTurns(Turns[ShareDraft, StoreShareGroup]):
             if isinstance(item, Request):
                 self._undeleted.pop(item.request_id, None)
             elif item.kind == STATE_CHANGED:  # asked for again after a while
-                self._answered.pop(int(item.member_id))
+                self._answered.pop(int(item.member_id), None)
         if group.share is not None:
             group.share.topics_version = NEVER
 

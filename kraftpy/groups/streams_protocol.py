@@ -22,7 +22,7 @@ from kraftpy.groups.consumer_protocol import JOINING, LEAVING
 from kraftpy.groups.events import Request
 from kraftpy.groups.streams_assignor import Worker, assign
 from kraftpy.groups.streams_endpoints import endpoints
-from kraftpy.groups.streams_group import StreamsDraft, StreamsGroup, TaskOffsets
+from kraftpy.groups.streams_group import NEVER, StreamsDraft, StreamsGroup, TaskOffsets
 from kraftpy.groups.streams_reconciliation import reconciled_tasks
 from kraftpy.groups.streams_records import (
     StreamsCurrentKey,
@@ -49,11 +49,13 @@ from kraftpy.groups.streams_topology import (
     Configured,
     CopartitionGroup,
     InternalTopic,
+    NotLookedUp,
     Subtopology,
     Topology,
     configure,
     hash_of,
 )
+from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages import streams_group_heartbeat as wire
 from kraftpy.protocol.messages.streams_group_heartbeat import (
@@ -74,10 +76,11 @@ def streams_error(error_code: ErrorCode, text: str | None = None) -> StreamsGrou
 class StreamsProtocol:
     """Decides for the streams groups of one partition."""
 
-    def __init__(self, config: GroupConfig, settings: Settings, topics: Topics) -> None:
+    def __init__(self, config: GroupConfig, settings: Settings, topics: Topics, matches: TopicMatches) -> None:
         self.config = config
         self.settings = settings
         self.topics = topics
+        self.matches = matches
 
     # ---- one heartbeat
 
@@ -100,7 +103,7 @@ class StreamsProtocol:
         self._admit(draft.group, message)
         topology = _topology(message.topology) if message.topology is not None else None
         if topology is not None:
-            _check_topology(draft.group, topology)
+            _check_topology(draft.group, topology, self.matches)
         # From here on nothing is refused.
         if message.member_epoch == JOINING and draft.group.current(member_id).assigned:
             # It has nothing, and is perhaps another process by now.
@@ -239,15 +242,24 @@ class StreamsProtocol:
     # ---- the group
 
     def look(self, group: StreamsGroup) -> Configured | None:
-        """What the topology comes to with the topics as they are; None where there is no topology."""
+        """What the topology comes to with the topics as they are; None if there is no topology.
+
+        While its expressions are not looked up to the end, it is what it was before, and the next heartbeat looks on.
+        """
         volatile = group.volatile
         if group.topology is None:
             return None
         is_known = volatile.configured_for is group.topology and volatile.topics_version == self.topics.version
-        if volatile.configured is None or not is_known:
-            volatile.configured = configure(group.topology, self.topics)
-            volatile.configured_for = group.topology
+        if volatile.configured is not None and is_known:
+            return volatile.configured
+        try:
+            volatile.configured = configure(group.topology, self.topics, self.matches)
             volatile.topics_version = self.topics.version
+        except NotLookedUp:
+            if volatile.configured is None or volatile.configured_for is not group.topology:
+                volatile.configured = Configured(status=ASSIGNMENT_DELAYED, detail="Source topics are looked up.")
+            volatile.topics_version = NEVER
+        volatile.configured_for = group.topology
         return volatile.configured
 
     def _refresh(self, draft: StreamsDraft, *, changed: bool) -> None:
@@ -257,12 +269,20 @@ class StreamsProtocol:
         if not changed and is_known and group.volatile.configured_for is group.topology:
             return
         configured = self.look(group)
-        hashed = hash_of(group.topology, self.topics) if group.topology is not None else 0
+        hashed = self._hash(group)
         is_valid = configured is not None and configured.is_ready and group.topology is not None
         validated = group.topology.epoch if is_valid and group.topology is not None else -1
         if changed or hashed != group.metadata_hash or validated != group.validated_topology_epoch:
             value = StreamsGroupValue(epoch=group.epoch + 1, metadata_hash=hashed, validated_topology_epoch=validated)
             draft.put(StreamsGroupKey(group.group_id), value)
+
+    def _hash(self, group: StreamsGroup) -> int:
+        if group.topology is None:
+            return 0
+        try:
+            return hash_of(group.topology, self.topics, self.matches)
+        except NotLookedUp:
+            return group.metadata_hash
 
     def retarget(self, draft: StreamsDraft) -> None:
         """Targets for the group's epoch, where there are none yet."""
@@ -320,10 +340,12 @@ def _check(message: StreamsGroupHeartbeatRequest) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
 
-def _check_topology(group: StreamsGroup, topology: Topology) -> None:
-    topology.check()
+def _check_topology(group: StreamsGroup, topology: Topology, matches: TopicMatches) -> None:
     known = group.topology
-    if known is None or known == topology or topology.epoch < known.epoch or not group.members:
+    if known == topology:
+        return
+    topology.check(matches)
+    if known is None or topology.epoch < known.epoch or not group.members:
         return
     raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, f"{group.group_id} has members that work on another topology")
 

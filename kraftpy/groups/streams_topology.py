@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kraftpy.groups.consumer_group import Topics
-from kraftpy.groups.patterns import Pattern, PatternError
+from kraftpy.groups.patterns import PatternError, shown
+from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
 STALE_TOPOLOGY = 0
@@ -74,8 +75,8 @@ class Topology:
     epoch: int
     subtopologies: tuple[Subtopology, ...] = ()
 
-    def check(self) -> None:
-        """Raise KafkaError where it contradicts itself."""
+    def check(self, matches: TopicMatches) -> None:
+        """Raise KafkaError if it contradicts itself, or has an expression that cannot be compiled now or ever."""
         ids = [each.subtopology_id for each in self.subtopologies]
         problem = None
         if not ids:
@@ -83,12 +84,12 @@ class Topology:
         elif len(set(ids)) < len(ids):
             problem = "a subtopology comes twice"
         for each in self.subtopologies:
-            problem = problem or _problem(each)
+            problem = problem or _problem(each, matches)
         if problem is not None:
             raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, problem)
 
 
-def _problem(subtopology: Subtopology) -> str | None:
+def _problem(subtopology: Subtopology, matches: TopicMatches) -> str | None:
     name = subtopology.subtopology_id
     if any(topic.partitions != 0 for topic in subtopology.state_changelog_topics):
         return f"subtopology {name} says how many partitions a changelog has"
@@ -101,10 +102,13 @@ def _problem(subtopology: Subtopology) -> str | None:
             if any(not 0 <= place < len(there) for place in places):
                 return f"subtopology {name} has a copartition group with a topic that it does not read"
     for regex in subtopology.source_topic_regex:
+        if matches.is_overdrawn:
+            text = "too many regular expressions are being compiled: try again"
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text)
         try:
-            Pattern(regex)
+            matches.check(regex)
         except PatternError as error:
-            return f"subtopology {name} reads by an expression that means nothing: {error}"
+            return f"subtopology {name} reads by {shown(regex)}, which is not a valid regular expression: {error}"
     return None
 
 
@@ -131,11 +135,15 @@ class _Wrong(Exception):
         self.status = status
 
 
-def configure(topology: Topology, topics: Topics) -> Configured:
-    """Hold a topology that `check` has passed against the topics there are."""
+class NotLookedUp(Exception):
+    """What an expression of the topology matches is not known yet: to be asked again a little later."""
+
+
+def configure(topology: Topology, topics: Topics, matches: TopicMatches) -> Configured:
+    """Hold a topology that `check` has passed against the topics there are. Raises NotLookedUp."""
     try:
-        sources = {each.subtopology_id: _sources(each, topics) for each in topology.subtopologies}
-        counts = _counts(topology, sources, topics)
+        sources = {each.subtopology_id: _sources(each, topics, matches) for each in topology.subtopologies}
+        counts = _counts(topology, sources, topics, matches)
     except _Wrong as wrong:
         return Configured(status=wrong.status, detail=str(wrong))
     tasks: dict[str, int] = {}
@@ -160,7 +168,10 @@ def configure(topology: Topology, topics: Topics) -> Configured:
                 detail=f"Internal topic {name} has {there.partition_count} partitions and should have "
                 f"{topic.partitions}.",
             )
-    read_by = {each: (*sources[each], *_repartitions(topology, each)) for each in sources}
+    read_by = {
+        each.subtopology_id: (*sources[each.subtopology_id], *(topic.name for topic in each.repartition_source_topics))
+        for each in topology.subtopologies
+    }
     if missing:
         names = ", ".join(topic.name for topic in missing)
         return Configured(
@@ -172,20 +183,23 @@ def configure(topology: Topology, topics: Topics) -> Configured:
     return Configured(tasks=tasks, sources=read_by, internal=internal)
 
 
-def required_topics(topology: Topology, topics: Topics) -> list[str]:
-    """Every topic it has to do with, in order: changes of these concern the group."""
+def required_topics(topology: Topology, matches: TopicMatches) -> list[str]:
+    """Every topic it has to do with, in order: changes of these concern the group. Raises NotLookedUp."""
     names: set[str] = set()
     for each in topology.subtopologies:
         names.update(each.source_topics)
         names.update(topic.name for topic in (*each.repartition_source_topics, *each.state_changelog_topics))
-        names.update(_matching(each, topics))
+        names.update(_matching(each, matches))
     return sorted(names)
 
 
-def hash_of(topology: Topology, topics: Topics) -> int:
-    """A number that changes when the topics of the topology do: which there are, their ids, how many partitions."""
+def hash_of(topology: Topology, topics: Topics, matches: TopicMatches) -> int:
+    """A number that changes when the topics of the topology do: which there are, their ids, how many partitions.
+
+    Raises NotLookedUp.
+    """
     digest = hashlib.blake2b(digest_size=8)
-    for name in required_topics(topology, topics):
+    for name in required_topics(topology, matches):
         info = topics.topic(name)
         if info is not None:
             digest.update(info.topic_id + info.partition_count.to_bytes(4, "big") + name.encode() + b"\x00")
@@ -201,26 +215,29 @@ def _with_partitions(topic: InternalTopic, partitions: int) -> InternalTopic:
     )
 
 
-def _repartitions(topology: Topology, subtopology_id: str) -> tuple[str, ...]:
-    (found,) = (each for each in topology.subtopologies if each.subtopology_id == subtopology_id)
-    return tuple(topic.name for topic in found.repartition_source_topics)
+def _matching(subtopology: Subtopology, matches: TopicMatches) -> set[str]:
+    return {name for regex in subtopology.source_topic_regex for name in _resolved(regex, matches)}
 
 
-def _matching(subtopology: Subtopology, topics: Topics) -> list[str]:
-    patterns = [Pattern(regex) for regex in subtopology.source_topic_regex]
-    return [name for name in (topics.names() if patterns else ()) if any(each.matches(name) for each in patterns)]
+def _resolved(regex: str, matches: TopicMatches) -> tuple[str, ...]:
+    found = matches.resolve(regex)
+    if found is None:
+        raise NotLookedUp
+    return found
 
 
-def _sources(subtopology: Subtopology, topics: Topics) -> tuple[str, ...]:
-    """The topics it reads that are not the application's own. Raises _Wrong where one is missing."""
+def _sources(subtopology: Subtopology, topics: Topics, matches: TopicMatches) -> tuple[str, ...]:
+    """The topics it reads that are not the application's own. Raises _Wrong if one is missing, or NotLookedUp."""
     missing = [name for name in subtopology.source_topics if topics.topic(name) is None]
     if missing:
         raise _Wrong(MISSING_SOURCE_TOPICS, f"Source topics {', '.join(sorted(missing))} are missing.")
-    return tuple(sorted({*subtopology.source_topics, *_matching(subtopology, topics)}))
+    return tuple(sorted({*subtopology.source_topics, *_matching(subtopology, matches)}))
 
 
-def _counts(topology: Topology, sources: Mapping[str, tuple[str, ...]], topics: Topics) -> dict[str, int]:
-    """How many partitions every source has or shall have. Raises _Wrong."""
+def _counts(
+    topology: Topology, sources: Mapping[str, tuple[str, ...]], topics: Topics, matches: TopicMatches
+) -> dict[str, int]:
+    """How many partitions every source has or shall have. Raises _Wrong or NotLookedUp."""
     counts: dict[str, int] = {}
     for read in sources.values():
         for name in read:
@@ -228,44 +245,63 @@ def _counts(topology: Topology, sources: Mapping[str, tuple[str, ...]], topics: 
             assert info is not None, name
             counts[name] = info.partition_count
     fixed: dict[str, int] = {}
-    pending: dict[str, list[Subtopology]] = {}
+    pending: set[str] = set()
     for each in topology.subtopologies:
         for topic in each.repartition_source_topics:
             if topic.partitions > 0:
                 counts[topic.name] = fixed[topic.name] = topic.partitions
             else:
-                pending[topic.name] = [other for other in topology.subtopologies if _writes(other, topic.name)]
-    while pending:
-        found = {name: _largest(writers, sources, counts) for name, writers in sorted(pending.items())}
-        known = {name: count for name, count in found.items() if count is not None}
-        if not known:
-            names = ", ".join(sorted(pending))
-            detail = f"How many partitions {names} shall have cannot be told from what is written to them."
-            raise _Wrong(MISSING_SOURCE_TOPICS, detail)
-        for name, count in known.items():
-            counts[name] = count
-            del pending[name]
+                pending.add(topic.name)
+    _count_pending(topology, pending, sources, counts)
+    if pending:
+        names = ", ".join(sorted(pending))
+        detail = f"How many partitions {names} shall have cannot be told from what is written to them."
+        raise _Wrong(MISSING_SOURCE_TOPICS, detail)
     for each in topology.subtopologies:
         for group in each.copartition_groups:
-            _copartition(each, group, counts, fixed, topics)
+            _copartition(each, group, counts, fixed, matches)
     return counts
 
 
-def _writes(subtopology: Subtopology, name: str) -> bool:
-    return name in subtopology.repartition_sink_topics
+def _count_pending(
+    topology: Topology, pending: set[str], sources: Mapping[str, tuple[str, ...]], counts: dict[str, int]
+) -> None:
+    """Give repartition topics as many partitions as the largest topic that their writers read; the rest stay pending.
+
+    Takes time in the size of the topology: a writer is looked at once, when all that it reads is known.
+    """
+    parts = {each.subtopology_id: each for each in topology.subtopologies}
+    reads = {key: {topic.name for topic in each.repartition_source_topics} for key, each in parts.items()}
+    writes = {key: set(each.repartition_sink_topics) for key, each in parts.items()}
+    readers, writers = _by_topic(reads), _by_topic(writes)
+    unknown = {key: len(names - counts.keys()) for key, names in reads.items()}
+    unfinished = {name: len(writers.get(name, ())) for name in pending}
+    largest = dict.fromkeys(pending, 0)
+    finished = [key for key in parts if not unknown[key]]
+    while finished:
+        key = finished.pop()
+        most = max((counts[name] for name in (*sources[key], *reads[key])), default=0)
+        for name in sorted(writes[key] & pending):
+            largest[name] = max(largest[name], most)
+            unfinished[name] -= 1
+            if unfinished[name] or not largest[name]:
+                continue
+            pending.discard(name)
+            if name not in counts:
+                for reader in readers.get(name, ()):
+                    unknown[reader] -= 1
+                    if not unknown[reader]:
+                        finished.append(reader)
+            counts[name] = largest[name]
 
 
-def _largest(
-    writers: list[Subtopology], sources: Mapping[str, tuple[str, ...]], counts: Mapping[str, int]
-) -> int | None:
-    """The partitions of the largest topic that the writers read; None while not all of them are known."""
-    largest = 0
-    for writer in writers:
-        read = [*sources[writer.subtopology_id], *(topic.name for topic in writer.repartition_source_topics)]
-        if any(name not in counts for name in read):
-            return None
-        largest = max([largest, *(counts[name] for name in read)])
-    return largest or None
+def _by_topic(named: Mapping[str, set[str]]) -> dict[str, list[str]]:
+    """By topic, the subtopologies that name it."""
+    found: dict[str, list[str]] = {}
+    for key, names in named.items():
+        for name in sorted(names):
+            found.setdefault(name, []).append(key)
+    return found
 
 
 def _copartition(
@@ -273,13 +309,12 @@ def _copartition(
     group: CopartitionGroup,
     counts: dict[str, int],
     fixed: Mapping[str, int],
-    topics: Topics,
+    matches: TopicMatches,
 ) -> None:
     """Make the repartition topics of the group as large as its other sources. Raises _Wrong where these differ."""
     given = [subtopology.source_topics[place] for place in group.source_topics]
     for place in group.source_topic_regex:
-        pattern = Pattern(subtopology.source_topic_regex[place])
-        given += [name for name in topics.names() if pattern.matches(name)]
+        given += _resolved(subtopology.source_topic_regex[place], matches)
     made = [subtopology.repartition_source_topics[place].name for place in group.repartition_source_topics]
     bound = {name: counts[name] for name in [*given, *(name for name in made if name in fixed)]}
     if len(set(bound.values())) > 1:

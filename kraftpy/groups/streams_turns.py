@@ -20,6 +20,7 @@ from kraftpy.groups.group import Group, State
 from kraftpy.groups.rebalance import Rebalance
 from kraftpy.groups.streams_group import NEVER, StreamsDraft, StreamsGroup
 from kraftpy.groups.streams_protocol import StreamsProtocol, streams_error
+from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.turn import Turn
 from kraftpy.groups.turns import Turns
 from kraftpy.protocol.errors import ErrorCode
@@ -41,6 +42,7 @@ class StreamsTurns(Turns[StreamsDraft, StoreStreamsGroup]):
         rebalance: Rebalance,
         topics: Topics,
         reconsider: Callable[[Request, Turn], None],
+        matches: TopicMatches,
     ) -> None:
         """`reconsider` handles an administrator's request whose turn has come."""
         clocks = MemberClocks(
@@ -55,7 +57,7 @@ class StreamsTurns(Turns[StreamsDraft, StoreStreamsGroup]):
         self._settings = settings
         self._rebalance = rebalance
         self._deadlines = rebalance.deadlines
-        self.protocol = StreamsProtocol(config, settings, topics)
+        self.protocol = StreamsProtocol(config, settings, topics, matches)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -108,6 +110,8 @@ class StreamsTurns(Turns[StreamsDraft, StoreStreamsGroup]):
 
     def _reply(self, group: Group, answers: Answers, turn: Turn) -> None:
         super()._reply(group, answers, turn)
+        for text in self.protocol.matches.take_broken():
+            turn.note(group, text)
         configured = None if group.streams is None else group.streams.volatile.configured
         if answers and configured is not None and configured.missing:
             turn.effects.append(MakeTopics(group_id=group.group_id, topics=configured.missing))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kraftpy.groups.appends import Appends, Purpose, group_ids
-from kraftpy.groups.events import Effect, GroupResponse, Note, Reply
+from kraftpy.groups.events import Effect, GroupResponse, Note, Reply, Survived
 from kraftpy.groups.group import Group
 from kraftpy.groups.records import Record
 from kraftpy.types import Millis
@@ -32,6 +32,14 @@ class Turn:
         for group_id in group_ids(purpose):
             self._groups[group_id].records_in_flight += 1
         self.effects.append(self._appends.add(tuple(records), purpose))
+
+    def survived(self, kind: str, group_id: str, error: Exception) -> None:
+        """An unexpected error has cost one thing of this kind, and nothing else of the group."""
+        self.effects.append(Survived(kind=kind, group_id=group_id, error=error))
+
+    def has_answered(self, request_id: int) -> bool:
+        """Whether the request was answered in this step."""
+        return any(isinstance(each, Reply) and each.request_id == request_id for each in self.effects)
 
     def note(self, group: Group, text: str) -> None:
         """Tell whoever reads the broker's log."""

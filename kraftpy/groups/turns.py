@@ -4,6 +4,8 @@ A decision is made on what the log says. So while records of a group are on the 
 that group waits in its line (`Group.waiting`); when they are durable, all that waits is decided on one draft, stored as
 one batch and answered together. Heartbeats that change nothing are answered at once.
 
+An unexpected error in a decision costs the request that met it (UNKNOWN_SERVER_ERROR); the group goes on with the next.
+
 Every kind of group has the same line. What differs is decided in `consumer_turns.py`, `streams_turns.py` and
 `share_turns.py`.
 """
@@ -112,28 +114,56 @@ class Turns(ABC, Generic[D, P]):
     def _work(self, group: Group, turn: Turn) -> None:
         """Decide what waits, until records have to be stored first or nothing waits any more."""
         while group.waiting and not group.is_changing:
-            draft, waiting = self._draft(group), group.waiting
-            answers: list[tuple[Request, GroupResponse]] = []
-            while waiting and len(draft.records) < MOST_RECORDS:
-                item = waiting[0]
-                if isinstance(item, Key):
-                    waiting.popleft()
-                    self._is_due(group, draft, item, turn)
-                elif (answer := self._answer(group, draft, item, turn)) is not None:
-                    waiting.popleft()
-                    answers.append((item, answer))
-                else:
-                    break
-                if draft.records and self._ends(draft, turn):
-                    break
+            draft = self._draft(group)
+            answers, is_for_others = self._decide(group, draft, turn)
             if draft.records:
                 self._store(group, draft, answers, turn)
                 return
             self._reply(group, answers, turn)
-            if waiting and not answers:
-                event = waiting.popleft()
+            if is_for_others and not answers:
+                event = group.waiting.popleft()
                 assert isinstance(event, Request)
                 self._consider(group, event, turn)
+
+    def _decide(self, group: Group, draft: D, turn: Turn) -> tuple[Answers, bool]:
+        """Decide on the draft as much as may be: the answers, and whether the next request is none of a member's.
+
+        An unexpected error costs the request it was met in: what that has put on the draft is taken back.
+        """
+        waiting = group.waiting
+        answers: list[tuple[Request, GroupResponse]] = []
+        while waiting and len(draft.records) < MOST_RECORDS:
+            item, count = waiting[0], len(draft.records)
+            answer: GroupResponse | None = None
+            try:
+                if isinstance(item, Key):
+                    self._is_due(group, draft, item, turn)
+                elif (answer := self._answer(group, draft, item, turn)) is None:
+                    return answers, True
+                is_over = bool(draft.records) and self._ends(draft, turn)
+            except Exception as error:
+                waiting.popleft()
+                draft.take_back(count)
+                self._fail(group, item, error, turn)
+                return answers, False
+            waiting.popleft()
+            if isinstance(item, Request) and answer is not None:
+                answers.append((item, answer))
+            if is_over:
+                break
+        return answers, False
+
+    def _fail(self, group: Group, item: Request | Key, error: Exception, turn: Turn) -> None:
+        """Whatever was met in deciding this request, or what was due, the group goes on without it."""
+        self._give_up(group, deque((item,)), turn)
+        if isinstance(item, Request):
+            turn.survived(type(item.message).__name__, group.group_id, error)
+            turn.reply(item.request_id, refuse(item.message, item.api_version, ErrorCode.UNKNOWN_SERVER_ERROR))
+            return
+        turn.survived(item.kind, group.group_id, error)
+        known = self.of(group)
+        if item.kind in self.kinds and known is not None and item.member_id in known.members:
+            self._clocks.again(item, turn)
 
     def _store(self, group: Group, draft: D, answers: Answers, turn: Turn) -> None:
         records = list(draft.records)

@@ -49,6 +49,7 @@ from kraftpy.share.events import (
     Reply,
     Request,
     Result,
+    Survived,
     Tick,
     TopicsDeleted,
     Write,
@@ -204,6 +205,17 @@ class ShareCoordinator:
         return any(each.key == key for each in self._in_flight.values())
 
     def _decide(self, key: ShareKey, request: Request | None, effects: list[Effect], timestamp: Millis) -> None:
+        """Decide one request. An unexpected error costs this request alone: nothing is changed before."""
+        try:
+            self._decide_now(key, request, effects, timestamp)
+        except Exception as error:
+            kind = "deletion with the topic" if request is None else type(request.command).__name__
+            effects.append(Survived(kind=kind, name=key.group_id, error=error))
+            if request is not None:
+                refusal = Result(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+                effects.append(Reply(request_id=request.request_id, result=refusal))
+
+    def _decide_now(self, key: ShareKey, request: Request | None, effects: list[Effect], timestamp: Millis) -> None:
         state = self.states.get(key)
         if request is None:
             if state is not None:
@@ -309,8 +321,11 @@ class ShareCoordinator:
         interval_ms = self.config.cold_partition_snapshot_interval_ms
         for key, state in sorted(self.states.items()):
             if timestamp - state.write_timestamp >= interval_ms and not self._is_busy(key):
-                again = replace(state, snapshot_epoch=state.snapshot_epoch + 1, write_timestamp=timestamp)
-                self._append(key, _snapshot(key, again), None, effects)
+                try:
+                    again = replace(state, snapshot_epoch=state.snapshot_epoch + 1, write_timestamp=timestamp)
+                    self._append(key, _snapshot(key, again), None, effects)
+                except Exception as error:
+                    effects.append(Survived(kind="snapshot", name=key.group_id, error=error))
 
     # ---- for tests and simulations
 

@@ -126,4 +126,16 @@ class Append:
     token: int
 
 
-Effect = Reply | Append
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survived:
+    """An unexpected error cost one request, or one thing that was due of one share partition, and nothing else.
+
+    `kind` is what was tried, `name` the share partition.
+    """
+
+    kind: str
+    name: str
+    error: Exception
+
+
+Effect = Reply | Append | Survived

@@ -43,6 +43,7 @@ from kraftpy.transactions.events import (
     Reply,
     Request,
     Result,
+    Survived,
     Tick,
     VerifyPartitions,
     WriteMarkers,
@@ -133,7 +134,7 @@ class TransactionCoordinator:
         turn = _Turn(now, timestamp)
         match event:
             case Request():
-                self._request(event, turn)
+                self._attempt(event, turn)
             case Appended():
                 self._appended(self._in_flight.pop(event.token), event.error_code, turn)
             case MarkersWritten():
@@ -149,6 +150,18 @@ class TransactionCoordinator:
         return turn.effects
 
     # ---- requests
+
+    def _attempt(self, event: Request, turn: _Turn) -> None:
+        """Handle a request. An unexpected error costs this request alone: nothing is changed before it is decided."""
+        transactional_id = event.command.transactional_id
+        try:
+            self._request(event, turn)
+        except Exception as error:
+            transaction = self.transactions.get(transactional_id)
+            if transaction is not None and transaction.value is None and not transaction.is_pending:
+                del self.transactions[transactional_id]
+            turn.survived(type(event.command).__name__, transactional_id, error)
+            turn.reply(event.request_id, Result(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _request(self, event: Request, turn: _Turn) -> None:
         command = event.command
@@ -202,11 +215,11 @@ class TransactionCoordinator:
     def _append(self, transaction: Transaction, decision: Decision, turn: _Turn, request_id: int | None = None) -> None:
         assert not transaction.is_pending, transaction
         assert decision.value is not None, decision
-        transaction.is_pending = True
         is_dead = decision.value.state is State.DEAD
         value = None if is_dead else decision.value
         token, self._next_token = self._next_token, self._next_token + 1
         record = transaction_record(transaction.transactional_id, value)
+        transaction.is_pending = True
         self._in_flight[token] = _InFlight(
             transactional_id=transaction.transactional_id,
             record=record,
@@ -234,7 +247,16 @@ class TransactionCoordinator:
             self._go_on(transaction, turn)
 
     def _go_on(self, transaction: Transaction, turn: _Turn) -> None:
-        """What was decided is carried out: markers, or where all are written, the end."""
+        """What was decided is carried out: markers, or if all are written, the end.
+
+        After an unexpected error it is tried again when the coordinator looks for what is open.
+        """
+        try:
+            self._carry_on(transaction, turn)
+        except Exception as error:
+            turn.survived("completion", transaction.transactional_id, error)
+
+    def _carry_on(self, transaction: Transaction, turn: _Turn) -> None:
         value = transaction.value
         if value is None or value.state not in PREPARED:
             return
@@ -269,7 +291,7 @@ class TransactionCoordinator:
             return  # of a transaction that is over
         transaction.unmarked -= event.partitions
         if not transaction.unmarked and not transaction.is_pending:
-            self._complete(transaction, value, turn)
+            self._go_on(transaction, turn)
 
     # ---- what falls due
 
@@ -282,11 +304,17 @@ class TransactionCoordinator:
             if value is None or transaction.is_pending:
                 continue
             if value.state in PREPARED and not transaction.unmarked:
-                self._complete(transaction, value, turn)
+                self._go_on(transaction, turn)
             elif value.state is State.ONGOING and turn.timestamp - value.started_at >= value.timeout_ms:
-                turn.note(transaction, f"aborted: open for {turn.timestamp - value.started_at} ms")
-                fenced = decisions.fence(value, turn.timestamp)
-                self._append(transaction, Decision(result=Result(), value=fenced), turn)
+                self._abort(transaction, value, turn)
+
+    def _abort(self, transaction: Transaction, value: TransactionValue, turn: _Turn) -> None:
+        try:
+            fenced = decisions.fence(value, turn.timestamp)
+            turn.note(transaction, f"aborted: open for {turn.timestamp - value.started_at} ms")
+            self._append(transaction, Decision(result=Result(), value=fenced), turn)
+        except Exception as error:
+            turn.survived("abort", transaction.transactional_id, error)
 
     def _look_for_unused(self, turn: _Turn) -> None:
         """Forget ids that nobody used for long (rule 33)."""
@@ -297,9 +325,15 @@ class TransactionCoordinator:
             if value is None or transaction.is_pending or value.state not in AT_REST:
                 continue
             if turn.timestamp - value.updated_at >= self.config.transactional_id_expiration_ms:
-                turn.note(transaction, "expired")
-                dead = follow(value, State.DEAD)
-                self._append(transaction, Decision(result=Result(), value=dead), turn)
+                self._expire(transaction, value, turn)
+
+    def _expire(self, transaction: Transaction, value: TransactionValue, turn: _Turn) -> None:
+        try:
+            dead = follow(value, State.DEAD)
+            turn.note(transaction, "expired")
+            self._append(transaction, Decision(result=Result(), value=dead), turn)
+        except Exception as error:
+            turn.survived("expiry", transaction.transactional_id, error)
 
     # ---- for tests and simulations
 
@@ -329,6 +363,10 @@ class _Turn:
     def reply(self, request_id: int, result: Result) -> None:
         """Answer a request, now and only now."""
         self.effects.append(Reply(request_id=request_id, result=result))
+
+    def survived(self, kind: str, transactional_id: str, error: Exception) -> None:
+        """An unexpected error has cost one thing of this kind, and nothing else of the transactional id."""
+        self.effects.append(Survived(kind=kind, name=transactional_id, error=error))
 
     def note(self, transaction: Transaction, text: str) -> None:
         """Tell whoever reads the broker's log."""

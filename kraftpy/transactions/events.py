@@ -143,4 +143,16 @@ class Note:
     text: str
 
 
-Effect = Reply | Append | WriteMarkers | Note
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survived:
+    """An unexpected error cost one request, or one thing that was due of one transactional id, and nothing else.
+
+    `kind` is what was tried, `name` the transactional id.
+    """
+
+    kind: str
+    name: str
+    error: Exception
+
+
+Effect = Reply | Append | WriteMarkers | Note | Survived

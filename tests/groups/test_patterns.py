@@ -1,10 +1,10 @@
-"""Regular expressions for names of topics. What is expected here is what RE2 1.1 (google-re2) answered."""
+"""Regular expressions of clients: what they mean, and what they may cost."""
 
 from __future__ import annotations
 
 import pytest
 
-from kraftpy.groups.patterns import MAX_DEPTH, Pattern, PatternError
+from kraftpy.groups.patterns import FAILED_COMPILE_UNITS, MAX_CHARACTERS, Pattern, PatternError, shown
 
 MATCHES = [
     ("orders", "orders", True),
@@ -88,14 +88,49 @@ def test_what_cannot_be_read_is_refused(regex: str) -> None:
         Pattern(regex)
 
 
-@pytest.mark.parametrize("regex", ["(" * (MAX_DEPTH + 1), "(a{1000}){1000}", "((a{100}){100}){100}", "[a-z]{999}" * 3])
+@pytest.mark.parametrize(
+    "regex",
+    [
+        "(((((){1000}){1000}){1000}){1000})",  # empty, so that its size alone does not stop it
+        "((((a){1000}){1000}){1000}){1000}",
+        "(a{1000}){1000}",
+        "((a{100}){100}){100}",
+        r"\pL{1000}",
+        "a" * (MAX_CHARACTERS + 1),
+        "[a-z\u00e9-\u4e00]{999}" * 3,
+    ],
+)
 def test_what_would_cost_too_much_is_refused(regex: str) -> None:
-    with pytest.raises(PatternError):
+    with pytest.raises(PatternError) as refused:
         Pattern(regex)
+    assert len(str(refused.value)) < 300
 
 
-@pytest.mark.parametrize("regex", ["(a+)+b", "(a|a)*b", "(.*)*x", "(a?){500}a{500}"])
-def test_what_keeps_a_backtracking_engine_busy_for_ever_takes_steps_in_the_length_of_the_name(regex: str) -> None:
+def test_a_repetition_with_more_digits_than_python_converts_is_an_ordinary_expression() -> None:
+    """RE2 takes a brace that is no repetition as it is written; Python refuses to convert 5,000 digits."""
+    regex = "a{" + "9" * 5_000 + "}"
+    assert Pattern(regex).matches(regex)
+    assert len(shown(regex)) < 200
+
+
+@pytest.mark.parametrize("regex", ["(a+)+b", "(a|a)*b", "(.*)*x", "(a?){500}a{500}", ".*[ab].{200}"])
+def test_what_it_costs_is_counted_before_it_is_matched(regex: str) -> None:
     pattern = Pattern(regex)
-    pattern.matches("a" * 249)
-    assert len(pattern._steps) <= 249
+    assert 0 < pattern.compile_units <= FAILED_COMPILE_UNITS
+    longest = "a" * 249
+    assert 0 < pattern.units("a") <= pattern.units(longest) < 2_000
+    assert pattern.matches(longest) is (regex == ".*[ab].{200}")
+
+
+def test_names_and_expressions_that_are_no_text_match_nothing() -> None:
+    assert not Pattern(".*").matches("\ud800")
+    with pytest.raises(PatternError):
+        Pattern("\ud800")
+
+
+def test_the_library_keeps_no_expression() -> None:
+    import re2
+
+    for number in range(200):
+        Pattern(f"topic-{number}.*")
+    assert re2._Regexp._make.cache_info().currsize == 0

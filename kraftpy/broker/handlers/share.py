@@ -268,15 +268,20 @@ class _Fetch:
         for partition, held, offset, pieces in found:
             if remaining <= 0:
                 break
-            acquired = held.machine.acquire(
-                self._session.key.member_id,
-                [piece.stretch for piece in pieces],
-                fetch_offset=offset,
-                max_records=remaining,
-                batch_size=max(1, request.batch_size),
-                is_record_limit=request.share_acquire_mode == _RECORD_LIMIT,
-                now=self._broker.clock.monotonic_ms(),
-            )
+            try:
+                acquired = held.machine.acquire(
+                    self._session.key.member_id,
+                    [piece.stretch for piece in pieces],
+                    fetch_offset=offset,
+                    max_records=remaining,
+                    batch_size=max(1, request.batch_size),
+                    is_record_limit=request.share_acquire_mode == _RECORD_LIMIT,
+                    now=self._broker.clock.monotonic_ms(),
+                )
+            except Exception as error:
+                self._broker.share_partitions.failed(held, "an acquisition", error)
+                self.taken[partition] = _Taken(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+                continue
             if not acquired:
                 self._has_skipped = self._has_skipped or held.machine.next_fetch_offset() != offset
                 continue

@@ -12,12 +12,13 @@ two-phase commit (KIP-939): what Kafka 4.3 has of it is a version of InitProduce
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.auto_creation import found_or_created
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
-from kraftpy.groups.patterns import ALPHABET, Pattern, PatternError
+from kraftpy.groups.patterns import Pattern, PatternError, shown
 from kraftpy.groups.routing import partition_for_group
 from kraftpy.groups.transactional import refuse
 from kraftpy.protocol.errors import ErrorCode
@@ -57,6 +58,10 @@ if TYPE_CHECKING:
     from kraftpy.broker.request import RequestContext
 
 logger = logging.getLogger(__name__)
+
+_SLICE_UNITS = 1_000
+"""What is spent on listing transactional ids before others have their turn: about 5 ms (`groups.patterns`)."""
+_IDS_PER_UNIT = 5
 
 _FIRST_FENCED_VERSION = 2
 _FIRST_BATCHED_VERSION = 4
@@ -298,23 +303,51 @@ def _described(broker: Broker, transactional_id: str) -> TransactionState:
 async def list_transactions(
     broker: Broker, request: ListTransactionsRequest, context: RequestContext
 ) -> ListTransactionsResponse:
-    """The transactional ids that are coordinated here, and meet all the filters (KIP-664, KIP-994, KIP-1152)."""
+    """The transactional ids that are coordinated here, and meet all the filters (KIP-664, KIP-994, KIP-1152).
+
+    Others are served between slices of the list; of requests with a regular expression one is worked on at a time.
+    """
     names = {state.value for state in State}
     unknown = [name for name in dict.fromkeys(request.state_filters) if name not in names]
     known = broker.transactions.known()
     if known is None:
         return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    pattern = None
     if request.transactional_id_pattern:
         try:
-            pattern = Pattern(request.transactional_id_pattern, ALPHABET.union(*(each for each, _ in known)))
+            async with broker.transactions.listing:
+                pattern = Pattern(request.transactional_id_pattern)
+                found = await _listed(known, request, pattern, broker.clock.now())
         except PatternError as error:
-            logger.info("ListTransactions: %s", error)
+            broker.complaints.write(
+                logger,
+                logging.INFO,
+                "regular expression",
+                context.client_host,
+                "ListTransactions: %s is not a valid regular expression: %s",
+                shown(request.transactional_id_pattern),
+                error,
+            )
             return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
-    now = broker.clock.now()
+    else:
+        found = await _listed(known, request, None, broker.clock.now())
+    return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=found)
+
+
+async def _listed(
+    known: list[tuple[str, Transaction]], request: ListTransactionsRequest, pattern: Pattern | None, now: int
+) -> list[ListedTransaction]:
+    """Those that meet the filters, in order of their ids."""
     states, producers = set(request.state_filters), set(request.producer_id_filters)
     found = []
-    for transactional_id, transaction in known:
+    spent = 0 if pattern is None else pattern.compile_units
+    for number, (transactional_id, transaction) in enumerate(known):
+        if not number % _IDS_PER_UNIT:
+            spent += 1
+        if pattern is not None:
+            spent += pattern.units(transactional_id)
+        if spent >= _SLICE_UNITS:
+            spent = 0
+            await asyncio.sleep(0)
         value = transaction.value
         if (
             value is None
@@ -331,4 +364,4 @@ async def list_transactions(
                 transaction_state=value.state.value,
             )
         )
-    return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=found)
+    return sorted(found, key=lambda each: each.transactional_id)

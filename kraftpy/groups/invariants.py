@@ -1,0 +1,88 @@
+"""What is always true of the groups of one partition, between two steps of their coordinator.
+
+Tests and simulations check all of it (`check`). The coordinator itself asks of single groups (`is_whole`), when an
+unexpected error has interrupted what it was doing with them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kraftpy.groups.appends import Appends, StoreTransactionalOffsets, group_ids
+from kraftpy.groups.deadlines import Deadlines, Key
+from kraftpy.groups.group import Group, State
+from kraftpy.groups.rebalance import JOIN, SESSION, SYNC
+from kraftpy.groups.transactional import PendingOffsets
+from kraftpy.groups.turns import Turns
+from kraftpy.types import TopicPartition
+
+
+class Invariants:
+    """Looks at the parts of a coordinator, and changes nothing."""
+
+    def __init__(
+        self,
+        groups: Mapping[str, Group],
+        deadlines: Deadlines,
+        appends: Appends,
+        turns: Sequence[Turns[Any, Any]],
+        pending_offsets: PendingOffsets,
+    ) -> None:
+        self._groups = groups
+        self._deadlines = deadlines
+        self._appends = appends
+        self._turns = turns
+        self._pending_offsets = pending_offsets
+
+    def expected_deadlines(self, group: Group) -> set[Key]:
+        """What must fall due for the group."""
+        expected = {Key(group.group_id, SESSION, m) for m in (*group.members, *group.pending_members)}
+        expected = expected.union(*(turns.expected_deadlines(group) for turns in self._turns))
+        if group.state is State.PREPARING_REBALANCE:
+            expected.add(Key(group.group_id, JOIN))
+        if group.pending_sync:
+            expected.add(Key(group.group_id, SYNC))
+        return expected
+
+    def is_whole(self, group: Group) -> bool:
+        """Whether the group contradicts itself nowhere, and all that must fall due for it will."""
+        try:
+            self._check_group(group)
+        except Exception:
+            return False
+        return all(key in self._deadlines for key in self.expected_deadlines(group))
+
+    def check(self, *always: Key) -> None:
+        """Assert everything; `always` are deadlines that are of no group."""
+        expected = set(always)
+        in_flight = [group_id for purpose in self._appends.purposes() for group_id in group_ids(purpose)]
+        for group_id, group in self._groups.items():
+            self._check_group(group)
+            assert group.records_in_flight == in_flight.count(group_id), group
+            assert group.unstable == self._unstable(group_id), group
+            expected |= self.expected_deadlines(group)
+            if group.state is State.STABLE and not group.records_in_flight:
+                assignments = {m.member_id: m.assignment or b"" for m in group.members.values()}
+                assert group.persisted is not None
+                live = group.to_value(assignments)
+                assert live.members == group.persisted.members, (live, group.persisted)
+                assert live.generation_id == group.persisted.generation_id
+                assert (live.leader, live.protocol) == (group.persisted.leader, group.persisted.protocol)
+        assert set(in_flight) <= self._groups.keys()
+        assert self._deadlines.all().keys() == expected, (self._deadlines.all(), expected)
+
+    @staticmethod
+    def _check_group(group: Group) -> None:
+        group.validate()
+        assert not group.vacant, group
+
+    def _unstable(self, group_id: str) -> Counter[TopicPartition]:
+        counts: Counter[TopicPartition] = Counter()
+        for purpose in self._appends.purposes():
+            if isinstance(purpose, StoreTransactionalOffsets) and purpose.group_id == group_id:
+                counts.update(purpose.partitions)
+        for partition in {*self._groups[group_id].unstable, *counts}:
+            counts[partition] += self._pending_offsets.count(group_id, partition)
+        return counts

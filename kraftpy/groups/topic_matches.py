@@ -1,0 +1,179 @@
+"""Which topics regular expressions match: looked up in bounded steps, and remembered within bounded memory.
+
+    matches = TopicMatches(topics)
+    matches.advance(now)                 # before every event: time gives back what may be spent
+    matches.resolve(regex)               # the names, or None: not known yet, ask again a little later
+
+All expressions of all groups of a node share one allowance of work: `SLICE_UNITS` (about 10 ms) at once, given back in
+`REFILL_MS`. An expression remembers how far in the list of topics it has come, so whoever asks again goes on from
+there, and a topic that is created is the only one looked at afterwards. What was found is remembered as numbers of
+topics, least recently used forgotten first, within `max_bytes`; automata are kept of the last few expressions only.
+
+Kafka resolves expressions on a thread of its own and members wait for the outcome likewise (KIP-848).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kraftpy.groups.patterns import FAILED_COMPILE_UNITS, Pattern, PatternError, shown
+from kraftpy.types import Millis
+
+if TYPE_CHECKING:
+    from kraftpy.groups.consumer_group import Topics
+
+SLICE_UNITS = 2_000
+"""What may be spent at once; see `patterns` for how long a unit is."""
+REFILL_MS = 50
+"""The time in which a slice may be spent again."""
+AGAIN_MS = REFILL_MS
+"""When whoever got no answer should ask again."""
+DEBT_UNITS = 4 * SLICE_UNITS
+"""Once so much more was spent, no further expression of a client is compiled."""
+DEFAULT_CACHE_BYTES = 16 * 1024 * 1024
+_MOST_AUTOMATA = 16
+_MOST_LINES = 10
+_NAMES_PER_UNIT = 20
+"""Put in order for an answer."""
+_ENTRY_BYTES = 500
+_NUMBER_BYTES = 40
+"""A number and its place in a list."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """How far one expression has come: it was held against all topics with numbers below `position`."""
+
+    position: int = 0
+    found: list[int] = field(default_factory=list)
+    is_broken: bool = False
+
+
+class TopicMatches:
+    """What expressions match of the topics as they are now."""
+
+    def __init__(self, topics: Topics, max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+        self._topics = topics
+        self._max_bytes = max_bytes
+        self._version: int | None = None
+        self._names: list[str | None] = []  # by number, in the order they were first seen; None of one that is gone
+        self._numbers: dict[str, int] = {}
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._bytes = 0
+        self._patterns: OrderedDict[str, Pattern] = OrderedDict()
+        self._units = SLICE_UNITS
+        self._at: Millis | None = None
+        self._broken: list[str] = []
+
+    # ---- work
+
+    def advance(self, now: Millis) -> None:
+        """It is so late on a clock that does not jump; one that did is believed from then on."""
+        if self._at is not None and now > self._at:
+            self._units = min(SLICE_UNITS, self._units + (now - self._at) * SLICE_UNITS // REFILL_MS)
+        if self._at is None or now > self._at:
+            self._at = now
+
+    @property
+    def is_overdrawn(self) -> bool:
+        """Whether clients have had so much compiled that the next one has to come back."""
+        return self._units <= -DEBT_UNITS
+
+    def check(self, regex: str) -> None:
+        """Raise PatternError if the expression cannot be compiled."""
+        self._pattern(regex)
+
+    def _pattern(self, regex: str) -> Pattern:
+        pattern = self._patterns.get(regex)
+        if pattern is None:
+            try:
+                pattern = Pattern(regex)
+            except PatternError:
+                self._units -= FAILED_COMPILE_UNITS
+                raise
+            self._units -= pattern.compile_units
+            self._patterns[regex] = pattern
+            if len(self._patterns) > _MOST_AUTOMATA:
+                self._patterns.popitem(last=False)
+        self._patterns.move_to_end(regex)
+        return pattern
+
+    # ---- answers
+
+    @property
+    def cached_bytes(self) -> int:
+        """About what is held of answers."""
+        return self._bytes
+
+    def take_broken(self) -> list[str]:
+        """Lines about stored expressions that cannot be compiled, each once."""
+        broken, self._broken = self._broken, []
+        return broken
+
+    def resolve(self, regex: str) -> tuple[str, ...] | None:
+        """The topics that match, in order of their names, or None while not all were looked at.
+
+        An expression that cannot be compiled, stored when it could be, matches nothing.
+        """
+        self._follow_topics()
+        entry = self._entries.get(regex)
+        if entry is None:
+            entry = self._entries[regex] = _Entry()
+            self._bytes += _ENTRY_BYTES + len(regex)
+        self._entries.move_to_end(regex)
+        is_known = self._units > 0 and self._go_on(regex, entry)
+        self._shrink()
+        if not is_known:
+            return None
+        self._units -= 1 + len(entry.found) // _NAMES_PER_UNIT
+        return tuple(sorted(name for number in entry.found if (name := self._names[number]) is not None))
+
+    def _go_on(self, regex: str, entry: _Entry) -> bool:
+        """Look at what was not looked at yet; False if there is more than may be spent now."""
+        names, end = self._names, len(self._names)
+        if entry.is_broken or entry.position == end:
+            return True
+        try:
+            pattern = self._pattern(regex)
+        except PatternError as error:
+            entry.is_broken = True
+            self._broken = self._broken[-_MOST_LINES:]
+            self._broken.append(f"the regular expression {shown(regex)} is taken to match nothing: {error}")
+            return True
+        position, before = entry.position, len(entry.found)
+        while position < end and self._units > 0:
+            name = names[position]
+            if name is not None:
+                self._units -= pattern.units(name)
+                if pattern.matches(name):
+                    entry.found.append(position)
+            position += 1
+        entry.position = position
+        self._bytes += (len(entry.found) - before) * _NUMBER_BYTES
+        return position == end
+
+    def _shrink(self) -> None:
+        """Forget answers until they fit, but for the newest, which may be larger than all that may be kept."""
+        while self._bytes > self._max_bytes and len(self._entries) > 1:
+            regex, entry = self._entries.popitem(last=False)
+            self._bytes -= _ENTRY_BYTES + len(regex) + len(entry.found) * _NUMBER_BYTES
+
+    def _follow_topics(self) -> None:
+        if self._version == self._topics.version:
+            return
+        self._version = self._topics.version
+        now = self._topics.names()
+        there = set(now)
+        for name in [name for name in self._numbers if name not in there]:
+            self._names[self._numbers.pop(name)] = None
+        for name in now:
+            if name not in self._numbers:
+                self._numbers[name] = len(self._names)
+                self._names.append(name)
+        if len(self._names) > 2 * len(self._numbers) + 1_000:  # mostly topics that are gone
+            self._names = list(self._numbers)
+            self._numbers = {name: number for number, name in enumerate(self._names) if name is not None}
+            self._entries.clear()
+            self._bytes = 0
