@@ -112,7 +112,7 @@ class Coordinators(Shards[GroupCoordinator]):
         self._config = config
         self._group_config = _group_config(config)
         self._topics = _TopicsNow(metadata)
-        self.settings = GroupSettingsNow(config, lambda: metadata.image)
+        self.settings = GroupSettingsNow(config, lambda: metadata.image, tasks.incidents.complaints)
         self._request_ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[GroupResponse]] = {}
         self._share_states = share_states

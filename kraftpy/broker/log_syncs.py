@@ -118,7 +118,10 @@ class LogSyncs:
         return job
 
     def end_sync(self, job: FlushJob, failure: Exception | None) -> Exception | None:
-        """Take over what a sync achieved; what those who waited for it are to be told of a failure."""
+        """Take over what a sync achieved; what those who waited for it are to be told of a failure.
+
+        Raises a failure that is not the disk's.
+        """
         if self._syncing is not None:
             self._syncing.set()
             self._syncing = None
@@ -129,7 +132,6 @@ class LogSyncs:
         if isinstance(failure, OSError):
             return self._failed(failure)
         if failure is not None:  # a mistake of ours
-            logger.critical("%s: cannot be synced", self.topic_partition, exc_info=failure)
-            return failure
+            raise failure
         self._synced()
         return None

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import assert_never
@@ -24,7 +23,7 @@ from kraftpy.broker.replica import Replica
 from kraftpy.broker.replicas import Replicas
 from kraftpy.broker.share_states import ShareStates
 from kraftpy.broker.waiting import Watch, wake_all
-from kraftpy.config.group import GroupSettings
+from kraftpy.config.group import GroupSettings, duration_ms
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.share.acknowledgements import Acknowledgement
@@ -37,8 +36,8 @@ from kraftpy.types import Millis
 logger = logging.getLogger(__name__)
 
 _RETRY_PAUSE_S = 0.5
+_MAX_PAUSE_S = 30.0
 _NOT_LED = ErrorCode.NOT_LEADER_OR_FOLLOWER
-_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
 
 
 class HeldPartition:
@@ -106,7 +105,7 @@ class SharePartitions:
                 raise KafkaError(_NOT_LED, "this broker stops")
             replica = self._replicas.leader_by_id(key.topic_id, key.partition)
             held = self._held[key] = HeldPartition(key, replica, SharePartition(self._config_of(key.group_id)))
-            held.loading = self._tasks.create_task(self._load(held), name=f"load share {key.group_id}")
+            held.loading = self._tasks.create_task(self._load(held), name=f"load share {key.group_id!r}")
         held.machine.config = self._config_of(key.group_id)
         return held
 
@@ -154,6 +153,7 @@ class SharePartitions:
 
     async def _load(self, held: HeldPartition) -> None:
         """Read the state until there is one, or somebody else leads."""
+        pause_s = _RETRY_PAUSE_S
         while held.is_led:
             try:
                 await self._load_once(held)
@@ -163,7 +163,11 @@ class SharePartitions:
                 held.error = error
                 if error.code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH):
                     break
-            await asyncio.sleep(_RETRY_PAUSE_S)
+            except Exception as error:
+                self._tasks.incidents.note(f"{self._what(held)}: loading", error, kind="loading a share partition")
+                held.error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the share partition could not be loaded")
+                pause_s = min(pause_s * 2, _MAX_PAUSE_S)
+            await asyncio.sleep(pause_s)
         held.loading = None
         self._drop(held, _NOT_LED)
 
@@ -199,9 +203,10 @@ class SharePartitions:
             return replica.log_start_offset
         if reset == "latest":
             return replica.high_watermark
-        found = replica.offset_for_timestamp(
-            Millis(self._clock.now() - duration_ms(reset.partition(":")[2])), replica.high_watermark
-        )
+        since = self._clock.now() - duration_ms(reset.partition(":")[2])
+        if since <= 0:
+            return replica.log_start_offset
+        found = replica.offset_for_timestamp(Millis(since), replica.high_watermark)
         return replica.high_watermark if found is None else found.offset
 
     # --- the loop around the machines --------------------------------------------------------
@@ -246,7 +251,7 @@ class SharePartitions:
             effect = remaining.popleft()
             match effect:
                 case Write():
-                    self._tasks.create_task(self._write(held, effect), name=f"share state of {held.key.group_id}")
+                    self._tasks.create_task(self._write(held, effect), name=f"share state of {held.key.group_id!r}")
                 case Reply():
                     answer = held.waiting.pop(effect.request_id)
                     if not answer.done():
@@ -259,6 +264,25 @@ class SharePartitions:
             self._set_timer(held)
 
     async def _write(self, held: HeldPartition, effect: Write) -> None:
+        try:
+            await self._write_state(held, effect)
+        except Exception as error:
+            self._let_go(held, error)
+
+    def _let_go(self, held: HeldPartition, error: Exception) -> None:
+        """An unexpected error: those who wait are told of it, and the next who fetches has the state read again."""
+        self._tasks.incidents.note(self._what(held), error, kind="share partition")
+        with self._tasks.incidents.contained(f"{self._what(held)}: unloading", kind="unloading a share partition"):
+            self._drop(held, ErrorCode.UNKNOWN_SERVER_ERROR)
+        for answer in held.waiting.values():
+            if not answer.done():
+                answer.set_exception(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the share partition met an error"))
+
+    @staticmethod
+    def _what(held: HeldPartition) -> str:
+        return f"{held.replica.topic_partition} of group {held.key.group_id!r}"
+
+    async def _write_state(self, held: HeldPartition, effect: Write) -> None:
         machine = held.machine
         found = await self._states.write(held.key, machine.state_epoch, held.leader_epoch, effect)
         if self._held.get(held.key) is not held:
@@ -293,13 +317,7 @@ class SharePartitions:
     def _tick(self, held: HeldPartition) -> None:
         held.timer = None
         if held.is_led and self._held.get(held.key) is held:
-            self._run(held, held.machine.tick(self._clock.monotonic_ms()))
-
-
-def duration_ms(text: str) -> int:
-    """An ISO 8601 span of days and smaller, like P1DT2H3M4.5S, in milliseconds. Raises ValueError."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise ValueError(f"{text} is no duration")
-    days, hours, minutes, seconds = found.groups(default="0")
-    return round((int(days) * 86_400 + int(hours) * 3_600 + int(minutes) * 60 + float(seconds)) * 1000)
+            try:
+                self._run(held, held.machine.tick(self._clock.monotonic_ms()))
+            except Exception as error:
+                self._let_go(held, error)

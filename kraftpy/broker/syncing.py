@@ -24,6 +24,7 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple, Protocol
 
+from kraftpy.broker.containment import Incidents
 from kraftpy.log.flushing import FlushJob
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import TopicPartition
@@ -65,7 +66,8 @@ class _Waiter(NamedTuple):
 class Rounds:
     """The syncs of one log directory. For the event loop; only jobs run in threads."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, incidents: Incidents | None = None) -> None:
+        self._incidents = incidents
         self.rounds = 0
         """How many there were in which something was synced."""
         self._pool = ThreadPoolExecutor(_THREADS_PER_DISK, thread_name_prefix=f"sync {path}")
@@ -135,6 +137,9 @@ class Rounds:
             except KafkaError as error:
                 self._tell(log, error)
                 continue
+            except Exception as error:
+                self._tell(log, self._unexpected(log, error))
+                continue
             if job is None:
                 self._tell(log, None)
             else:
@@ -143,24 +148,44 @@ class Rounds:
             self._go_on()
             return
         self.rounds += 1
-        loop = asyncio.get_running_loop()
         shares = [jobs[number::_THREADS_PER_DISK] for number in range(min(_THREADS_PER_DISK, len(jobs)))]
-        running = asyncio.gather(
-            *(loop.run_in_executor(self._pool, _run, [job for _, job in share]) for share in shares)
-        )
+        running = asyncio.gather(*(self._start([job for _, job in share]) for share in shares), return_exceptions=True)
         running.add_done_callback(partial(self._end, shares))
 
+    def _start(self, jobs: list[FlushJob]) -> asyncio.Future[list[Exception | None]]:
+        loop = asyncio.get_running_loop()
+        try:
+            return loop.run_in_executor(self._pool, _run, jobs)
+        except RuntimeError as error:  # no thread can be had
+            failed: asyncio.Future[list[Exception | None]] = loop.create_future()
+            failed.set_exception(error)
+            return failed
+
     def _end(
-        self, shares: Sequence[Sequence[tuple[Log, FlushJob]]], running: asyncio.Future[list[list[Exception | None]]]
+        self,
+        shares: Sequence[Sequence[tuple[Log, FlushJob]]],
+        running: asyncio.Future[list[list[Exception | None] | BaseException]],
     ) -> None:
-        for share, failures in zip(shares, running.result(), strict=True):
+        """Tell everybody who waited for the round. An unexpected error is its log's alone; the next round begins."""
+        outcomes = [RuntimeError("the round was cancelled")] * len(shares) if running.cancelled() else running.result()
+        for share, outcome in zip(shares, outcomes, strict=True):
+            failures = outcome if isinstance(outcome, list) else [RuntimeError(repr(outcome))] * len(share)
             for (log, job), failure in zip(share, failures, strict=True):
-                end_offset = job.promised_end_offset
-                error = log.end_sync(job, failure)
-                if error is None and log.synced_end_offset < end_offset:
-                    self._due[log] = None  # something lowered what the job could promise: once more
+                try:
+                    end_offset = job.promised_end_offset
+                    error = log.end_sync(job, failure)
+                    if error is None and log.synced_end_offset < end_offset:
+                        self._due[log] = None  # something lowered what the job could promise: once more
+                except Exception as unexpected:
+                    error = self._unexpected(log, unexpected)
                 self._tell(log, error)
         self._go_on()
+
+    def _unexpected(self, log: Log, error: Exception) -> KafkaError:
+        """What those who wait for the log are told."""
+        if self._incidents is not None:
+            self._incidents.note(f"{log.topic_partition}: sync", error, kind="sync")
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{log.topic_partition} could not be synced")
 
     def _go_on(self) -> None:
         self._is_busy = bool(self._due)
@@ -192,14 +217,15 @@ class Rounds:
 class Syncs:
     """The rounds of every log directory."""
 
-    def __init__(self) -> None:
+    def __init__(self, incidents: Incidents | None = None) -> None:
+        self._incidents = incidents
         self._rounds: dict[str, Rounds] = {}
 
     def of(self, path: str) -> Rounds:
         """Those of one log directory."""
         rounds = self._rounds.get(path)
         if rounds is None:
-            rounds = self._rounds[path] = Rounds(path)
+            rounds = self._rounds[path] = Rounds(path, self._incidents)
         return rounds
 
     def stop(self) -> None:
