@@ -24,6 +24,7 @@ OURS = {
     "kraftpy.fetch.check.crcs",
     "kraftpy.fetch.zero.copy.min.bytes",
     "kraftpy.flush.before.ack",
+    "kraftpy.max.configs.bytes",
     "kraftpy.quorum.secret",
 }
 """What Kafka has not."""
@@ -74,10 +75,11 @@ def test_the_typed_fields_are_the_tables(kind: type, settings: dict[str, Setting
         hint = hints[setting.attribute]
         allowed = [part for part in typing.get_args(hint) if part is not type(None)] if _is_union(hint) else [hint]
         base = typing.get_origin(allowed[0]) or allowed[0]
-        assert base is PYTHON_TYPES[setting.type] or setting.name in ("cleanup.policy",), setting.name
+        assert base is PYTHON_TYPES[setting.type] or setting.name in SETS, setting.name
         assert _is_union(hint) == (setting.default is None and setting.attribute not in _RESOLVED), setting.name
 
 
+SETS = ("cleanup.policy", "follower.replication.throttled.replicas", "leader.replication.throttled.replicas")
 _RESOLVED = ("log_dirs", "advertised_listeners")
 
 

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kraftpy.broker import apis
+from kraftpy.broker.config_changes import ConfigRoom
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Response
 from kraftpy.broker.connection_limits import ConnectionLimits
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
@@ -128,11 +129,11 @@ class Broker:
             self.isr_proposals.propose,
             self.fetchers,
             self.metadata.catch_up,
+            self.incidents,
             self._directory_failed,
             descriptors=self._descriptors,
-            complaints=self.complaints,
         )
-        self.log_moves = LogMoves(config, clock, lambda: self.image, self.replicas)
+        self.log_moves = LogMoves(config, clock, lambda: self.image, self.replicas, self.incidents)
         self.reports = ReplicaReports(
             self.node_id, lambda: self.broker_epoch, self.metadata, clock, self.directories, self.replicas
         )
@@ -141,7 +142,7 @@ class Broker:
         self.coordinators = Coordinators(config, clock, tasks, self.metadata, self.replicas, self.share_states)
         self.producer_ids = ProducerIds(self._allocate_producer_ids, tasks)
         self.peers = Peers(config, lambda: self.image)
-        self.marker_writer = MarkerWriter(self.replicas, self.coordinators, clock)
+        self.marker_writer = MarkerWriter(self.replicas, self.coordinators, clock, self.incidents)
         self.markers = MarkerSender(self.node_id, lambda: self.image, self.marker_writer, self.peers, tasks)
         self.transactions = TransactionCoordinators(
             config, clock, tasks, self.metadata, self.replicas, self.producer_ids, self.markers, self.peers
@@ -149,13 +150,16 @@ class Broker:
         self.fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots, lambda: self.random.randrange(1, 2**31)
         )
-        self.group_settings = GroupSettingsNow(config, lambda: self.image)
+        self.config_room = ConfigRoom(config.kraftpy_max_configs_bytes, lambda: self.image)
+        self.group_settings = GroupSettingsNow(config, lambda: self.image, self.complaints)
         self.share_sessions = ShareSessions(config.group_share_max_share_sessions)
         self.share_partitions = SharePartitions(
             clock, tasks, self.replicas, self.share_states, self.group_settings, self.share_sessions.has_group
         )
         self.shards = (self.coordinators, self.transactions, self.share_coordinators)
-        self.maintenance = Maintenance(config, clock, self.replicas, self.shards, lambda: self.connections)
+        self.maintenance = Maintenance(
+            config, clock, self.replicas, self.shards, lambda: self.connections, self.incidents
+        )
         self.advertised: list[Listener] = []
         self.controller_address: list[Listener] = []
         """Where the other nodes reach this one, if it is a controller."""
@@ -235,12 +239,10 @@ class Broker:
         self.fetchers.start()
         for shards in self.shards:
             shards.reconcile()
-        for task in self.maintenance.tasks():
-            self._background.append(self.tasks.create_task(task, name="maintenance"))
         self.log_moves.resume()
-        for task, name in ((self.reports.run(), "reports"), (self.log_moves.run(), _MOVES)):
-            self._background.append(self.tasks.create_task(task, name=name))
-        self._background.append(self.tasks.create_task(self.share_coordinators.prune_forever(), name="pruning"))
+        loops = {**self.maintenance.loops(), "reports": self.reports.run, _MOVES: self.log_moves.run}
+        loops["pruning"] = self.share_coordinators.prune_forever
+        self._background += [self.tasks.keep_running(make, name=name) for name, make in loops.items()]
         for server in self._servers:
             await server.start_serving()
             self._let_many_wait(server)

@@ -6,8 +6,9 @@ do not wait for it. Each takes the log with the largest share of dirty bytes amo
 speed (`log.cleaner.io.max.bytes.per.second`) are shared equally among them. A process that was not needed for a minute
 is ended.
 
-A log that cannot be cleaned because it is damaged is left alone from then on, which is said once; it grows until the
-broker is started anew or the topic deleted. A disk that fails is told to the replica, and tried again after a pause.
+A log that cannot be cleaned because it is damaged, or met an unexpected error, is left alone from then on, which is
+said once; it grows until the broker is restarted or the topic deleted. A disk that fails is told to the replica, and
+the log is tried again after a pause.
 
 Where each partition's dirty part begins is in Kafka's `cleaner-offset-checkpoint`, one per log directory; a checkpoint
 that is lost or damaged costs a cleaning from the log's start, nothing else.
@@ -20,6 +21,7 @@ import logging
 import time
 
 from kraftpy.broker.cleaning_process import CleanerGone, CleaningProcess, SegmentsGone
+from kraftpy.broker.containment import Incidents
 from kraftpy.broker.replica import Replica
 from kraftpy.broker.replicas import Replicas
 from kraftpy.config import BrokerConfig
@@ -38,7 +40,8 @@ _LONGEST_PAUSE_SECONDS = 86_400.0
 class Cleaner:
     """Compacts what is due among a broker's partitions."""
 
-    def __init__(self, replicas: Replicas, clock: Clock, config: BrokerConfig) -> None:
+    def __init__(self, replicas: Replicas, clock: Clock, config: BrokerConfig, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._replicas = replicas
         self._clock = clock
         self._threads = config.log_cleaner_threads
@@ -95,7 +98,7 @@ class Cleaner:
                 continue
             try:
                 found = replica.dirtiness(now)
-            except (OSError, KafkaError) as error:
+            except Exception as error:
                 self._failed(replica, error)
                 continue
             if found.is_due and (best is None or found.ratio > best[0]):
@@ -120,7 +123,7 @@ class Cleaner:
         except (SegmentsGone, CleanerGone) as error:
             self._postponed.add(replica)
             logger.info("%s: not compacted this time: %s", replica.topic_partition, error)
-        except (OSError, KafkaError) as error:
+        except Exception as error:
             self._failed(replica, error)
         finally:
             self._in_progress.discard(replica)
@@ -138,12 +141,15 @@ class Cleaner:
                 if not self._replicas.storage_failed(directory, "write the cleaner's checkpoint in", error):
                     logger.error("%s: the cleaner's checkpoint cannot be written: %s", directory.path, error)
 
-    def _failed(self, replica: Replica, error: OSError | KafkaError) -> None:
+    def _failed(self, replica: Replica, error: Exception) -> None:
         if isinstance(error, OSError):
             self._postponed.add(replica)
             replica.compaction_failed(error)
-        elif error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+        elif isinstance(error, KafkaError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR:
             self._postponed.add(replica)
+        elif not isinstance(error, KafkaError):
+            self._uncleanable.add(replica)
+            self._incidents.note(f"{replica.topic_partition}: compaction", error, kind="compaction")
         else:
             self._uncleanable.add(replica)
             logger.error("%s cannot be compacted and is left as it is: %s", replica.topic_partition, error)

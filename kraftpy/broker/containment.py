@@ -14,11 +14,14 @@ Invariants: neither raises; both hold a bounded number of entries, however many 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import traceback
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
+
+from kraftpy.ports import Failure, failure_of
 
 T = TypeVar("T")
 
@@ -31,6 +34,7 @@ MAX_COMPLAINTS: Final = 1_000
 """Kinds and peers remembered at once; beyond it all peers of a kind share one entry."""
 _KEPT_INCIDENTS: Final = 20
 _RESTART_SECONDS: Final = 1.0
+_SAID_CHARACTERS: Final = 500
 
 
 class Fatal(Exception):
@@ -87,7 +91,7 @@ class Incidents:
     """Unexpected errors that this node survived."""
 
     def __init__(self, complaints: Complaints) -> None:
-        self._complaints = complaints
+        self.complaints = complaints
         self._last: deque[Incident] = deque(maxlen=_KEPT_INCIDENTS)
         self.count = 0
         """How many there were since the start."""
@@ -97,20 +101,51 @@ class Incidents:
         """The newest few, oldest first."""
         return list(self._last)
 
+    @contextlib.contextmanager
+    def contained(self, what: str, *, kind: str = "") -> Iterator[None]:
+        """An unexpected error within costs what is within, and is noted as with `note`; `Fatal` goes on its way."""
+        try:
+            yield
+        except Fatal:
+            raise
+        except Exception as error:
+            self.note(what, error, kind=kind)
+
     def note(self, what: str, error: BaseException, *, kind: str = "") -> None:
         """Count an unexpected error and log one line of it.
 
         `what` names what it cost; `kind` is its kind for the log's limit, `what` itself where it is not given.
         """
         self.count += 1
-        said = f"{type(error).__name__}: {error}"[:500]
+        said = f"{type(error).__name__}: {error}"[:_SAID_CHARACTERS]
         where = _raised_at(error)
         self._last.append(Incident(what, f"{said} ({where})", _now()))
-        written = self._complaints.write(
+        written = self.complaints.write(
             logger, logging.ERROR, f"{kind or what} {where}", "", "%s: %s: %s (%s)", what, UNEXPECTED, said, where
         )
         if written:
             logger.debug("%s", "".join(traceback.format_exception(error)))
+
+
+def contain_callbacks(loop: asyncio.AbstractEventLoop, incidents: Incidents) -> None:
+    """Have what asyncio's callbacks raise, and tasks that nobody awaits, noted as incidents of the node.
+
+    No descriptor left for a connection is no incident: the connection is accepted later.
+    """
+
+    def handle(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        message, error = str(context.get("message", "")), context.get("exception")
+        if isinstance(error, OSError) and failure_of(error) is Failure.RESOURCES:
+            reason = error.strerror or str(error)
+            incidents.complaints.write(logger, logging.WARNING, "out of resources", "", "%s: %s", message, reason)
+        elif isinstance(error, Exception):
+            what = context.get("task") or context.get("future") or context.get("handle") or context.get("protocol")
+            name = what.get_name() if isinstance(what, asyncio.Task) else "event loop"
+            incidents.note(f"{name}: {message[:_SAID_CHARACTERS]}", error, kind=name)
+        else:
+            incidents.complaints.write(logger, logging.ERROR, "event loop", "", "%s", message[:_SAID_CHARACTERS])
+
+    loop.set_exception_handler(handle)
 
 
 class Tasks:
@@ -118,7 +153,7 @@ class Tasks:
 
     def __init__(self, group: asyncio.TaskGroup, incidents: Incidents, fatal: tuple[type[Exception], ...]) -> None:
         self._group = group
-        self._incidents = incidents
+        self.incidents = incidents
         self._fatal: tuple[type[Exception], ...] = (Fatal, *fatal)
 
     def create_task(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T | None]:
@@ -148,7 +183,7 @@ class Tasks:
         """Note an unexpected error as an incident (see `Incidents.note`). Raises it if it is one that ends the node."""
         if self.is_fatal(error):
             raise error
-        self._incidents.note(what, error, kind=kind)
+        self.incidents.note(what, error, kind=kind)
 
     async def _contained(self, coroutine: Coroutine[Any, Any, T], name: str) -> T | None:
         try:
@@ -156,7 +191,7 @@ class Tasks:
         except self._fatal:
             raise
         except Exception as error:
-            self._incidents.note(name, error)
+            self.incidents.note(name, error)
             return None
 
     async def _again_and_again(self, make: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
@@ -166,7 +201,7 @@ class Tasks:
             except self._fatal:
                 raise
             except Exception as error:
-                self._incidents.note(name, error)
+                self.incidents.note(name, error)
             else:
                 return
             await asyncio.sleep(_RESTART_SECONDS)

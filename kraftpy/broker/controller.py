@@ -70,7 +70,7 @@ class Controller:
 
     def start(self) -> None:
         """Look after the brokers whenever this node leads."""
-        self._running = self._tasks.create_task(self._run(), name="controller")
+        self._running = self._tasks.keep_running(self._run, name="controller")
 
     def stop(self) -> None:
         """Propose nothing more."""

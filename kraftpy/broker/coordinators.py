@@ -117,7 +117,7 @@ class Coordinators(Shards[GroupCoordinator]):
         self._group_config = _group_config(config)
         self._topics = _TopicsNow(metadata)
         self._matches = TopicMatches(self._topics, config.kraftpy_group_regex_cache_bytes)
-        self.settings = GroupSettingsNow(config, lambda: metadata.image)
+        self.settings = GroupSettingsNow(config, lambda: metadata.image, tasks.incidents.complaints)
         self._share_states = share_states
         self._making: dict[str, asyncio.Task[None]] = {}  # by streams group
         self._asking: set[asyncio.Task[None]] = set()

@@ -78,6 +78,7 @@ class Fetchers:
         self.broker_epoch = broker_epoch
         self.checkpoint = checkpoint
         self._tasks = tasks
+        self.incidents = tasks.incidents
         self._is_started = False
         self._fetchers: dict[_Lane, _Fetcher] = {}
         self._fetcher_of: dict[PartitionKey, _Fetcher] = {}
@@ -218,6 +219,10 @@ class _Fetcher:
                     logger.warning("broker %d: cannot fetch from it: %s", self.leader, error)
                     self._has_complained = True
                 await self._rest(self._fetchers.config.replica_fetch_backoff_ms / 1000)
+            except Exception as error:
+                self._plan.lost()
+                self._fetchers.incidents.note(f"fetcher of broker {self.leader}", error)
+                await self._rest(self._fetchers.config.replica_fetch_backoff_ms / 1000)
             finally:
                 if self._connection is not None:
                     self._connection.close()
@@ -310,7 +315,11 @@ class _Fetcher:
             follower = None if replica is None else replica.following
             if replica is None or follower is None:
                 continue
-            effects = follower.answered(fetched.asked, fetched.answer, self._fetchers.clock.monotonic_ms())
+            try:
+                effects = follower.answered(fetched.asked, fetched.answer, self._fetchers.clock.monotonic_ms())
+            except Exception as error:
+                self._unexpected(replica, follower, error)
+                continue
             if not effects:
                 continue
             self._due[fetched.key] = None
@@ -351,6 +360,15 @@ class _Fetcher:
                         pass  # the metadata comes by itself; a cut comes alone
         except (KafkaError, ProtocolError) as error:
             self._failed(replica, follower, error)
+        except Exception as error:
+            self._unexpected(replica, follower, error)
+
+    def _unexpected(self, replica: Replica, follower: Follower, error: Exception) -> None:
+        """It costs this partition a pause, and the others of the leader nothing."""
+        key = PartitionKey(replica.topic_id, replica.topic_partition.partition)
+        self._fetchers.incidents.note(f"{replica.topic_partition}: fetch", error, kind="fetch")
+        self._due[key] = None
+        follower.failed(ErrorCode.UNKNOWN_SERVER_ERROR, self._fetchers.clock.monotonic_ms())
 
     def _complain(self, replica: Replica, message: str, *about: object) -> None:
         """Say what keeps a partition from being copied: once, until it is another thing, or copying has gone on."""
@@ -384,6 +402,8 @@ class _Fetcher:
                 await self._fetchers.checkpoint()
         except OSError as error:
             self._failed(replica, follower, replica.failed_to_cut(error))
+        except Exception as error:
+            self._unexpected(replica, follower, error)
 
     async def _sync(self) -> None:
         """Before a request whose offsets would acknowledge it: sync what is not synced, of topics that ask for that."""
@@ -407,3 +427,6 @@ class _Fetcher:
         except KafkaError as error:  # the replica has said so
             if follower is not None and replica.following is follower:
                 follower.failed(error.code, self._fetchers.clock.monotonic_ms())
+        except Exception as error:
+            if follower is not None and replica.following is follower:
+                self._unexpected(replica, follower, error)

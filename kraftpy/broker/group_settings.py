@@ -1,20 +1,25 @@
 """The settings of single groups as the metadata has them, within what this broker allows (KIP-848, KIP-932).
 
-    settings = GroupSettingsNow(config, lambda: metadata.image)
+    settings = GroupSettingsNow(config, lambda: metadata.image, complaints)
     settings("my-group").consumer_session_timeout_ms
 
-Looking them up costs next to nothing: most groups have none of their own, and what is set is parsed once.
+Looking them up costs next to nothing: most groups have none of their own, and what is set is parsed once. A stored
+value that cannot be used counts as not set, and one line a minute names it and its group.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import lru_cache
 
+from kraftpy.broker.containment import Complaints
 from kraftpy.config import BrokerConfig
-from kraftpy.config.group import GroupSettings, group_settings
+from kraftpy.config.group import GroupSettings, group_settings, usable_group_overrides
 from kraftpy.metadata.commands import ConfigResourceType
 from kraftpy.metadata.image import Image
+
+logger = logging.getLogger(__name__)
 
 _REMEMBERED = 1_000
 
@@ -22,17 +27,25 @@ _REMEMBERED = 1_000
 class GroupSettingsNow:
     """The settings of every group, by its id, whether it is there or not."""
 
-    def __init__(self, config: BrokerConfig, image: Callable[[], Image]) -> None:
+    def __init__(self, config: BrokerConfig, image: Callable[[], Image], complaints: Complaints) -> None:
+        self._complaints = complaints
         self._image = image
         self._defaults = group_settings({}, config)
 
         @lru_cache(maxsize=_REMEMBERED)
-        def parsed(overrides: tuple[tuple[str, str], ...]) -> GroupSettings:
-            return group_settings(dict(overrides), config)
+        def parsed(overrides: tuple[tuple[str, str], ...]) -> tuple[GroupSettings, list[str]]:
+            usable, problems = usable_group_overrides(dict(overrides))
+            return group_settings(usable, config), problems
 
         self._parsed = parsed
 
     def __call__(self, group_id: str) -> GroupSettings:
         """What holds for that group now."""
         overrides = self._image().configs(ConfigResourceType.GROUP, group_id)
-        return self._parsed(tuple(overrides.items())) if overrides else self._defaults
+        if not overrides:
+            return self._defaults
+        settings, problems = self._parsed(tuple(overrides.items()))
+        if problems:
+            message, what = "group %r: a stored setting is not used, the default is: %s", "; ".join(problems)
+            self._complaints.write(logger, logging.ERROR, "setting of a group", group_id, message, group_id, what)
+        return settings

@@ -27,6 +27,7 @@ from kraftpy.types import BrokerId, LeaderEpoch, TopicId
 logger = logging.getLogger(__name__)
 
 _MOST_AT_ONCE = 1000
+_ANSWER = "answer to a proposal of in-sync replicas"
 
 _Key = tuple[TopicId, int]
 
@@ -98,6 +99,10 @@ class IsrProposals:
             logger.warning("%d partitions: in-sync replicas not agreed: %s", len(batch), error)
             self._refuse(batch, error.code)
             return
+        except Exception as error:
+            self._tasks.incidents.note("in-sync replicas", error)
+            self._refuse(batch, ErrorCode.UNKNOWN_SERVER_ERROR)
+            return
         if decision.error != ErrorCode.NONE:
             logger.warning("%d partitions: in-sync replicas not agreed: %s", len(batch), decision.message)
             self._refuse(batch, decision.error)
@@ -106,14 +111,17 @@ class IsrProposals:
         for key, (replica, leader, proposal) in batch.items():
             result = answered.get(key)
             error_code = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else result.error
-            if error_code == ErrorCode.NONE:
-                replica.proposal_agreed(leader, proposal)
-                logger.info("%s: in sync: %s", replica.topic_partition, sorted(member for member, _ in proposal.isr))
-            else:
-                logger.info("%s: in-sync replicas refused: %s", replica.topic_partition, error_code.name)
-                replica.proposal_refused(leader, proposal, error_code)
+            with self._tasks.incidents.contained(f"{replica.topic_partition}: {_ANSWER}", kind=_ANSWER):
+                if error_code == ErrorCode.NONE:
+                    replica.proposal_agreed(leader, proposal)
+                    in_sync = sorted(member for member, _ in proposal.isr)
+                    logger.info("%s: in sync: %s", replica.topic_partition, in_sync)
+                else:
+                    logger.info("%s: in-sync replicas refused: %s", replica.topic_partition, error_code.name)
+                    replica.proposal_refused(leader, proposal, error_code)
 
     def _refuse(self, batch: dict[_Key, tuple[Replica, Leader, ProposeIsr]], error: ErrorCode) -> None:
         """None of them is known to be decided; each will propose again."""
         for replica, leader, proposal in batch.values():
-            replica.proposal_refused(leader, proposal, error)
+            with self._tasks.incidents.contained(f"{replica.topic_partition}: {_ANSWER}", kind=_ANSWER):
+                replica.proposal_refused(leader, proposal, error)

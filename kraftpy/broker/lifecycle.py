@@ -148,7 +148,7 @@ class Lifecycle:
 
     async def start(self) -> None:
         """Send heartbeats from now on; returns when the controller has let this broker in."""
-        self._running = self._tasks.create_task(self._run(), name="heartbeats")
+        self._running = self._tasks.keep_running(self._run, name="heartbeats")
         while not self.is_active:
             await self._metadata.wait_for(lambda: self.is_active, 1000)
 
@@ -238,7 +238,9 @@ class Lifecycle:
             return
         began_ms = heard_ms = self._clock.monotonic_ms()
         while True:
-            reply = await self._beat(wants_shut_down=True)
+            reply = HeartbeatReply(error=ErrorCode.NOT_CONTROLLER)
+            with self._tasks.incidents.contained("controlled shutdown"):
+                reply = await self._beat(wants_shut_down=True)
             now = self._clock.monotonic_ms()
             if reply.should_shut_down or reply.error in (
                 ErrorCode.STALE_BROKER_EPOCH,

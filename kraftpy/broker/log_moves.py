@@ -25,12 +25,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from kraftpy.broker.containment import Incidents
 from kraftpy.broker.disks import Disk
 from kraftpy.broker.replica import Replica
 from kraftpy.broker.replicas import Replicas
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.broker.throttle import Allowance
 from kraftpy.config import BrokerConfig
+from kraftpy.config.settings import whole_number
 from kraftpy.log import layout
 from kraftpy.log.files import FileCache
 from kraftpy.log.partition_log import Origin, PartitionLog
@@ -83,6 +85,9 @@ class _Move:
         return not self.is_over
 
 
+_MOVE = "move between log directories"
+
+
 class _NotNow(Exception):
     """The copy cannot go on: tried again later."""
 
@@ -90,7 +95,10 @@ class _NotNow(Exception):
 class LogMoves:
     """Every move of one broker."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, image: Callable[[], Image], replicas: Replicas) -> None:
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, image: Callable[[], Image], replicas: Replicas, incidents: Incidents
+    ) -> None:
+        self._incidents = incidents
         self._config = config
         self._clock = clock
         self._image = image
@@ -196,6 +204,7 @@ class LogMoves:
             for move in self._moves.values():
                 if move.log is not None:
                     move.log.release()
+                    move.log = None
 
     async def _advance(self, move: _Move) -> None:
         """Copy until the move is over or cannot go on for now."""
@@ -220,6 +229,10 @@ class LogMoves:
                 logger.error(
                     "%s: is not copied to %s for now: %s", move.replica.topic_partition, move.disk.directory.path, error
                 )
+        except Exception as error:
+            self._incidents.note(f"{move.replica.topic_partition}: {_MOVE}", error, kind=_MOVE)
+            if move.goes_on():
+                self._give_up(move)
         finally:
             move.is_busy = False
             if not (move.goes_on() or move.is_done):
@@ -308,12 +321,12 @@ class LogMoves:
         return len(records)
 
     def _rate(self) -> int:
-        image = self._image()
+        image, static = self._image(), self._config.replica_alter_log_dirs_io_max_bytes_per_second
         for resource in (str(self._config.node_id), ""):
             value = image.configs(ConfigResourceType.BROKER, resource).get(RATE)
             if value is not None:
-                return int(value)
-        return self._config.replica_alter_log_dirs_io_max_bytes_per_second
+                return whole_number(value, static)
+        return static
 
     async def _flush(self, move: _Move) -> None:
         assert move.log is not None

@@ -122,7 +122,10 @@ class LogSyncs:
         return job
 
     def end_sync(self, job: FlushJob, failure: Exception | None) -> Exception | None:
-        """Take over what a sync achieved; what those who waited for it are to be told of a failure."""
+        """Take over what a sync achieved; what those who waited for it are to be told of a failure.
+
+        Raises a failure that is not the disk's.
+        """
         if self._syncing is not None:
             self._syncing.set()
             self._syncing = None
@@ -135,7 +138,6 @@ class LogSyncs:
             is_short = failure_of(failure) is Failure.RESOURCES and not self._log.is_failed
             return failure if is_short else told
         if failure is not None:  # a mistake of ours
-            logger.critical("%s: cannot be synced", self.topic_partition, exc_info=failure)
-            return failure
+            raise failure
         self._synced()
         return None

@@ -1,17 +1,21 @@
 """What a broker does on its own from time to time: retention, compaction, flushes, checkpoints, expiry, lag, idleness.
 
-Each is a loop of its own. A failure of the disk costs what it hit: the log directory, or on a full disk the try.
+Each is a loop of its own. A failure of the disk costs what it hit: the log directory, or on a full disk the try. An
+unexpected error costs the partition that it came from its turn, and the other partitions nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from kraftpy.broker.cleaner import Cleaner
 from kraftpy.broker.connection import Connection
+from kraftpy.broker.containment import Incidents
+from kraftpy.broker.replica import Replica
 from kraftpy.broker.replicas import Replicas
 from kraftpy.broker.shards import Shards
 from kraftpy.config import BrokerConfig
@@ -37,19 +41,29 @@ class Maintenance:
         replicas: Replicas,
         coordinators: Sequence[Shards[Any]],
         connections: Callable[[], Sequence[Connection]],
+        incidents: Incidents,
     ) -> None:
         self._config = config
         self._clock = clock
         self._replicas = replicas
         self._coordinators = coordinators
         self._connections = connections
+        self._incidents = incidents
 
-    def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """The loops, each to be run as a task until it is cancelled."""
-        loops = [self.retention(), self.flushes(), self.checkpoints(), self.expiry(), self.idle_connections()]
-        loops += [self.followers(), self.high_watermarks(), self.directories()]
+    def loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """The loops, by name, each to be kept running until it is cancelled."""
+        loops = {
+            "retention": self.retention,
+            "flushes": self.flushes,
+            "checkpoints": self.checkpoints,
+            "expiry of producers": self.expiry,
+            "idle connections": self.idle_connections,
+            "lagging followers": self.followers,
+            "high watermarks": self.high_watermarks,
+            "log directories": self.directories,
+        }
         if self._config.log_cleaner_enable:
-            loops.append(Cleaner(self._replicas, self._clock, self._config).run())
+            loops["log cleaner"] = Cleaner(self._replicas, self._clock, self._config, self._incidents).run
         return loops
 
     async def retention(self) -> None:
@@ -80,26 +94,37 @@ class Maintenance:
             await self._bring_online()
             now = self._clock.now()
             for replica in self._replicas:
-                log = replica.log
-                if log.is_failed or log.is_closed or replica.is_being_cut:
-                    continue
-                if log.recovery_point >= log.log_end_offset:
-                    replica.flushed_at_ms = now
-                elif (
-                    log.segments[-1].base_offset > log.recovery_point
-                    or now - replica.flushed_at_ms >= log.config.flush_ms
-                    or replica.syncs.comes_before_ack  # what found no room is tried again
-                ):
-                    is_news |= log.recovery_point < log.segments[-1].base_offset
-                    try:
-                        await replica.flush(log.log_end_offset)
-                    except KafkaError as error:
-                        if not (replica.is_offline or replica.log.is_closed):
-                            self._complain("sync", "%s is not synced yet: %s", replica.topic_partition, error)
+                with self._contained(replica, "flush"):
+                    is_news |= await self._flush(replica, now)
             await self._replicas.promise_what_is_synced()
             if is_news and self._clock.monotonic_ms() - written_at >= _CHECKPOINT_AT_MOST_EVERY_MS:
                 is_news = not await self._checkpoint()
                 written_at = self._clock.monotonic_ms()
+
+    async def _flush(self, replica: Replica, now: Millis) -> bool:
+        """Sync the log if it is due; whether sealed segments were not synced before."""
+        log = replica.log
+        if log.is_failed or log.is_closed or replica.is_being_cut:
+            return False
+        if log.recovery_point >= log.log_end_offset:
+            replica.flushed_at_ms = now
+            return False
+        is_sealed = log.segments[-1].base_offset > log.recovery_point
+        if (
+            is_sealed
+            or now - replica.flushed_at_ms >= log.config.flush_ms
+            or replica.syncs.comes_before_ack  # what found no room is tried again
+        ):
+            try:
+                await replica.flush(log.log_end_offset)
+            except KafkaError as error:
+                if not (replica.is_offline or replica.log.is_closed):
+                    self._complain("sync", "%s is not synced yet: %s", replica.topic_partition, error)
+            return is_sealed
+        return False
+
+    def _contained(self, replica: Replica, what: str) -> contextlib.AbstractContextManager[None]:
+        return self._incidents.contained(f"{replica.topic_partition}: {what}", kind=what)
 
     async def _checkpoint(self) -> bool:
         try:
@@ -135,7 +160,9 @@ class Maintenance:
         while True:
             await _pause(self._config.producer_id_expiration_check_interval_ms)
             for replica in self._replicas:
-                if not replica.is_being_cut:
+                if replica.is_being_cut:
+                    continue
+                with self._contained(replica, "expiry of producers"):
                     replica.log.expire_producers(self._clock.now())
 
     async def followers(self) -> None:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from kraftpy.broker.containment import Tasks
+from kraftpy.broker.containment import Incidents, Tasks
 from kraftpy.broker.coordinators import Coordinators
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.peers import Peers
@@ -42,13 +42,15 @@ logger = logging.getLogger(__name__)
 _COMMIT_TIMEOUT_S = 10.0
 _PAUSE_S = 0.05
 _MAX_PAUSE_S = 1.0
+_MARKER = "marker of a transaction"
 _GIVEN_UP = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
 class MarkerWriter:
     """Markers for partitions that are led here."""
 
-    def __init__(self, replicas: Replicas, coordinators: Coordinators, clock: Clock) -> None:
+    def __init__(self, replicas: Replicas, coordinators: Coordinators, clock: Clock, incidents: Incidents) -> None:
+        self._incidents = incidents
         self._replicas = replicas
         self._coordinators = coordinators
         self._clock = clock
@@ -103,6 +105,9 @@ class MarkerWriter:
             return await replica.committed(end_offset, leadership, self._deadline())
         except KafkaError as error:
             return error.code
+        except Exception as error:
+            self._incidents.note(f"{partition}: {_MARKER}", error, kind=_MARKER)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
 
     @staticmethod
     def _deadline() -> float:

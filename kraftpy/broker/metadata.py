@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from kraftpy.broker.containment import Tasks
+from kraftpy.broker.containment import Fatal, Tasks
 from kraftpy.broker.noting import Note, NotingMachine
 from kraftpy.broker.quorum_description import (
     QuorumDescription,
@@ -84,6 +84,8 @@ MAX_COMMAND_BYTES = MAX_ENTRY_BYTES - 1024
 """Room for what a submission adds."""
 _UNDER_WAY = 256
 _RESEND_MS = 500
+_CATCH_UP_SECONDS, _MOST_CATCH_UP_SECONDS = 1.0, 60.0
+"""Pause before the broker is had to act on the image again, after an unexpected error."""
 
 Changed = Callable[[Sequence[Record] | None], Awaitable[None]]
 """Told what was decided, in order, before the one who asked is; None where the image came as a whole, in a snapshot."""
@@ -136,6 +138,9 @@ class MetadataLog:
         self._room = asyncio.Semaphore(_UNDER_WAY)
         self._changes: asyncio.Queue[_Changes] = asyncio.Queue()
         self._is_following = False
+        self._is_behind = False
+        """The broker has not acted on all of the image, since that met an unexpected error."""
+        self._catch_up_seconds = _CATCH_UP_SECONDS
         self._applied_index = 0
         self._leader: tuple[int | None, int] = (None, -1)
         self._office_term: int | None = None
@@ -225,8 +230,8 @@ class MetadataLog:
             links.serve("describe quorum", self._answer_describe)
             links.serve("change voter", self._answer_change_voter)
             links.on_connection(self._connection)
-        for task in (self._deliver(), self._resend()):
-            self._running.append(self._tasks.create_task(task, name="metadata log"))
+        for make, name in ((self._deliver, "metadata changes"), (self._resend, "metadata submissions")):
+            self._running.append(self._tasks.keep_running(make, name=name))
         self._stirred()
 
     def follow_changes(self) -> Image:
@@ -414,30 +419,59 @@ class MetadataLog:
             return
         self._office_term = term
         for callback in self._on_office:
-            callback(is_active, self._leader[1])
+            with self._tasks.incidents.contained("active controller"):
+                callback(is_active, self._leader[1])
 
     async def _deliver(self) -> None:
         while True:
-            changes = await self._changes.get()
+            changes = await self._next_changes()
             while not self._changes.empty():
                 more = self._changes.get_nowait()
                 changes = _Changes(changes.notes + more.notes, more.applied_index)
             await self._tell(changes)
             self._act(changes)
 
+    async def _next_changes(self) -> _Changes:
+        """What was decided next; at the latest after a pause if what was decided before is still to be acted on."""
+        if not self._is_behind:
+            return await self._changes.get()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._catch_up_seconds):
+                return await self._changes.get()
+        return _Changes([], self._applied_index if self._changes.empty() else self.acted_index)
+
     async def _tell(self, changes: _Changes) -> None:
+        """Have the broker act on it. If that meets an unexpected error, it acts on the whole image, until that works.
+
+        The image itself is as decided. Until the broker has caught up with it, whoever submits is told that it has not.
+        """
         if not self._is_following:
             return
-        if any(applied is None for (applied,) in changes.notes):
-            await self._changed(None)
-            return
+        is_whole = self._is_behind or any(applied is None for (applied,) in changes.notes)
         records = [record for (applied,) in changes.notes if applied for record in applied.decision.records]
-        if records:
+        if not is_whole and not records:
+            return
+        if not is_whole and await self._has_acted(records):
+            return
+        self._is_behind = not await self._has_acted(None)
+        pause = self._catch_up_seconds * 2 if self._is_behind else _CATCH_UP_SECONDS
+        self._catch_up_seconds = min(pause, _MOST_CATCH_UP_SECONDS)
+
+    async def _has_acted(self, records: Sequence[Record] | None) -> bool:
+        """Whether the broker could act on these records, or on the whole image (None), without an unexpected error."""
+        try:
             await self._changed(records)
+        except Fatal:
+            raise
+        except Exception as error:
+            self._tasks.incidents.note("acting on changed metadata", error)
+            return False
+        return True
 
     def _act(self, changes: _Changes) -> None:
         """Tell those who submitted."""
-        self.acted_index = changes.applied_index
+        if not self._is_behind:
+            self.acted_index = changes.applied_index
         for (applied,) in changes.notes:
             if applied is None or applied.submission is None or applied.submission.nonce != self._nonce:
                 continue
@@ -447,6 +481,10 @@ class MetadataLog:
             if applied.is_duplicate:  # its decision came within a snapshot
                 pending.decided.set_exception(
                     KafkaError(ErrorCode.REQUEST_TIMED_OUT, "what was decided on this request is not known here")
+                )
+            elif self._is_behind:
+                pending.decided.set_exception(
+                    KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "it is decided, and this broker could not act on it yet")
                 )
             else:
                 pending.decided.set_result(applied.decision)

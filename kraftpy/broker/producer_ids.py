@@ -45,14 +45,14 @@ class ProducerIds:
         return producer_id
 
     async def _take_block(self) -> KafkaError | None:
-        """Get the next block, or say why there is none; a task that fails would end the broker."""
+        """Get the next block, or say why there is none: those who wait for it are told."""
         try:
             block = await self._allocate()
         except KafkaError as error:
             return error
         except Exception as error:  # not tried again at once
             self._tasks.survive("allocating producer ids", error)
-            return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+            return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "no producer ids: an unexpected error")
         finally:
             self._allocation = None
         self._next = block.first_producer_id

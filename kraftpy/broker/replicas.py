@@ -24,6 +24,7 @@ said so).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import uuid
@@ -31,7 +32,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from typing import Protocol
 
 from kraftpy.broker.confirming import Confirmations
-from kraftpy.broker.containment import Complaints
+from kraftpy.broker.containment import Incidents
 from kraftpy.broker.descriptors import Descriptors, share_out
 from kraftpy.broker.directories import LogDirectories
 from kraftpy.broker.disks import Disk, costs_the_directory, read_disks
@@ -42,14 +43,14 @@ from kraftpy.broker.replica import NO_LEADER, Replica
 from kraftpy.broker.runtime import open_files_limit
 from kraftpy.broker.syncing import Syncs
 from kraftpy.broker.threads import Threads
-from kraftpy.config import BrokerConfig, TopicConfig
+from kraftpy.config import BrokerConfig, ConfigError, TopicConfig
 from kraftpy.config.broker import CLUSTER_SETTINGS
-from kraftpy.config.topic import topic_config
+from kraftpy.config.topic import topic_config, usable_topic_overrides
 from kraftpy.log import layout
 from kraftpy.log.files import FileCache
 from kraftpy.log.partition_log import PartitionLog, delete_files
 from kraftpy.metadata.commands import ConfigResourceType, ReplicaState
-from kraftpy.metadata.image import Image
+from kraftpy.metadata.image import Image, Partition
 from kraftpy.metadata.records import (
     BrokerChanged,
     BrokerRegistered,
@@ -64,7 +65,7 @@ from kraftpy.ports import Clock, Directory, Failure, failure_of
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.replication.events import ProposeIsr
 from kraftpy.replication.leader import PartitionState
-from kraftpy.types import BrokerId, Offset, TopicId, TopicPartition
+from kraftpy.types import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ _THREADS_THAT_SYNC = 16
 """To make partitions and to close them is to wait for the disk, which syncs many files in the time of one."""
 
 
-_Failure = tuple[Wanted, OSError | layout.CorruptFile]
+_Failure = tuple[Wanted, Exception]
 
 
 class Followed(Protocol):
@@ -103,10 +104,10 @@ class Replicas:
         propose: Callable[[Replica, ProposeIsr], None],
         fetchers: Followed,
         catch_up: Callable[[], Awaitable[None]],
+        incidents: Incidents,
         directory_failed: Callable[[str, str, Sequence[TopicPartition]], None] = lambda path, reason, partitions: None,
         *,
         descriptors: Descriptors | None = None,
-        complaints: Complaints | None = None,
     ) -> None:
         """`catch_up` returns once all is acted upon here that the quorum decided before (`MetadataLog.catch_up`).
         `directory_failed` is told at once of a log directory that is out of use, why, and what was in it."""
@@ -116,7 +117,8 @@ class Replicas:
         self.now = clock.now
         self.monotonic_ms = clock.monotonic_ms
         self.propose = propose
-        self.complaints = Complaints() if complaints is None else complaints
+        self.complaints = incidents.complaints
+        self._incidents = incidents
         self._config = config
         self._clock = clock
         self._directories = directories
@@ -128,7 +130,7 @@ class Replicas:
         """The log directories that could be used at start."""
         self._descriptors = share_out(open_files_limit()) if descriptors is None else descriptors
         self._files = FileCache(self._descriptors.cached_files, self._descriptors.pinned_files)
-        self.syncs = Syncs(self._descriptors.work_files)
+        self.syncs = Syncs(incidents, self._descriptors.work_files)
         self._by_name: dict[tuple[str, int], Replica] = {}
         self._by_id: dict[Number, Replica] = {}
         self.offline = Offline(self.broker_id)
@@ -143,6 +145,8 @@ class Replicas:
         """Held by what opens, closes, moves and deletes partitions."""
         self._checkpointing = asyncio.Lock()
         self._checkpoint_is_stale = False
+        self._without_role: dict[Number, None] = {}
+        """Partitions whose change of role met an unexpected error: tried again, as those that are offline."""
         self._not_reconfigured: set[str] = set()
         self._is_stopped = False
         self._later: set[asyncio.TimerHandle] = set()
@@ -324,9 +328,10 @@ class Replicas:
 
     def _brokers_changed(self) -> None:
         self._brokers = _eligible(self._image)
-        for replica in self._by_name.values():
+        for replica in self:
             if replica.leading is not None:
-                replica.brokers_changed(self._brokers)
+                with self._contained(replica, "brokers changed"):
+                    replica.brokers_changed(self._brokers)
         self._fetchers.wake()
 
     async def _settle(self, touched: Iterable[Number]) -> None:
@@ -368,22 +373,43 @@ class Replicas:
             if topic is None or self._by_name.get(replica.topic_partition) is not replica:  # its disk failed meanwhile
                 continue
             partition = topic.partitions[replica.topic_partition.partition]
-            if partition.leader == self.broker_id:
-                state = PartitionState(
-                    leader_epoch=partition.leader_epoch,
-                    partition_epoch=partition.partition_epoch,
-                    replicas=partition.replicas,
-                    isr=partition.isr,
-                    is_recovering=partition.is_recovering,
-                )
-                replica.lead(state, self._brokers, replica.log.config.min_insync_replicas)
-                assigned.append((replica, NO_LEADER))
-            elif partition.leader == NO_LEADER:
-                replica.stand_by(partition.leader_epoch, partition.partition_epoch)
-                assigned.append((replica, NO_LEADER))
-            elif replica.follow(partition.leader, partition.leader_epoch, partition.partition_epoch):
-                assigned.append((replica, partition.leader))
+            try:
+                assigned += self._take_role(replica, partition)
+            except Exception as error:
+                self._fail(replica, partition, error)
         self._fetchers.assign(assigned)
+
+    def _take_role(self, replica: Replica, partition: Partition) -> list[tuple[Replica, BrokerId]]:
+        """What the fetchers are to be told of it."""
+        if partition.leader == self.broker_id:
+            state = PartitionState(
+                leader_epoch=partition.leader_epoch,
+                partition_epoch=partition.partition_epoch,
+                replicas=partition.replicas,
+                isr=partition.isr,
+                is_recovering=partition.is_recovering,
+            )
+            replica.lead(state, self._brokers, replica.log.config.min_insync_replicas)
+            return [(replica, NO_LEADER)]
+        if partition.leader == NO_LEADER:
+            replica.stand_by(partition.leader_epoch, partition.partition_epoch)
+            return [(replica, NO_LEADER)]
+        if replica.follow(partition.leader, partition.leader_epoch, partition.partition_epoch):
+            return [(replica, partition.leader)]
+        return []
+
+    def _contained(self, replica: Replica, what: str) -> contextlib.AbstractContextManager[None]:
+        """An unexpected error costs this partition what was to be done, and the others nothing."""
+        return self._incidents.contained(f"{replica.topic_partition}: {what}", kind=what)
+
+    def _fail(self, replica: Replica, partition: Partition, error: Exception) -> None:
+        """What a replica is to be it cannot become: it is neither leader nor follower until that is tried again."""
+        number = (replica.topic_id, replica.topic_partition.partition)
+        self._incidents.note(f"{replica.topic_partition}: change of its role", error, kind="change of a role")
+        self._without_role[number] = None
+        with self._contained(replica, "standing by"):
+            replica.stand_by(LeaderEpoch(partition.leader_epoch), partition.partition_epoch)
+        self._fetchers.assign([(replica, NO_LEADER)])
 
     async def _create(self, touched: Sequence[Wanted]) -> None:
         """Open partitions; those that cannot be are offline."""
@@ -440,22 +466,38 @@ class Replicas:
         return False
 
     async def retry_offline(self) -> list[TopicPartition]:
-        """Try to open what could not be opened; the partitions that are there now."""
+        """Try to open what could not be opened, and to give roles to what got none; the partitions that are there."""
         async with self.changing:  # what is being opened is offline until it is open: never a second time
             wanted = self.offline.to_retry()
-            if wanted and not self._is_stopped:
+            without_role, self._without_role = self._without_role, {}
+            if self._is_stopped:
+                return []
+            if wanted:
                 await self._create(wanted)
-            return [each.key for each in wanted if each.key in self._by_name]
+            replicas = [replica for number in without_role if (replica := self._by_id.get(number)) is not None]
+            await self._take_roles(replicas)
+            keys = [each.key for each in wanted] + [replica.topic_partition for replica in replicas]
+            return [key for key in keys if key in self._by_name]
 
     def look_after_followers(self) -> None:
         """Propose to drop followers that lag for too long; to be called every half of `replica.lag.time.max.ms`."""
-        for replica in self._by_name.values():
-            replica.look_after_followers()
+        for replica in self:
+            with self._contained(replica, "followers"):
+                replica.look_after_followers()
 
     def _topic_config(self, topic: str) -> TopicConfig:
         cluster = self._image.cluster_configs()
         inherited = {name: value for name, value in cluster.items() if name in CLUSTER_SETTINGS}
-        return topic_config({**inherited, **self._image.topic_configs(topic)}, self._config)
+        overrides = {**inherited, **self._image.topic_configs(topic)}
+        try:
+            return topic_config(overrides, self._config)
+        except ConfigError:
+            pass
+        usable, problems = usable_topic_overrides(overrides, self._config)
+        message = "topic %s: stored settings are not used, the defaults are: %s"
+        what = "; ".join(problems)
+        self._incidents.complaints.write(logger, logging.ERROR, "setting of a topic", topic, message, topic, what)
+        return topic_config(usable, self._config)
 
     async def _reconfigure(self, topics: set[str]) -> None:
         configs = {topic: self._topic_config(topic) for topic in topics}
@@ -470,13 +512,17 @@ class Replicas:
         for replica in self:
             config = configs.get(replica.topic_partition.topic)
             if config is not None and (config.kraftpy_flush_before_ack or not replica.log.promises_synced):
-                is_synced_otherwise = config.kraftpy_flush_before_ack != replica.syncs.comes_before_ack
-                replica.log.config = config
-                replica.min_isr_changed(config.min_insync_replicas)
-                if is_synced_otherwise:
-                    replica.flush_before_ack_changed()
-                    if replica.following is not None:
-                        self._fetchers.assign([(replica, replica.leader_id)])
+                with self._contained(replica, "settings"):
+                    self._configure(replica, config)
+
+    def _configure(self, replica: Replica, config: TopicConfig) -> None:
+        is_synced_otherwise = config.kraftpy_flush_before_ack != replica.syncs.comes_before_ack
+        replica.log.config = config
+        replica.min_isr_changed(config.min_insync_replicas)
+        if is_synced_otherwise:
+            replica.flush_before_ack_changed()
+            if replica.following is not None:
+                self._fetchers.assign([(replica, replica.leader_id)])
 
     async def _take_back_promises(self, replicas: Sequence[Replica]) -> None:
         """What they acknowledge from now on need not be synced. Where that cannot be written, they go on as before."""
@@ -534,6 +580,9 @@ class Replicas:
                 telling.cancel()
             for each, opened in zip(wanted, results, strict=True):
                 if isinstance(opened, (OSError, layout.CorruptFile)):
+                    failures.append((each, opened))
+                elif isinstance(opened, Exception):
+                    self._incidents.note(f"{each.key}: opening", opened, kind="opening")
                     failures.append((each, opened))
                 elif isinstance(opened, BaseException):
                     raise opened
@@ -633,7 +682,8 @@ class Replicas:
                 self.offline.gone(key)
                 continue
             del self._by_id[(replica.topic_id, key.partition)]
-            await replica.release()
+            with self._contained(replica, "closing"):
+                await replica.release()
             aside = layout.deleted_partition_name(key, uuid.uuid4().hex)
             directory = replica.log_directory
             try:
@@ -706,6 +756,8 @@ class Replicas:
             except OSError as error:
                 if not self.storage_failed(replica.log_directory, "read", error):
                     self._complain("shorten", replica.topic_partition, error)
+            except Exception as error:
+                self._incidents.note(f"{replica.topic_partition}: retention", error, kind="retention")
         if any(replica.log.is_start_unwritten for replica in self):
             await self.checkpoint()
         async for replica in self._at_leisure():
@@ -714,6 +766,9 @@ class Replicas:
             except OSError as error:
                 if not self.storage_failed(replica.log_directory, "delete segments in", error):
                     self._complain("shorten", replica.topic_partition, error)
+                continue
+            except Exception as error:
+                self._incidents.note(f"{replica.topic_partition}: retention", error, kind="retention")
                 continue
             if gone:
                 logger.info("%s: %d files out of retention", replica.topic_partition, len(gone))

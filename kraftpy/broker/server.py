@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import os
 import resource
@@ -20,17 +19,15 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from kraftpy import __version__
 from kraftpy.broker.broker import Broker, StartupError
-from kraftpy.broker.containment import Complaints
+from kraftpy.broker.containment import Fatal, contain_callbacks
 from kraftpy.broker.descriptors import SPARES
 from kraftpy.broker.directories import DirectoryFailed
 from kraftpy.broker.runtime import SystemClock, keep_spare_descriptors
 from kraftpy.broker.threads import Threads
 from kraftpy.config import BrokerConfig
-from kraftpy.ports import Failure, failure_of
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +55,7 @@ def run(config: BrokerConfig) -> int:
         error = _first(errors)
         print(f"kraftpy: {error}", file=sys.stderr)
         status = EXIT_FAILURE if isinstance(error, StartupError) and error.is_damage else EXIT_USAGE
-    except* DirectoryFailed as errors:
+    except* (DirectoryFailed, Fatal) as errors:
         print(f"kraftpy: {_first(errors)}", file=sys.stderr)
         status = EXIT_FAILURE
     return status
@@ -73,7 +70,7 @@ async def _serve(config: BrokerConfig) -> bool:
         loop.add_signal_handler(number, stop.set)
     async with asyncio.TaskGroup() as tasks:
         broker = Broker(config, SystemClock(), tasks)
-        loop.set_exception_handler(functools.partial(_report, broker.complaints))
+        contain_callbacks(loop, broker.incidents)
         if not await start(broker, stop):
             await broker.stop(is_ready=False)
             await _end_what_is_left()
@@ -88,15 +85,6 @@ async def _serve(config: BrokerConfig) -> bool:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
         return is_clean
-
-
-def _report(complaints: Complaints, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What the event loop survives. Out of descriptors, a listener pauses by itself, and says so for each try."""
-    error = context.get("exception")
-    if isinstance(error, OSError) and failure_of(error) is Failure.RESOURCES:
-        complaints.write(logger, logging.ERROR, "event loop", "", "%s: %s", context.get("message"), error)
-    else:
-        loop.default_exception_handler(context)
 
 
 async def _end_what_is_left() -> None:
@@ -144,7 +132,7 @@ def _seconds_since_process_start() -> float:
         return time.process_time()
 
 
-def _first(errors: BaseExceptionGroup[StartupError | DirectoryFailed]) -> BaseException:
+def _first(errors: BaseExceptionGroup[StartupError | DirectoryFailed | Fatal]) -> BaseException:
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -185,9 +185,13 @@ class ShareCoordinators(Shards[ShareCoordinator]):
             before = shard.machine.prune_offset
             if before is None or before <= shard.replica.log_start_offset:
                 continue
-            try:
-                await self._replicas.delete_records(shard.replica, Offset(before))
-            except KafkaError as error:
-                logger.warning("%s is not pruned: %s", shard.replica.topic_partition, error)
-            else:
-                shard.machine.pruned()
+            with self._tasks.incidents.contained(f"{shard.replica.topic_partition}: pruning", kind="pruning"):
+                await self._prune(shard, Offset(before))
+
+    async def _prune(self, shard: Shard[ShareCoordinator], before: Offset) -> None:
+        try:
+            await self._replicas.delete_records(shard.replica, before)
+        except KafkaError as error:
+            logger.warning("%s is not pruned: %s", shard.replica.topic_partition, error)
+        else:
+            shard.machine.pruned()

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,7 +27,7 @@ from kraftpy.broker.replica import Replica
 from kraftpy.broker.replicas import Replicas
 from kraftpy.broker.share_states import ShareStates
 from kraftpy.broker.waiting import Watch, wake_all
-from kraftpy.config.group import GroupSettings
+from kraftpy.config.group import GroupSettings, duration_ms
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.share.acknowledgements import Acknowledgement
@@ -41,9 +40,9 @@ from kraftpy.types import Millis
 logger = logging.getLogger(__name__)
 
 _RETRY_PAUSE_S = 0.5
+_MAX_PAUSE_S = 30.0
 _SHOWN_CHARACTERS = 100
 _NOT_LED = ErrorCode.NOT_LEADER_OR_FOLLOWER
-_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
 
 
 class HeldPartition:
@@ -111,7 +110,7 @@ class SharePartitions:
                 raise KafkaError(_NOT_LED, "this broker stops")
             replica = self._replicas.leader_by_id(key.topic_id, key.partition)
             held = self._held[key] = HeldPartition(key, replica, SharePartition(self._config_of(key.group_id)))
-            held.loading = self._tasks.create_task(self._load(held), name=f"load share {key.group_id}")
+            held.loading = self._tasks.create_task(self._load(held), name=f"load share {key.group_id!r}")
         held.machine.config = self._config_of(key.group_id)
         return held
 
@@ -180,6 +179,7 @@ class SharePartitions:
 
     async def _load(self, held: HeldPartition) -> None:
         """Read the state until there is one, or somebody else leads."""
+        pause_s = _RETRY_PAUSE_S
         while held.is_led:
             try:
                 await self._load_once(held)
@@ -191,8 +191,9 @@ class SharePartitions:
                     break
             except Exception as error:
                 self._tasks.survive("loading a share partition", error)
-                held.error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-            await asyncio.sleep(_RETRY_PAUSE_S)
+                held.error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the share partition could not be loaded")
+                pause_s = min(pause_s * 2, _MAX_PAUSE_S)
+            await asyncio.sleep(pause_s)
         held.loading = None
         self._drop(held, _NOT_LED)
 
@@ -228,9 +229,10 @@ class SharePartitions:
             return replica.log_start_offset
         if reset == "latest":
             return replica.high_watermark
-        found = replica.offset_for_timestamp(
-            Millis(self._clock.now() - duration_ms(reset.partition(":")[2])), replica.high_watermark
-        )
+        since = self._clock.now() - duration_ms(reset.partition(":")[2])
+        if since <= 0:
+            return replica.log_start_offset
+        found = replica.offset_for_timestamp(Millis(since), replica.high_watermark)
         return replica.high_watermark if found is None else found.offset
 
     # --- the loop around the machines --------------------------------------------------------
@@ -277,7 +279,7 @@ class SharePartitions:
             effect = remaining.popleft()
             match effect:
                 case Write():
-                    self._tasks.create_task(self._write(held, effect), name=f"share state of {held.key.group_id}")
+                    self._tasks.create_task(self._write(held, effect), name=f"share state of {held.key.group_id!r}")
                 case Reply():
                     answer = held.waiting.pop(effect.request_id, None)
                     if answer is not None and not answer.done():
@@ -331,12 +333,3 @@ class SharePartitions:
         if held.is_led and self._held.get(held.key) is held:
             now = self._clock.monotonic_ms()
             self._step(held, "a tick", lambda: held.machine.tick(now))
-
-
-def duration_ms(text: str) -> int:
-    """An ISO 8601 span of days and smaller, like P1DT2H3M4.5S, in milliseconds. Raises ValueError."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise ValueError(f"{text} is no duration")
-    days, hours, minutes, seconds = found.groups(default="0")
-    return round((int(days) * 86_400 + int(hours) * 3_600 + int(minutes) * 60 + float(seconds)) * 1000)

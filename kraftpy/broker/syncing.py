@@ -26,6 +26,7 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple, Protocol
 
+from kraftpy.broker.containment import Incidents
 from kraftpy.broker.threads import Threads
 from kraftpy.log.flushing import FlushJob
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -78,7 +79,8 @@ class _Waiter(NamedTuple):
 class Rounds:
     """The syncs of one log directory. For the event loop; only jobs run in threads."""
 
-    def __init__(self, path: str, files_per_round: int = _FILES_PER_ROUND) -> None:
+    def __init__(self, path: str, incidents: Incidents | None = None, files_per_round: int = _FILES_PER_ROUND) -> None:
+        self._incidents = incidents
         self.rounds = 0
         """How many there were in which something was synced."""
         self._pool = Threads(_THREADS_PER_DISK, thread_name_prefix=f"sync {path}")
@@ -156,6 +158,9 @@ class Rounds:
                 shortage = error
                 self._due[log] = None
                 break
+            except Exception as error:
+                self._tell(log, self._unexpected(log, error))
+                continue
             if job is None:
                 self._tell(log, None)
             else:
@@ -165,9 +170,10 @@ class Rounds:
             self._go_on(shortage)
             return
         self.rounds += 1
-        loop = asyncio.get_running_loop()
         shares = [jobs[number::_THREADS_PER_DISK] for number in range(min(_THREADS_PER_DISK, len(jobs)))]
-        running = asyncio.gather(*(self._run(loop, [job for _, job in share]) for share in shares))
+        running = asyncio.gather(
+            *(self._run(loop, [job for _, job in share]) for share in shares), return_exceptions=True
+        )
         running.add_done_callback(partial(self._end, shares))
 
     def _run(self, loop: asyncio.AbstractEventLoop, jobs: list[FlushJob]) -> asyncio.Future[list[Exception | None]]:
@@ -181,20 +187,34 @@ class Rounds:
             return failed
 
     def _end(
-        self, shares: Sequence[Sequence[tuple[Log, FlushJob]]], running: asyncio.Future[list[list[Exception | None]]]
+        self,
+        shares: Sequence[Sequence[tuple[Log, FlushJob]]],
+        running: asyncio.Future[list[list[Exception | None] | BaseException]],
     ) -> None:
+        """Tell everybody who waited for the round. An unexpected error is its log's alone; the next round begins."""
         shortage: OSError | None = None
-        for share, failures in zip(shares, running.result(), strict=True):
+        outcomes = [RuntimeError("the round was cancelled")] * len(shares) if running.cancelled() else running.result()
+        for share, outcome in zip(shares, outcomes, strict=True):
+            failures = outcome if isinstance(outcome, list) else [RuntimeError(repr(outcome))] * len(share)
             for (log, job), failure in zip(share, failures, strict=True):
-                end_offset = job.promised_end_offset
-                error = log.end_sync(job, failure)
-                if isinstance(error, OSError):
-                    self._due[log], shortage = None, error
-                    continue
-                if error is None and (log.synced_end_offset < end_offset or job.is_partial):
-                    self._due[log] = None  # something lowered what the job could promise, or there is more: once more
+                try:
+                    end_offset = job.promised_end_offset
+                    error = log.end_sync(job, failure)
+                    if isinstance(error, OSError):
+                        self._due[log], shortage = None, error
+                        continue
+                    if error is None and (log.synced_end_offset < end_offset or job.is_partial):
+                        self._due[log] = None  # what the job could promise was lowered, or there is more: once more
+                except Exception as unexpected:
+                    error = self._unexpected(log, unexpected)
                 self._tell(log, error)
         self._go_on(shortage)
+
+    def _unexpected(self, log: Log, error: Exception) -> KafkaError:
+        """What those who wait for the log are told."""
+        if self._incidents is not None:
+            self._incidents.note(f"{log.topic_partition}: sync", error, kind="sync")
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{log.topic_partition} could not be synced")
 
     def _go_on(self, shortage: OSError | None) -> None:
         """Begin the next round, if there is anything for it; after a pause, where there are no resources for it."""
@@ -240,7 +260,8 @@ class Rounds:
 class Syncs:
     """The rounds of every log directory."""
 
-    def __init__(self, files_per_round: int = _FILES_PER_ROUND) -> None:
+    def __init__(self, incidents: Incidents | None = None, files_per_round: int = _FILES_PER_ROUND) -> None:
+        self._incidents = incidents
         self._files_per_round = files_per_round
         self._rounds: dict[str, Rounds] = {}
 
@@ -248,7 +269,7 @@ class Syncs:
         """Those of one log directory."""
         rounds = self._rounds.get(path)
         if rounds is None:
-            rounds = self._rounds[path] = Rounds(path, self._files_per_round)
+            rounds = self._rounds[path] = Rounds(path, self._incidents, self._files_per_round)
         return rounds
 
     def stop(self) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from kraftpy.config.settings import whole_number
 from kraftpy.metadata.commands import ConfigResourceType
 from kraftpy.metadata.image import Image
 from kraftpy.types import BrokerId, Millis
@@ -93,5 +94,5 @@ class Throttles:
         for resource in (str(self._node_id), ""):
             value = image.configs(ConfigResourceType.BROKER, resource).get(name)
             if value is not None:
-                return int(value)
+                return whole_number(value, static)
         return static

@@ -116,6 +116,7 @@ class BrokerConfig:
     kraftpy_quorum_secret: str | None = _default("kraftpy.quorum.secret")
     kraftpy_broker_disconnect_grace_ms: int = _default("kraftpy.broker.disconnect.grace.ms")
     kraftpy_flush_before_ack: bool = _default("kraftpy.flush.before.ack")
+    kraftpy_max_configs_bytes: int = _default("kraftpy.max.configs.bytes")
 
     # Topics
     auto_create_topics_enable: bool = _default("auto.create.topics.enable")

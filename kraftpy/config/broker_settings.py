@@ -86,6 +86,8 @@ kraftpy.broker.disconnect.grace.ms               int      none->100 0..
     Time a broker has to reconnect to the controller before it is taken for dead.
 kraftpy.flush.before.ack                         boolean  none->false
     Sync records to disk before they are acknowledged, replicated ones too.
+kraftpy.max.configs.bytes                        long     none->33554432 0..
+    Most memory for all that clients set for topics, brokers and groups; more is refused.
 
 # Topics
 auto.create.topics.enable                        boolean  true

@@ -2,7 +2,8 @@
 
 An override is kept as the text the client sent; `group_settings` gives the values. The broker bounds what a group may
 set (`group.consumer.min.session.timeout.ms` and the like). What was set before the bounds moved is brought within them:
-a group goes on with the nearest value that is allowed. The broker's own default is always within bounds.
+a group goes on with the nearest value that is allowed. The broker's own default is always within bounds. A stored value
+that cannot be used at all, which an earlier version allowed, counts as not set (`usable_group_overrides`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from kraftpy.config.broker import BrokerConfig
 from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND, GROUP_TABLE
-from kraftpy.config.settings import ConfigError, Setting, Value, nearest, parse_table
+from kraftpy.config.settings import ConfigError, Setting, Value, check_length, nearest, parse_table, shortened
 
 GROUP_SETTINGS: dict[str, Setting] = parse_table(GROUP_TABLE)
 
@@ -23,7 +24,12 @@ _MORE_THAN = (
     ("share.session.timeout.ms", "share.heartbeat.interval.ms"),
     ("streams.session.timeout.ms", "streams.heartbeat.interval.ms"),
 )
-_DURATION = re.compile(r"P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d{1,9})?S)?)?", re.IGNORECASE)
+_RESET = "share.auto.offset.reset"
+_DURATION = re.compile(r"P(?=.)(?:(\d+)D)?(T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,9}))?S)?)?", re.IGNORECASE)
+_MAX_NUMBER_LENGTH = 19
+"""Digits of 2^63-1, the largest number of Java's Duration."""
+_RESETS = "latest, earliest, or by_duration:PnDTnHnMn.nS"
+_MAX_MS = _MAX_SECONDS = (1 << 63) - 1
 
 
 def _default(name: str) -> Any:
@@ -58,11 +64,30 @@ def group_settings(overrides: Mapping[str, str], broker: BrokerConfig) -> GroupS
     return GroupSettings(**{name.replace(".", "_"): value for name, value in values.items()})
 
 
+def usable_group_overrides(overrides: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Those of the stored overrides that can be used, and one line for each that cannot: its default counts instead.
+
+    `group_settings` takes what is usable.
+    """
+    usable: dict[str, str] = {}
+    problems: list[str] = []
+    for name, text in overrides.items():
+        try:
+            _check_usable(name, parse_group_setting(name, text))
+        except ConfigError as error:
+            problems.append(str(error))
+        else:
+            usable[name] = text
+    return usable, problems
+
+
 def check_group_settings(overrides: Mapping[str, str], broker: BrokerConfig) -> None:
     """Raise ConfigError where these may not be set together for a group on this broker."""
     values = group_default_values(broker)
     for name, text in overrides.items():
+        check_length(text)
         values[name] = parse_group_setting(name, text)
+        _check_usable(name, values[name])
         least, most = _bounds(name, broker)
         value = values[name]
         if isinstance(value, int) and not least <= value <= most:
@@ -78,11 +103,30 @@ def parse_group_setting(name: str, text: str) -> Value:
     setting = GROUP_SETTINGS.get(name)
     if setting is None:
         guess = nearest(name, sorted(GROUP_SETTINGS))
-        raise ConfigError(f"{name} is not a group setting" + (f": did you mean {guess}?" if guess else ""))
+        raise ConfigError(f"{shortened(name)} is not a group setting" + (f": did you mean {guess}?" if guess else ""))
     value = setting.parse(text)
-    if name == "share.auto.offset.reset" and not _is_reset(str(value)):
-        raise ConfigError(f"{name}='{text}' is not allowed: expected latest, earliest, or by_duration:PnDTnHnMn.nS")
+    if name == _RESET and not _is_reset(str(value)):
+        raise ConfigError(f"{name}='{shortened(text)}' is not allowed: expected {_RESETS}")
     return value
+
+
+def duration_ms(text: str) -> int:
+    """An ISO 8601 span of days and smaller, like P1DT2H3M4.5S, in milliseconds; what 63 bits cannot hold is 2^63 - 1.
+
+    Raises ValueError for what is none, or longer than Java's Duration can be.
+    """
+    found = _DURATION.fullmatch(text)
+    if found is None or not text.isascii():
+        raise ValueError(f"{shortened(text)} is no duration")
+    days, _, hours, minutes, seconds, fraction = found.groups(default="0")
+    numbers = (days, hours, minutes, seconds)
+    if max(len(number.lstrip("0")) for number in numbers) > _MAX_NUMBER_LENGTH:
+        raise ValueError(f"{shortened(text)} is too long a duration")
+    units = (86_400, 3_600, 60, 1)
+    whole = sum(int(number[-_MAX_NUMBER_LENGTH:]) * unit for number, unit in zip(numbers, units, strict=True))
+    if whole > _MAX_SECONDS:
+        raise ValueError(f"{shortened(text)} is too long a duration")
+    return min(whole * 1000 + round(int(fraction.ljust(9, "0")) / 1_000_000), _MAX_MS)
 
 
 def group_default_values(broker: BrokerConfig) -> dict[str, Value]:
@@ -121,6 +165,17 @@ def _check_longer(longer: str, shorter: str, values: Mapping[str, Value]) -> Non
     assert isinstance(short, int)
     if long <= short:
         raise ConfigError(f"{longer}={long} is not allowed: it must be above {shorter}={short}")
+
+
+def _check_usable(name: str, value: Value) -> None:
+    """What has the right shape and no meaning: a duration that is longer than any can be."""
+    kind, _, duration = str(value).partition(":")
+    if name != _RESET or kind != "by_duration":
+        return
+    try:
+        duration_ms(duration)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}: expected {_RESETS}") from None
 
 
 def _is_reset(text: str) -> bool:

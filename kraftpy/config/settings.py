@@ -33,6 +33,12 @@ class ConfigType(IntEnum):
     PASSWORD = 9
 
 
+MAX_VALUE_LENGTH = 32_767
+"""Characters of the longest value a client may set, as in Kafka."""
+_SHOWN_LENGTH = 200
+_MAX_INTEGER_LENGTH = 21
+"""A sign and 20 digits."""
+
 _BITS = {ConfigType.SHORT: 15, ConfigType.INT: 31, ConfigType.LONG: 63}
 _NO_VALUE = {"none", "null"}
 
@@ -105,7 +111,7 @@ class Setting:
         return f"{kind} of at least {low}" if high == (1 << bits) - 1 else f"{kind} from {low} to {high}{alternative}"
 
     def _refuse(self, text: str) -> ConfigError:
-        shown = "(hidden)" if self.type is ConfigType.PASSWORD else f"'{text}'"
+        shown = "(hidden)" if self.type is ConfigType.PASSWORD else f"'{shortened(text)}'"
         return ConfigError(f"{self.name}={shown} is not allowed: expected {self.wants()}")
 
     def _boolean(self, text: str) -> bool:
@@ -152,7 +158,7 @@ class Setting:
             return ()
         values = tuple(item.strip() for item in text.split(","))
         if "" in values:
-            raise ConfigError(f"{self.name}='{text}' is not allowed: expected a list without empty entries")
+            raise ConfigError(f"{self.name}='{shortened(text)}' is not allowed: expected a list without empty entries")
         if self.allowed.startswith("{") and not set(values) <= set(_choices(self.allowed)):
             raise self._refuse(text)
         if self.allowed == "throttled" and values != ("*",) and not all(_is_throttled(value) for value in values):
@@ -193,9 +199,36 @@ def render(value: Value) -> str | None:
             return str(value)
 
 
+def check_length(text: str) -> None:
+    """Raise ConfigError, in Kafka's words, for a value that is longer than a client may set."""
+    if len(text) > MAX_VALUE_LENGTH:
+        raise ConfigError(
+            "The configuration value cannot be added because it exceeds the maximum value size of "
+            f"{MAX_VALUE_LENGTH} bytes."
+        )
+
+
+def whole_number(text: str | None, default: int) -> int:
+    """A stored integer; `default` where there is none, or it is not one: a reader of what is stored never fails."""
+    digits = (text or "").strip()
+    try:
+        return int(digits) if 0 < len(digits) <= _MAX_INTEGER_LENGTH else default
+    except ValueError:
+        return default
+
+
+def shortened(text: str) -> str:
+    """The text as a message shows it: on one line, and not at any length."""
+    shown = text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "..."
+    return shown if shown.isprintable() else ascii(shown)[1:-1]
+
+
 def nearest(name: str, known: list[str]) -> str | None:
     """The known name that looks most like `name`, or None where none does."""
     import difflib
+
+    if len(name) > _SHOWN_LENGTH:  # the comparison grows with the square of the length
+        return None
 
     found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return found[0] if found else None

@@ -1,7 +1,8 @@
 """A topic's settings: defaults from the broker's, overrides of its own, and how those are checked and altered.
 
 An override is kept as the text the client sent; `topic_config` gives the values. Checks follow KIP-339 (incremental
-alter) and the validators of Kafka 4.3.
+alter) and the validators of Kafka 4.3. The broker that takes a request refuses what `check_topic_config` does; what was
+stored by an earlier version, or beside other settings of the broker, is read through `usable_topic_overrides`.
 """
 
 from __future__ import annotations
@@ -11,19 +12,33 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from kraftpy.config.settings import ConfigError, ConfigType, Setting, Value, nearest, parse_table, render
+from kraftpy.config.settings import (
+    ConfigError,
+    ConfigType,
+    Setting,
+    Value,
+    check_length,
+    nearest,
+    parse_table,
+    render,
+    shortened,
+)
 from kraftpy.config.topic_settings import SYNONYMS, TOPIC_TABLE
 
 if TYPE_CHECKING:
     from kraftpy.config.broker import BrokerConfig
 
 TOPIC_SETTINGS: dict[str, Setting] = parse_table(TOPIC_TABLE)
+_LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
+_SETS = frozenset(
+    {"cleanup.policy", "follower.replication.throttled.replicas", "leader.replication.throttled.replicas"}
+)
 _MS_PER = {"hours": 3_600_000, "minutes": 60_000, "ms": 1}
 
 
 def _default(name: str) -> Any:
     value = TOPIC_SETTINGS[name].default_value()
-    return frozenset(value) if name == "cleanup.policy" and isinstance(value, tuple) else value
+    return frozenset(value) if name in _SETS and isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +57,11 @@ class TopicConfig:
     file_delete_delay_ms: int = _default("file.delete.delay.ms")
     flush_messages: int = _default("flush.messages")
     flush_ms: int = _default("flush.ms")
-    follower_replication_throttled_replicas: tuple[str, ...] = _default("follower.replication.throttled.replicas")
+    follower_replication_throttled_replicas: frozenset[str] = _default("follower.replication.throttled.replicas")
     index_interval_bytes: int = _default("index.interval.bytes")
     internal_segment_bytes: int | None = _default("internal.segment.bytes")
     kraftpy_flush_before_ack: bool = _default("kraftpy.flush.before.ack")
-    leader_replication_throttled_replicas: tuple[str, ...] = _default("leader.replication.throttled.replicas")
+    leader_replication_throttled_replicas: frozenset[str] = _default("leader.replication.throttled.replicas")
     local_retention_bytes: int = _default("local.retention.bytes")
     local_retention_ms: int = _default("local.retention.ms")
     max_compaction_lag_ms: int = _default("max.compaction.lag.ms")
@@ -103,10 +118,42 @@ def topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> TopicCon
             f"min.compaction.lag.ms={values['min.compaction.lag.ms']} is not allowed: "
             f"it is above max.compaction.lag.ms={values['max.compaction.lag.ms']}"
         )
-    values["cleanup.policy"] = frozenset(values["cleanup.policy"])
+    for name in _SETS:
+        values[name] = frozenset(values[name])
     if values["internal.segment.bytes"] is not None:
         values["segment.bytes"] = values["internal.segment.bytes"]
     return TopicConfig(**{name.replace(".", "_"): value for name, value in values.items()})
+
+
+def check_topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> None:
+    """Raise ConfigError where these may not be set together for a topic on this broker."""
+    for name, text in overrides.items():
+        check_length(text)
+        _check_usable(name, _parse(name, text))
+    topic_config(overrides, broker)
+
+
+def usable_topic_overrides(overrides: Mapping[str, str], broker: BrokerConfig) -> tuple[dict[str, str], list[str]]:
+    """Those of the stored overrides that can be used, and one line for each that cannot: its default counts instead.
+
+    `topic_config` takes what is usable.
+    """
+    usable: dict[str, str] = {}
+    problems: list[str] = []
+    for name, text in overrides.items():
+        try:
+            _check_usable(name, _parse(name, text))
+        except ConfigError as error:
+            problems.append(str(error))
+        else:
+            usable[name] = text
+    try:
+        topic_config(usable, broker)
+    except ConfigError as error:  # the lags of compaction, which the broker's own settings may have passed by
+        problems.append(str(error))
+        for name in _LAGS:
+            usable.pop(name, None)
+    return usable, problems
 
 
 def topic_default_values(broker: BrokerConfig) -> dict[str, Value]:
@@ -162,11 +209,17 @@ def _edit_list(operation: AlterOperation, in_force: Value, text: str) -> str:
     return render(tuple(items)) or ""
 
 
+def _check_usable(name: str, value: Value) -> None:
+    """What the table lets pass and no log can work with."""
+    if name == "internal.segment.bytes" and isinstance(value, int) and value < 1:
+        raise ConfigError(f"{name}={value} is not allowed: expected an integer of at least 1")
+
+
 def _known(name: str) -> Setting:
     setting = TOPIC_SETTINGS.get(name)
     if setting is None:
         near = nearest(name, list(TOPIC_SETTINGS))
-        raise ConfigError(f"{name} is not a topic setting" + (f"; did you mean {near}?" if near else ""))
+        raise ConfigError(f"{shortened(name)} is not a topic setting" + (f"; did you mean {near}?" if near else ""))
     return setting
 
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from kraftpy.config.settings import whole_number
 from kraftpy.metadata.image import MIN_INSYNC_REPLICAS, UNCLEAN_ELECTION, Broker, Image, Partition, Topic
 from kraftpy.metadata.records import NO_LEADER, PartitionChanged
 from kraftpy.types import BrokerId, LeaderEpoch
@@ -67,7 +68,7 @@ class Rules:
         """The least number of replicas in sync with which anything is committed."""
         found = self._min_insync.get(topic)
         if found is None:
-            found = self._min_insync[topic] = int(self._value(topic, MIN_INSYNC_REPLICAS) or 1)
+            found = self._min_insync[topic] = whole_number(self._value(topic, MIN_INSYNC_REPLICAS), 1)
         return found
 
     def allows_unclean(self, topic: str) -> bool:

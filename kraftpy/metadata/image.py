@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import assert_never
 
+from kraftpy.config.settings import whole_number
 from kraftpy.metadata.codec import CodecError, from_plain, pack, to_plain, unpack
 from kraftpy.metadata.commands import ConfigResourceType, Endpoint, NewerSchemaError
 from kraftpy.metadata.records import (
@@ -42,6 +43,7 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 ELR_FEATURE = "eligible.leader.replicas.version"
 
+_CONFIG_OVERHEAD_BYTES = 128
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _NO_PARTITIONS: frozenset[tuple[str, int]] = frozenset()
 
@@ -169,6 +171,11 @@ class _Saved:
     submissions: tuple[SavedSubmissions, ...] = ()
 
 
+def config_bytes(resource_name: str, name: str, value: str) -> int:
+    """Memory that one setting of one resource takes, roughly: what it is called, its value, and the objects around."""
+    return _CONFIG_OVERHEAD_BYTES + len(resource_name) + len(name) + len(value)
+
+
 class Image:
     """Topics, partitions, settings, brokers, features and producer id blocks of one cluster."""
 
@@ -182,6 +189,7 @@ class Image:
         "_topics",
         "_topics_by_id",
         "cluster_id",
+        "configs_bytes",
         "next_producer_id",
         "partition_count",
         "submissions",
@@ -199,6 +207,8 @@ class Image:
         self._sorted_topics: tuple[Topic, ...] | None = ()
         self._colliding: dict[str, str] = {}
         self._configs: dict[tuple[ConfigResourceType, str], dict[str, str]] = {}
+        self.configs_bytes = 0
+        """Memory that everything set for topics, brokers and groups takes, roughly (`config_bytes`)."""
         self._features: dict[str, int] = {}
         self._placed: dict[BrokerId, set[tuple[str, int]]] = {}
         self.submissions = Submissions()
@@ -287,7 +297,7 @@ class Image:
         """The topic's minimum, else the cluster's, else 1. A broker's own setting does not count: with eligible leader
         replicas everyone must judge an ISR alike."""
         value = self.topic_configs(topic).get(MIN_INSYNC_REPLICAS) or self.cluster_configs().get(MIN_INSYNC_REPLICAS)
-        return int(value) if value else 1
+        return whole_number(value, 1)
 
     def allows_unclean_election(self, topic: str) -> bool:
         """Whether somebody may be elected who lacks committed records: the topic's setting, else the cluster's."""
@@ -330,7 +340,8 @@ class Image:
                 topic = self._topics_by_id.pop(record.topic_id)
                 del self._topics[topic.name]
                 self._colliding.pop(topic.name.replace(".", "_"), None)
-                self._configs.pop((ConfigResourceType.TOPIC, topic.name), None)
+                for name, value in self._configs.pop((ConfigResourceType.TOPIC, topic.name), {}).items():
+                    self.configs_bytes -= config_bytes(topic.name, name, value)
                 self._sorted_topics = None
                 self.partition_count -= len(topic.partitions)
                 for number, partition in enumerate(topic.partitions):
@@ -428,11 +439,14 @@ class Image:
 
     def _replay_config_changed(self, record: ConfigChanged) -> None:
         key = (record.resource_type, record.resource_name)
+        configs = self._configs.get(key, {})
+        before = configs.pop(record.name, None) if record.value is None else configs.get(record.name)
+        if before is not None:
+            self.configs_bytes -= config_bytes(record.resource_name, record.name, before)
         if record.value is not None:
+            self.configs_bytes += config_bytes(record.resource_name, record.name, record.value)
             self._configs.setdefault(key, {})[record.name] = record.value
             return
-        configs = self._configs.get(key, {})
-        configs.pop(record.name, None)
         if not configs:
             self._configs.pop(key, None)
 
@@ -492,6 +506,7 @@ class Image:
         for config in saved.configs:
             key = (config.resource_type, config.resource_name)
             image._configs.setdefault(key, {})[config.name] = config.value
+            image.configs_bytes += config_bytes(config.resource_name, config.name, config.value)
         image._features = {feature.name: feature.level for feature in saved.features}
         image.submissions = Submissions(saved.submissions)
         return image

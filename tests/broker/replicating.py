@@ -17,6 +17,7 @@ from typing import Any
 
 from kraftpy.broker import apis
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Response
+from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.coordinators import Coordinators
 from kraftpy.broker.directories import LogDirectories
 from kraftpy.broker.fetch_sessions import FetchSessions
@@ -214,11 +215,10 @@ class Node:
     """What of a broker has to do with partitions, under the names by which handlers ask a `Broker`."""
 
     def __init__(
-        self, cluster: Cluster, number: int, directory: Path, tasks: asyncio.TaskGroup, settings: dict[str, str]
+        self, cluster: Cluster, number: int, directory: Path, group: asyncio.TaskGroup, settings: dict[str, str]
     ) -> None:
         self.cluster = cluster
         self.metadata = cluster
-        self.tasks = tasks
         self.node_id = BrokerId(number)
         self.clock = SystemClock()
         self.config = BrokerConfig.of({"node.id": str(number), "log.dirs": str(directory), **settings})
@@ -226,6 +226,8 @@ class Node:
         if number in cluster.disks:
             self.directories = _MemoryDirectories(self.config, cluster.disks[number])
         self.broker_epoch = -1
+        incidents = Incidents(Complaints())
+        self.tasks = tasks = Tasks(group, incidents, ())
         proposals = IsrProposals(self.node_id, lambda: self.broker_epoch, cluster, self.clock, tasks)  # type: ignore[arg-type]
         self.proposals = proposals
         self.fetchers = Fetchers(
@@ -237,7 +239,7 @@ class Node:
             checkpoint=lambda: self.replicas.checkpoint(),
         )
         self.replicas = Replicas(
-            self.config, self.clock, self.directories, proposals.propose, self.fetchers, cluster.catch_up
+            self.config, self.clock, self.directories, proposals.propose, self.fetchers, cluster.catch_up, incidents
         )
         share_coordinators = ShareCoordinators(self.config, self.clock, tasks, cluster, self.replicas)  # type: ignore[arg-type]
         share_states = ShareStates(self.config, self.clock, cluster, share_coordinators)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kraftpy.broker.cleaner import Cleaner
+from kraftpy.broker.containment import Complaints, Incidents
 from kraftpy.config import BrokerConfig
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log.compaction import Dirtiness
@@ -51,7 +52,7 @@ class Clock:
 def choose(partitions: list[Partition]) -> tuple[Partition | None, Cleaner]:
     replicas: Any = partitions
     clock: Any = Clock()
-    cleaner = Cleaner(replicas, clock, BrokerConfig())
+    cleaner = Cleaner(replicas, clock, BrokerConfig(), Incidents(Complaints()))
     found: Any = asyncio.run(cleaner._dirtiest())
     return found, cleaner
 

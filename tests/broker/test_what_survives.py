@@ -51,7 +51,10 @@ async def test_flush_ms_keeps_what_is_older_than_that(tmp_path: Path) -> None:
     async with nodes(tmp_path, 1) as cluster:
         await cluster.create("t", (1,), flush_ms="1")
         node = cluster.nodes[1]
-        looking = Maintenance(node.config, node.clock, node.replicas, (node.coordinators,), lambda: []).flushes()
+        incidents = node.tasks.incidents
+        looking = Maintenance(
+            node.config, node.clock, node.replicas, (node.coordinators,), lambda: [], incidents
+        ).flushes()
         flushing = asyncio.get_running_loop().create_task(looking)
         sent = await acknowledged(cluster, 3, acks=1)
         await until(lambda: cluster.replica(1, "t").log.recovery_point == 3)

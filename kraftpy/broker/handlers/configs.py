@@ -13,14 +13,14 @@ Left out: broker loggers and client metrics as resources (KIP-412, KIP-714): INV
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.apis import shortened
-from kraftpy.config import BrokerConfig, ConfigError
-from kraftpy.config.broker import CLUSTER_SETTINGS, DYNAMIC_ONLY, DYNAMIC_SETTINGS
+from kraftpy.broker.config_changes import added_bytes, check_change, named_more_than_once
+from kraftpy.config import BrokerConfig
 from kraftpy.config.describe import ConfigEntry, describe_broker, describe_every_broker, describe_group, describe_topic
-from kraftpy.config.group import check_group_settings
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType, SetConfigs
 from kraftpy.metadata.decision import ConfigResult
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _CLIENT_METRICS = 16
 _BROKER_LOGGER = 8
+_CHANGES_AT_ONCE = 100
+_DESCRIBED_AT_ONCE = 10
 _FIRST_LIST_WITH_TYPES = 1
 
 
@@ -45,7 +47,9 @@ async def describe_configs(
     results = []
     # Each once, however often it is named: a small request must not become an answer of any size.
     resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
-    for resource in resources.values():
+    for number, resource in enumerate(resources.values(), 1):
+        if number % _DESCRIBED_AT_ONCE == 0:
+            await asyncio.sleep(0)
         answer = describe.DescribeConfigsResult(
             resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[]
         )
@@ -198,54 +202,68 @@ def _inherited(name: str, operation: int, config: BrokerConfig) -> str | None:
 async def _set(
     broker: Broker, changes: Sequence[ConfigChange | ConfigResult], *, validate_only: bool
 ) -> list[ConfigResult]:
-    """Decide the changes as one; a result for each, in order. What is a result already stays what it is."""
-    results = [_refused_here(change, broker) if isinstance(change, ConfigChange) else change for change in changes]
-    open_changes = [
-        change
-        for change, result in zip(changes, results, strict=True)
-        if isinstance(change, ConfigChange) and result is None
-    ]
-    command = SetConfigs(changes=tuple(open_changes), time_ms=broker.clock.now(), validate_only=validate_only)
+    """A result for each change, in order. What is a result already stays what it is.
+
+    Each resource succeeds or fails by itself, so many are decided in several commands, and others are served between.
+    """
+    results = [_named_twice(change) if named else None for change, named in _named_again(changes)]
+    for start in range(0, len(changes), _CHANGES_AT_ONCE):
+        if start:
+            await asyncio.sleep(0)
+        some = range(start, min(start + _CHANGES_AT_ONCE, len(changes)))
+        await _set_some(broker, changes, results, some, validate_only=validate_only)
+    return [result for result in results if result is not None]
+
+
+async def _set_some(
+    broker: Broker,
+    changes: Sequence[ConfigChange | ConfigResult],
+    results: list[ConfigResult | None],
+    numbers: range,
+    *,
+    validate_only: bool,
+) -> None:
+    """Decide those changes as one command, and note their results."""
+    open_changes: dict[int, ConfigChange] = {}
+    for number in numbers:
+        change = changes[number]
+        if isinstance(change, ConfigResult):
+            results[number] = change
+        elif results[number] is None:
+            try:
+                check_change(change, broker.config, broker.image)
+                open_changes[number] = change
+            except KafkaError as error:
+                results[number] = _refused(change, error.code, error.message)
+    if not open_changes:
+        return
+    added = sum(max(0, added_bytes(change, broker.image)) for change in open_changes.values())
+    command = SetConfigs(changes=tuple(open_changes.values()), time_ms=broker.clock.now(), validate_only=validate_only)
     try:
-        decided = iter((await broker.metadata.submit(command)).result or ())
+        with broker.config_room.held(added):
+            decided = (await broker.metadata.submit(command)).result or ()
     except KafkaError as error:
-        decided = iter([_refused(change, error.code, error.message) for change in open_changes])
-    return [next(decided) if result is None else result for result in results]
+        decided = tuple(_refused(change, error.code, error.message) for change in open_changes.values())
+    for number, result in zip(open_changes, decided, strict=True):
+        results[number] = result
 
 
-def _refused_here(change: ConfigChange, broker: Broker) -> ConfigResult | None:
-    if change.resource_type == ConfigResourceType.GROUP:
-        return _out_of_bounds(change, broker)
-    if change.resource_type != ConfigResourceType.BROKER:
-        return None
-    allowed = DYNAMIC_ONLY if change.resource_name else DYNAMIC_SETTINGS
-    for operation in change.operations:
-        if operation.name in allowed:
-            continue
-        if operation.name in CLUSTER_SETTINGS:
-            reason = "can be set for every broker together, not for one"
-        else:
-            reason = "cannot be changed while a broker runs"
-        return _refused(change, ErrorCode.INVALID_CONFIG, f"{operation.name} {reason}")
-    return None
+def _named_again(
+    changes: Sequence[ConfigChange | ConfigResult],
+) -> Iterator[tuple[ConfigChange | ConfigResult, bool]]:
+    """Each change, and whether another names the same resource."""
+    several = named_more_than_once([change for change in changes if isinstance(change, ConfigChange)])
+    for change in changes:
+        is_change = isinstance(change, ConfigChange)
+        yield change, is_change and (int(change.resource_type), change.resource_name) in several
 
 
-def _out_of_bounds(change: ConfigChange, broker: Broker) -> ConfigResult | None:
-    """What this broker does not allow a group, by the settings it would then have."""
-    after = {} if change.replace else dict(broker.image.configs(ConfigResourceType.GROUP, change.resource_name))
-    for operation in change.operations:
-        if operation.operation is ConfigOperationType.SET and operation.value is not None:
-            after[operation.name] = operation.value
-        elif operation.operation is ConfigOperationType.DELETE:
-            after.pop(operation.name, None)
-    try:
-        check_group_settings(after, broker.config)
-    except ConfigError as error:
-        return _refused(change, ErrorCode.INVALID_CONFIG, str(error))
-    return None
+def _named_twice(change: ConfigChange | ConfigResult) -> ConfigResult:
+    message = "The request names this resource more than once."
+    return _refused(change, ErrorCode.INVALID_REQUEST, message)
 
 
-def _refused(change: ConfigChange, error: ErrorCode, message: str) -> ConfigResult:
+def _refused(change: ConfigChange | ConfigResult, error: ErrorCode, message: str) -> ConfigResult:
     return ConfigResult(
         resource_type=change.resource_type, resource_name=change.resource_name, error=error, message=message
     )

@@ -248,6 +248,8 @@ class _Fetch:
         """A coordinator that cannot be reached now is none of the member's business; that there is no state is."""
         if error.code in (ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             self.taken[partition] = _Taken(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error.message))
+        elif error.code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            self.taken[partition] = _Taken(error)
 
     def _read(self, held: HeldPartition, max_bytes: int) -> tuple[int, list[Piece]]:
         partitions = self._broker.share_partitions

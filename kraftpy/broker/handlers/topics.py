@@ -8,10 +8,12 @@ KIP-464 (defaults for -1), KIP-516 (topic ids), KIP-525 (settings in the answer)
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.apis import shortened
 from kraftpy.broker.auto_creation import new_topic_id
+from kraftpy.broker.config_changes import topic_problem
 from kraftpy.broker.submitting import decided_within
 from kraftpy.config.describe import describe_topic
 from kraftpy.metadata.commands import (
@@ -24,6 +26,7 @@ from kraftpy.metadata.commands import (
     ReplicaAssignment,
     TopicReference,
 )
+from kraftpy.metadata.image import config_bytes
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -56,6 +59,7 @@ HIGH_WATERMARK = -1
 
 async def create_topics(broker: Broker, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
     """Create each topic, or only check it (`validate_only`)."""
+    refused = _refused_settings(broker, request)
     command = CreateTopics(
         topics=tuple(
             NewTopic(
@@ -73,22 +77,33 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, context: R
                 configs=tuple(ConfigValue(name=config.name, value=config.value) for config in topic.configs),
             )
             for topic in request.topics
+            if topic.name not in refused
         ),
         time_ms=broker.clock.now(),
         default_partitions=broker.config.num_partitions,
         default_replication_factor=broker.config.default_replication_factor,
         validate_only=request.validate_only,
     )
+    answers = [
+        CreatableTopicResult(name=name, error_code=ErrorCode.INVALID_CONFIG, error_message=shortened(problem))
+        for name, problem in refused.items()
+    ]
+    added = sum(
+        config_bytes(topic.name, config.name, config.value or "")
+        for topic in command.topics
+        for config in topic.configs
+    )
+    if not command.topics:
+        return CreateTopicsResponse(topics=answers)
     try:
-        decision = await decided_within(broker, command, request.timeout_ms)
+        with broker.config_room.held(added):
+            decision = await decided_within(broker, command, request.timeout_ms)
     except KafkaError as error:
-        return CreateTopicsResponse(
-            topics=[
-                CreatableTopicResult(name=topic.name, error_code=error.code, error_message=shortened(error.message))
-                for topic in command.topics
-            ]
-        )
-    answers = []
+        answers += [
+            CreatableTopicResult(name=topic.name, error_code=error.code, error_message=shortened(error.message))
+            for topic in command.topics
+        ]
+        return CreateTopicsResponse(topics=answers)
     overrides = {
         topic.name: {c.name: c.value for c in topic.configs if c.value is not None} for topic in request.topics
     }
@@ -116,6 +131,18 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, context: R
             ]
         answers.append(answer)
     return CreateTopicsResponse(topics=answers)
+
+
+def _refused_settings(broker: Broker, request: CreateTopicsRequest) -> dict[str, str]:
+    """The topics whose settings this broker does not allow, and why. Names that come twice are refused elsewhere."""
+    times = Counter(topic.name for topic in request.topics)
+    refused = {}
+    for topic in request.topics:
+        if topic.configs and times[topic.name] == 1:
+            problem = topic_problem([(config.name, config.value) for config in topic.configs], broker.config)
+            if problem is not None:
+                refused[topic.name] = problem
+    return refused
 
 
 async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
