@@ -171,6 +171,7 @@ class Rounds:
             return
         self.rounds += 1
         shares = [jobs[number::_THREADS_PER_DISK] for number in range(min(_THREADS_PER_DISK, len(jobs)))]
+        loop = asyncio.get_running_loop()
         running = asyncio.gather(
             *(self._run(loop, [job for _, job in share]) for share in shares), return_exceptions=True
         )
