@@ -40,6 +40,7 @@ from kraftpy.broker.peers import Peers
 from kraftpy.broker.producer_ids import ProducerIds
 from kraftpy.broker.replicas import Replicas
 from kraftpy.broker.reporting import ReplicaReports
+from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.share_coordinators import ShareCoordinators
 from kraftpy.broker.share_partitions import SharePartitions
 from kraftpy.broker.share_sessions import ShareSessions
@@ -93,6 +94,7 @@ class Broker:
         self.complaints = Complaints()
         self.incidents = Incidents(self.complaints)
         self.tasks = tasks = Tasks(group, self.incidents, (DirectoryFailed,))
+        self.request_memory = RequestMemory(config.queued_max_request_bytes, config.socket_request_max_bytes)
         self.node_id = BrokerId(config.node_id)
         self.random = random.SystemRandom()
         self.directories = LogDirectories(config, clock) if directories is None else directories
@@ -383,6 +385,9 @@ class Broker:
         return Connection(
             functools.partial(self._answer, listener),
             tasks=self.tasks,
+            memory=self.request_memory,
+            complaints=self.complaints,
+            incidents=self.incidents,
             max_frame_bytes=self.config.socket_request_max_bytes,
             receive_buffer=self._receive_buffer,
             opened=self._connection_opened,
@@ -397,10 +402,13 @@ class Broker:
         if self._is_stopping:
             return False
         if len(self._connections) >= self.config.max_connections:
-            logger.warning("connection %s refused: max.connections=%d", host, self.config.max_connections)
+            text = "connection %s refused: max.connections=%d"
+            self.complaints.write(logger, logging.WARNING, "connections", host, text, host, self.config.max_connections)
             return False
         if self._connections_by_host[host] >= self.config.max_connections_per_ip:
-            logger.warning("connection %s refused: max.connections.per.ip=%d", host, self.config.max_connections_per_ip)
+            limit = self.config.max_connections_per_ip
+            text = "connection %s refused: max.connections.per.ip=%d"
+            self.complaints.write(logger, logging.WARNING, "connections per address", host, text, host, limit)
             return False
         self._connections[connection] = None
         self._connections_by_host[host] += 1

@@ -17,6 +17,7 @@ from typing import Any
 
 from kraftpy.broker import apis
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Response
+from kraftpy.broker.containment import Complaints, Incidents
 from kraftpy.broker.coordinators import Coordinators
 from kraftpy.broker.directories import LogDirectories
 from kraftpy.broker.fetch_sessions import FetchSessions
@@ -24,6 +25,7 @@ from kraftpy.broker.fetching import Fetchers
 from kraftpy.broker.isr import IsrProposals
 from kraftpy.broker.replica import Replica
 from kraftpy.broker.replicas import Replicas
+from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.broker.share_coordinators import ShareCoordinators
 from kraftpy.broker.share_states import ShareStates
@@ -219,6 +221,9 @@ class Node:
         self.cluster = cluster
         self.metadata = cluster
         self.tasks = tasks
+        self.complaints = Complaints()
+        self.incidents = Incidents(self.complaints)
+        self.request_memory = RequestMemory()
         self.node_id = BrokerId(number)
         self.clock = SystemClock()
         self.config = BrokerConfig.of({"node.id": str(number), "log.dirs": str(directory), **settings})
@@ -316,6 +321,9 @@ class Node:
         return Connection(
             self._answer,
             tasks=self.tasks,
+            memory=self.request_memory,
+            complaints=self.complaints,
+            incidents=self.incidents,
             max_frame_bytes=1 << 27,
             receive_buffer=self._receive_buffer,
             opened=self._opened,
