@@ -27,6 +27,7 @@ from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.controller import Controller
 from kraftpy.broker.coordinators import Coordinators
 from kraftpy.broker.directories import DirectoryError, DirectoryFailed, LogDirectories
+from kraftpy.broker.encoded_answers import EncodedAnswers
 from kraftpy.broker.fetch_sessions import FetchSessions
 from kraftpy.broker.fetching import Fetchers
 from kraftpy.broker.group_settings import GroupSettingsNow
@@ -45,6 +46,7 @@ from kraftpy.broker.share_coordinators import ShareCoordinators
 from kraftpy.broker.share_partitions import SharePartitions
 from kraftpy.broker.share_sessions import ShareSessions
 from kraftpy.broker.share_states import ShareStates
+from kraftpy.broker.slicing import Slices
 from kraftpy.broker.transactions import TransactionCoordinators
 from kraftpy.config import BrokerConfig, Listener
 from kraftpy.log.layout import CorruptFile
@@ -94,6 +96,8 @@ class Broker:
         self.complaints = Complaints()
         self.incidents = Incidents(self.complaints)
         self.tasks = tasks = Tasks(group, self.incidents, (DirectoryFailed,))
+        self.slices = Slices()
+        self.metadata_answers = EncodedAnswers(config.kraftpy_metadata_cache_max_bytes)
         self.request_memory = RequestMemory(config.queued_max_request_bytes, config.socket_request_max_bytes)
         self.node_id = BrokerId(config.node_id)
         self.random = random.SystemRandom()

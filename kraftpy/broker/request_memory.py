@@ -11,9 +11,9 @@ Three rules keep the broker serving while memory is short:
 - One large frame at a time (the favourite) may go beyond that share, so frames cannot hold each other up for good.
 - While a connection waits, those that hoard are closed (`Holder.hoards`).
 
-Invariant: at most the limit is held (half of it and a frame of `socket.request.max.bytes` if that is more), and what one
-system call brings a connection. A connection that leaves gives back everything it charged. Left out: what handlers make
-of a request; their own limits bound that.
+Invariant: at most the limit is held (half of it and a frame of `socket.request.max.bytes` if that is more), and what
+one system call brings each connection. A connection that leaves gives back everything it charged. Left out: what
+handlers make of a request; their own limits bound that.
 """
 
 from __future__ import annotations

@@ -113,6 +113,7 @@ class BrokerConfig:
     auto_leader_rebalance_enable: bool = _default("auto.leader.rebalance.enable")
     leader_imbalance_check_interval_seconds: int = _default("leader.imbalance.check.interval.seconds")
     kraftpy_quorum_secret: str | None = _default("kraftpy.quorum.secret")
+    kraftpy_metadata_cache_max_bytes: int = _default("kraftpy.metadata.cache.max.bytes")
     kraftpy_request_receive_timeout_ms: int = _default("kraftpy.request.receive.timeout.ms")
     kraftpy_broker_disconnect_grace_ms: int = _default("kraftpy.broker.disconnect.grace.ms")
     kraftpy_flush_before_ack: bool = _default("kraftpy.flush.before.ack")

@@ -82,6 +82,8 @@ leader.imbalance.check.interval.seconds          long     300 1..
 # Ours, which Kafka has not
 kraftpy.quorum.secret                            password null
     Secret that the nodes of a cluster prove to each other; the same on all of them.
+kraftpy.metadata.cache.max.bytes                 long     none->33554432 0..
+    Memory of encoded answers about all topics, which many clients ask for; 0 keeps none.
 kraftpy.request.receive.timeout.ms               int      none->60000 1..
     Longest a request may take to arrive once it has begun; a large one has as long for each MiB.
 kraftpy.broker.disconnect.grace.ms               int      none->100 0..

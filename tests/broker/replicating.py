@@ -20,6 +20,7 @@ from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Response
 from kraftpy.broker.containment import Complaints, Incidents
 from kraftpy.broker.coordinators import Coordinators
 from kraftpy.broker.directories import LogDirectories
+from kraftpy.broker.encoded_answers import EncodedAnswers
 from kraftpy.broker.fetch_sessions import FetchSessions
 from kraftpy.broker.fetching import Fetchers
 from kraftpy.broker.isr import IsrProposals
@@ -29,6 +30,7 @@ from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.broker.share_coordinators import ShareCoordinators
 from kraftpy.broker.share_states import ShareStates
+from kraftpy.broker.slicing import Slices
 from kraftpy.client.connection import Connection as ClientConnection
 from kraftpy.client.runtime import RealRuntime
 from kraftpy.config import BrokerConfig
@@ -224,6 +226,8 @@ class Node:
         self.complaints = Complaints()
         self.incidents = Incidents(self.complaints)
         self.request_memory = RequestMemory()
+        self.slices = Slices()
+        self.metadata_answers = EncodedAnswers(1 << 20)
         self.node_id = BrokerId(number)
         self.clock = SystemClock()
         self.config = BrokerConfig.of({"node.id": str(number), "log.dirs": str(directory), **settings})
