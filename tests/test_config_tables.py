@@ -26,6 +26,8 @@ OURS = {
     "kraftpy.flush.before.ack",
     "kraftpy.max.configs.bytes",
     "kraftpy.quorum.secret",
+    "kraftpy.metadata.cache.max.bytes",
+    "kraftpy.request.receive.timeout.ms",
 }
 """What Kafka has not."""
 PYTHON_TYPES = {

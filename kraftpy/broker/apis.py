@@ -9,8 +9,9 @@ the response has an error of its own; else the connection is closed.
 
 Handlers are imported when the first request for them arrives, which keeps them off the way to a started server.
 
-Limit: a request may have at most `MAX_REQUEST_ELEMENTS` array elements, all levels together; decoding more would hold
-up every other client for too long. A request beyond it closes its connection.
+Limit: a request may have at most `MAX_REQUEST_ELEMENTS` array elements, all levels together (`_MOST_ELEMENTS` for some
+APIs). A request beyond it closes its connection. One with more than `LONG_ELEMENTS` is decoded in a thread, and its
+handler works in slices (`slicing`), so that nobody else waits for it; an answer with more is encoded in a thread.
 """
 
 from __future__ import annotations
@@ -22,9 +23,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from kraftpy.broker.connection import LONG_BYTES, Connection, Part, Response
 from kraftpy.broker.request import RequestContext
 from kraftpy.protocol.apis import APIS, Api, ApiKey
-from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
-from kraftpy.protocol.frames import RequestHeader, decode_request_header, encode_response, encode_response_parts
-from kraftpy.protocol.schema import decode
+from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError, TooManyElements
+from kraftpy.protocol.frames import (
+    RequestHeader,
+    around_body,
+    decode_request_header,
+    encode_response,
+    encode_response_parts,
+)
+from kraftpy.protocol.schema import Struct, decode
 
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
@@ -32,8 +39,24 @@ if TYPE_CHECKING:
 
 MAX_REQUEST_ELEMENTS = 50_000
 """Five times the partitions that one request may create. The costliest requests take some 20 us for each."""
+LONG_ELEMENTS = 1_000
+"""What is decoded, handled and encoded at once: some 10 ms, 20 ms for the costliest."""
+_LONG_FRAME_BYTES = 4 << 20
+"""A request of another kind than Produce that is longer is decoded in a thread, however few elements it has."""
+_MOST_ELEMENTS: dict[int, int] = {
+    ApiKey.DESCRIBE_GROUPS: 10_000,
+    ApiKey.DELETE_GROUPS: 10_000,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: 10_000,
+    ApiKey.SHARE_GROUP_DESCRIBE: 10_000,
+    ApiKey.STREAMS_GROUP_DESCRIBE: 10_000,
+    ApiKey.FIND_COORDINATOR: 10_000,
+}
+"""Where no client needs `MAX_REQUEST_ELEMENTS`, and one coordinator does all of it at once."""
 
 _MAX_MESSAGE_CHARACTERS = 1000
+_LONG_FETCH = 32
+"""Topics of a Fetch answer from which on its elements are counted."""
+_PRODUCE = int(ApiKey.PRODUCE)
 _FETCH = int(ApiKey.FETCH)  # a plain number: members of an enum are looked up slowly
 
 
@@ -114,6 +137,12 @@ class _Route(NamedTuple):
     handler: Handler
 
 
+class Encoded(NamedTuple):
+    """What a handler answers with if it keeps the bytes of its answer: a response's body in the request's version."""
+
+    body: bytes
+
+
 _routes: dict[int, _Route] = {}
 
 
@@ -150,8 +179,16 @@ async def answer(
         if api_key == ApiKey.API_VERSIONS:
             return await _step_down(broker, header)
         raise ProtocolError(f"{api.key.name} version {version} is not served; {api.first} to {api.last} are")
-    # librdkafka sends three bytes more than its Metadata request for all topics has; Kafka does not look, nor do we.
-    request = decode(request_class, body, version, max_elements=MAX_REQUEST_ELEMENTS, exact=False)
+    is_long = len(frame) > _LONG_FRAME_BYTES and api_key != _PRODUCE
+    request: Any = None
+    if not is_long:
+        # librdkafka sends three bytes more than its Metadata request for all topics has, which Kafka allows too.
+        try:
+            request = decode(request_class, body, version, max_elements=LONG_ELEMENTS, exact=False)
+        except TooManyElements:
+            is_long = True
+    if is_long:
+        request = await broker.slices.apart(_decode_long, request_class, body, version, api_key)
     context = RequestContext(
         api_key=api.key,
         api_version=version,
@@ -159,6 +196,7 @@ async def answer(
         client_host=client_host,
         listener=listener,
         connection=connection,
+        is_long=is_long,
     )
     try:
         response = await handler(broker, request, context)
@@ -174,8 +212,14 @@ async def answer(
         return refusal
     if response is None:
         return None
+    if type(response) is Encoded:
+        return cast("list[Part]", around_body(api_key, version, correlation_id, response.body))
     if api_key == _FETCH:
-        return cast("list[Part]", encode_response_parts(api_key, version, correlation_id, response, LONG_BYTES))
+        if is_long or (len(response.responses) > _LONG_FETCH and _elements(response, LONG_ELEMENTS) >= LONG_ELEMENTS):
+            return await broker.slices.apart(_encode_fetch, api_key, version, correlation_id, response)
+        return _encode_fetch(api_key, version, correlation_id, response)
+    if is_long or (api_key != _PRODUCE and _elements(response, LONG_ELEMENTS) >= LONG_ELEMENTS):
+        return await broker.slices.apart(encode_response, api_key, version, correlation_id, response)
     return encode_response(api_key, version, correlation_id, response)
 
 
@@ -191,6 +235,32 @@ def _refusal(api: Api, header: RequestHeader) -> bytes | None:
         return None if refusal == encoded(ErrorCode.NONE) else refusal
     except Exception:  # there is no such field, or none in this version
         return None
+
+
+def _decode_long(request_class: type[Any], body: memoryview, version: int, api_key: int) -> Any:
+    most = _MOST_ELEMENTS.get(api_key, MAX_REQUEST_ELEMENTS)
+    return decode(request_class, body, version, max_elements=most, exact=False)
+
+
+def _encode_fetch(api_key: int, version: int, correlation_id: int, response: Any) -> list[Part]:
+    return cast("list[Part]", encode_response_parts(api_key, version, correlation_id, response, LONG_BYTES))
+
+
+def _elements(message: Struct, enough: int) -> int:
+    """How many list elements a message has, all levels together, as far as that is less than `enough`."""
+    count = 0
+    for name in message.__slots__:
+        value = getattr(message, name)
+        if type(value) is list and value:
+            count += len(value)
+            if count >= enough:
+                return count
+            if isinstance(value[0], Struct):
+                for each in value:
+                    count += _elements(each, enough - count)
+                    if count >= enough:
+                        return count
+    return count
 
 
 async def _step_down(broker: Broker, header: RequestHeader) -> bytes:

@@ -29,6 +29,7 @@ from kraftpy.broker.controller import Controller
 from kraftpy.broker.coordinators import Coordinators
 from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, are_enough, least_limit, share_out
 from kraftpy.broker.directories import DirectoryError, DirectoryFailed, LogDirectories
+from kraftpy.broker.encoded_answers import EncodedAnswers
 from kraftpy.broker.fetch_sessions import FetchSessions
 from kraftpy.broker.fetching import Fetchers
 from kraftpy.broker.group_settings import GroupSettingsNow
@@ -42,11 +43,13 @@ from kraftpy.broker.peers import Peers
 from kraftpy.broker.producer_ids import ProducerIds
 from kraftpy.broker.replicas import Replicas
 from kraftpy.broker.reporting import ReplicaReports
+from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.runtime import open_files_limit
 from kraftpy.broker.share_coordinators import ShareCoordinators
 from kraftpy.broker.share_partitions import SharePartitions
 from kraftpy.broker.share_sessions import ShareSessions
 from kraftpy.broker.share_states import ShareStates
+from kraftpy.broker.slicing import Slices
 from kraftpy.broker.transactions import TransactionCoordinators
 from kraftpy.config import BrokerConfig, Listener
 from kraftpy.log.layout import CorruptFile
@@ -97,6 +100,9 @@ class Broker:
         self.complaints = Complaints()
         self.incidents = Incidents(self.complaints)
         self.tasks = tasks = Tasks(group, self.incidents, (DirectoryFailed,))
+        self.slices = Slices()
+        self.metadata_answers = EncodedAnswers(config.kraftpy_metadata_cache_max_bytes)
+        self.request_memory = RequestMemory(config.queued_max_request_bytes, config.socket_request_max_bytes)
         self.node_id = BrokerId(config.node_id)
         self._descriptors = share_out(
             open_files_limit(),
@@ -411,6 +417,9 @@ class Broker:
         return Connection(
             functools.partial(self._answer, listener),
             tasks=self.tasks,
+            memory=self.request_memory,
+            complaints=self.complaints,
+            incidents=self.incidents,
             max_frame_bytes=self.config.socket_request_max_bytes,
             receive_buffer=self._receive_buffer,
             opened=self._connection_opened,

@@ -4,10 +4,15 @@ One task per connection takes the frames in turn, so a long poll delays what was
 connection, as in Kafka. The socket is read straight into the frame once its size is known, so a large Produce is
 copied once, by the kernel; the frame is ours and writable, which is what lets the log stamp a batch in place.
 
-Invariants: at most `socket.request.max.bytes` is ever allocated for one frame, only after its size was checked, and no
-faster than twice what has arrived; reading pauses while `_QUEUED_FRAMES` frames or `_QUEUED_BYTES` wait, and the next
-request waits while the peer does not read its answers. So a connection holds at most the request being served, one
-more, the queue, and one answer more than `_HELD_BYTES`, of which slices of files are no part.
+Invariants: at most `socket.request.max.bytes` is ever allocated for one frame, only after its size was checked, and
+hardly more than has arrived (twice that while it is small, `_MOST_GROWTH_BYTES` more when it is large); reading pauses
+while `_QUEUED_FRAMES` frames or `_QUEUED_BYTES` wait, and the next request waits while the peer does not read its
+answers. So a connection holds at most the request being served, one more, the queue, and one answer more than
+`_HELD_BYTES`, of which slices of files are no part. What all connections hold together is bounded by `RequestMemory`,
+and what one held is free as soon as it ends.
+
+A peer that begins a frame has to go on with it, and one that asked has to read: `overdue` says when it is too late.
+After `_SERVED_AT_ONCE` requests that were sent ahead it is another connection's turn.
 
 Answers are held until the event loop comes around, which it does as soon as a request has to wait or none is left:
 a client that sends ahead gets one packet for many answers, and a system call is what an answer costs most.
@@ -30,7 +35,8 @@ from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import cast
 
-from kraftpy.broker.containment import Tasks
+from kraftpy.broker.containment import Complaints, Incidents, Tasks
+from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.log.results import LogSlice
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ProtocolError
@@ -45,8 +51,19 @@ Answer = Callable[[bytearray, "Connection"], Awaitable[Response | None]]
 
 RECEIVE_BUFFER_BYTES = 256 * 1024
 """What one system call may bring: many small requests, or a large part of a large one."""
-_FIRST_ALLOCATION_BYTES = 1 << 20
-"""Larger than the frames of ordinary clients, so that those are never moved."""
+_FIRST_ALLOCATION_BYTES = 16 * 1024
+"""At least so much, or four times what has arrived, is allocated for a frame that has just begun."""
+_MOST_GROWTH_BYTES = 4 << 20
+_SCARCE_READ_BYTES = 16 * 1024
+"""What one system call may bring while memory is short."""
+_ZEROS = memoryview(bytes(64 * 1024))
+_PROGRESS_BYTES = 1 << 20
+"""How much of a large frame has to arrive within `kraftpy.request.receive.timeout.ms`."""
+_READ_PROGRESS_BYTES = 64 * 1024
+"""How much a peer has to read of an answer within `connections.max.idle.ms`."""
+HOARDING_SECONDS = 30.0
+"""The usual `request.timeout.ms` of a client: it has given up on a request that takes longer to arrive."""
+_SERVED_AT_ONCE = 16
 _QUEUED_FRAMES = 64
 _QUEUED_BYTES = 1 << 20
 _HELD_BYTES = 64 * 1024
@@ -74,6 +91,9 @@ class Connection(asyncio.BufferedProtocol):
         answer: Answer,
         *,
         tasks: Tasks,
+        memory: RequestMemory,
+        complaints: Complaints,
+        incidents: Incidents,
         max_frame_bytes: int,
         receive_buffer: memoryview,
         opened: Callable[[Connection], bool],
@@ -81,6 +101,9 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self._answer = answer
         self._tasks = tasks
+        self._memory = memory
+        self._complaints = complaints
+        self._incidents = incidents
         self._max_frame_bytes = max_frame_bytes
         self._opened = opened
         self._closed = closed
@@ -90,6 +113,12 @@ class Connection(asyncio.BufferedProtocol):
         self._partial: bytearray | None = None
         self._partial_bytes = 0
         self._partial_size = 0
+        self._partial_room = 0  # what `_partial` may grow to now
+        self._partial_began_at = 0.0
+        self._progress_at = 0.0
+        """When the frame that is under way began, or a part of it worth mentioning had arrived."""
+        self._progress_bytes = 0
+        self._waits_for_memory_since: float | None = None
         self._frames: deque[bytearray] = deque()
         self._queued_bytes = 0
         self._frame_arrived: asyncio.Future[None] | None = None
@@ -97,8 +126,14 @@ class Connection(asyncio.BufferedProtocol):
         self._held_bytes = 0
         self._writable: asyncio.Future[None] | None = None
         self._descriptor = -1
-        self._reading_paused = False
+        self._unread_since: float | None = None
+        """When the peer was found not to read its answers; None while it does."""
+        self._unread_bytes = 0
+        self._unread_mark = (0, 0.0)  # how much it had not read, and when, at its last progress worth mentioning
+        self._queue_is_full = False
+        self._is_over = False
         self._task: asyncio.Task[None] | None = None
+        self.held_bytes = 0
         self.client_host = ""
         self.last_active_at = 0.0
         self.is_serving = False
@@ -117,6 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._opened(self):
             self._transport.abort()
             return
+        self._memory.join(self)
         serving = self._serve()
         try:
             self._task = self._tasks.create_task(serving, name=f"connection {peer}")
@@ -126,30 +162,35 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """The rest of the frame being received, or the buffer of all."""
-        if self._partial is not None:
+        partial = self._partial
+        if partial is not None:
             # It grows here and not in buffer_updated, where the caller still holds it.
-            if self._partial_bytes == len(self._partial):
-                room = min(self._partial_size, 2 * self._partial_bytes) - self._partial_bytes
-                self._partial.extend(bytes(room))
-            return memoryview(self._partial)[self._partial_bytes :]
+            while len(partial) < self._partial_room:
+                partial += _ZEROS[: self._partial_room - len(partial)]
+            return memoryview(partial)[self._partial_bytes :]
+        buffer = self._receive_buffer
+        if self._memory.held > self._memory.large_limit:
+            buffer = buffer[:_SCARCE_READ_BYTES]
         if not self._rest:
-            return self._receive_buffer
-        self._receive_buffer[: len(self._rest)] = self._rest
-        return self._receive_buffer[len(self._rest) :]
+            return buffer
+        buffer[: len(self._rest)] = self._rest
+        return buffer[len(self._rest) :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Cut what arrived into frames."""
-        self.last_active_at = asyncio.get_running_loop().time()
+        self.last_active_at = now = asyncio.get_running_loop().time()
         if self._partial is not None:
-            self._partial_bytes += nbytes
-            if self._partial_bytes == self._partial_size:
-                self._queue(self._partial)
-                self._partial = None
+            self._partial_arrived(self._partial, nbytes, now)
             return
+        rest_bytes = len(self._rest)
         try:
-            self._cut_frames(self._receive_buffer[: len(self._rest) + nbytes])
+            if self._cut_frames(self._receive_buffer[: rest_bytes + nbytes]) or not rest_bytes:
+                self._progress_at = now
         except ProtocolError as error:
             self.fail(error)
+            return
+        if self._memory.held > self._memory.large_limit and not self._memory.take(self, 0):
+            self._wait_for_memory(0)
 
     def pause_writing(self) -> None:
         """The peer does not read: hold the next request back."""
@@ -162,15 +203,29 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop whatever this connection was waiting for."""
+        """Stop whatever this connection was waiting for, and free what it held."""
+        self._drop_buffers()
         if self._task is not None:
             self._task.cancel()
+            # Task, future and connection refer to each other: without this, only the garbage collector frees them.
+            self._task = self._frame_arrived = None
         self.resume_writing()
         self._closed(self)
 
+    def _drop_buffers(self) -> None:
+        self._is_over = True
+        if self._partial is not None:
+            self._memory.receiving -= self._partial_room
+        self._partial, self._rest = None, b""
+        self._frames.clear()
+        self._queued_bytes = 0
+        self._held, self._held_bytes = [], 0
+        self._memory.leave(self)
+
     # --- frames ------------------------------------------------------------------------------
 
-    def _cut_frames(self, received: memoryview) -> None:
+    def _cut_frames(self, received: memoryview) -> bool:
+        """Queue the frames that are whole, and begin the one that is not; whether there was any of either."""
         position, received_bytes = 0, len(received)
         while received_bytes - position >= _SIZE_BYTES:
             (size,) = _SIZE.unpack_from(received, position)
@@ -181,24 +236,87 @@ class Connection(asyncio.BufferedProtocol):
             start = position + _SIZE_BYTES
             position = start + size
             if position > received_bytes:
-                self._partial = bytearray(min(size, _FIRST_ALLOCATION_BYTES))
-                self._partial_size = size
-                self._partial_bytes = received_bytes - start
-                self._partial[: self._partial_bytes] = received[start:]
+                self._begin_partial(size, received[start:])
                 position = received_bytes
                 break
+            self._memory.charge(self, size)
             self._queue(bytearray(received[start:position]))
         self._rest = bytes(received[position:])
+        return position > 0
+
+    def _begin_partial(self, size: int, arrived: memoryview) -> None:
+        count = len(arrived)
+        room = min(size, max(_FIRST_ALLOCATION_BYTES, 4 * count))
+        if not self._memory.take(self, room):
+            room = min(size, count + _SCARCE_READ_BYTES)
+            self._memory.charge(self, room)
+        self._memory.receiving += room
+        self._partial = bytearray(room)
+        self._partial[:count] = arrived
+        self._partial_size, self._partial_bytes, self._partial_room = size, count, room
+        self._partial_began_at, self._progress_bytes = self.last_active_at, count
+
+    def _partial_arrived(self, partial: bytearray, nbytes: int, now: float) -> None:
+        self._partial_bytes += nbytes
+        if self._partial_bytes == self._partial_size:
+            self._partial = None
+            self._memory.receiving -= self._partial_room
+            self._memory.frame_is_whole(self)
+            self._queue(partial)
+            return
+        if self._partial_bytes >= self._progress_bytes + _PROGRESS_BYTES:
+            self._progress_bytes, self._progress_at = self._partial_bytes, now
+        if self._partial_bytes == self._partial_room:
+            more = min(self._partial_size - self._partial_room, self._partial_room, _MOST_GROWTH_BYTES)
+            if self._memory.take(self, more):
+                self._memory.receiving += more
+                self._partial_room += more
+            else:
+                self._wait_for_memory(more)
+
+    def _wait_for_memory(self, count: int) -> None:
+        """Read no more until there is room for `count` bytes more."""
+        if self._waits_for_memory_since is None and not self._is_over:
+            self._waits_for_memory_since = asyncio.get_running_loop().time()
+            self._memory.wait(self, count)
+            self._pause_or_resume()
+
+    def memory_granted(self) -> None:
+        """Read on: what was waited for is charged."""
+        if self._waits_for_memory_since is None:
+            return
+        now = asyncio.get_running_loop().time()
+        self._partial_began_at += now - self._waits_for_memory_since
+        self._waits_for_memory_since = None
+        if self._partial is not None and self._partial_bytes == self._partial_room:
+            more = min(self._partial_size - self._partial_room, self._partial_room, _MOST_GROWTH_BYTES)
+            self._memory.receiving += more
+            self._partial_room += more
+        self._pause_or_resume()
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a frame has begun that is too long for one read."""
+        return self._partial is not None
 
     def _queue(self, frame: bytearray) -> None:
+        """Have a frame served, which is charged already."""
         self._frames.append(frame)
         self._queued_bytes += len(frame)
         if self._frame_arrived is not None and not self._frame_arrived.done():
             self._frame_arrived.set_result(None)
-        is_full = len(self._frames) >= _QUEUED_FRAMES or self._queued_bytes >= _QUEUED_BYTES
-        if is_full and not self._reading_paused and self._transport is not None:
+        if len(self._frames) >= _QUEUED_FRAMES or self._queued_bytes >= _QUEUED_BYTES:
+            self._queue_is_full = True
+            self._pause_or_resume()
+
+    def _pause_or_resume(self) -> None:
+        if self._transport is None or self._is_over:
+            return
+        if self._queue_is_full or self._waits_for_memory_since is not None:
             self._transport.pause_reading()
-            self._reading_paused = True
+        else:
+            self._progress_at = asyncio.get_running_loop().time()
+            self._transport.resume_reading()
 
     async def _next_frame(self) -> bytearray:
         while not self._frames:
@@ -206,39 +324,105 @@ class Connection(asyncio.BufferedProtocol):
             await self._frame_arrived
         frame = self._frames.popleft()
         self._queued_bytes -= len(frame)
-        has_room = len(self._frames) < _QUEUED_FRAMES // 2 and self._queued_bytes < _QUEUED_BYTES
-        if self._reading_paused and has_room and self._transport is not None:
-            self._reading_paused = False
-            self._transport.resume_reading()
+        if self._queue_is_full and len(self._frames) < _QUEUED_FRAMES // 2 and self._queued_bytes < _QUEUED_BYTES:
+            self._queue_is_full = False
+            self._pause_or_resume()
         return frame
+
+    # --- peers that are too slow -------------------------------------------------------------
+
+    def overdue(self, now: float, receive_seconds: float, idle_seconds: float) -> str | None:
+        """Why this connection is to be closed: a frame or an answer that does not get on; None if it may stay.
+
+        A frame has `receive_seconds` to arrive, and again for each MiB of it; of its answers the peer has to read some
+        within `idle_seconds`. Neither counts while this side does not read.
+        """
+        is_paused = self._queue_is_full or self._waits_for_memory_since is not None
+        if (self._partial is not None or self._rest) and not is_paused and now - self._progress_at > receive_seconds:
+            return f"a request that is not complete after {receive_seconds:g} s"
+        if self._unread_since is None:
+            return None
+        unread, marked_at = self._unread_mark
+        left = self._unread_now()
+        if left <= unread - _READ_PROGRESS_BYTES:
+            self._unread_mark = left, now
+        elif now - marked_at > idle_seconds:
+            return f"answers that are not read for {idle_seconds:g} s"
+        return None
+
+    def hoards(self, now: float) -> str | None:
+        """Why this connection is to be closed if others need its memory: at its speed it would keep it for long."""
+        if self._partial is not None:
+            elapsed = (self._waits_for_memory_since or now) - self._partial_began_at
+            if _takes_long(elapsed, self._partial_bytes, self._partial_size):
+                return f"{self._partial_bytes} of {self._partial_size} bytes of a request in {elapsed:.1f} s"
+        if self._unread_since is not None:
+            elapsed = now - self._unread_since
+            if _takes_long(elapsed, self._unread_bytes - self._unread_now(), self._unread_bytes):
+                return f"answers that are not read for {elapsed:.1f} s"
+        if self._frames and self.is_serving and now - self.last_active_at > HOARDING_SECONDS:
+            return f"{len(self._frames)} requests behind one that waits"
+        return None
+
+    def close_hoarder(self, reason: str) -> None:
+        """Close, because memory is short and others wait for what this connection holds."""
+        self._drop_buffers()
+        self._give_up(f"queued.max.request.bytes is used up: {reason}")
+
+    def _unread_now(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     # --- answers -----------------------------------------------------------------------------
 
     async def _serve(self) -> None:
         transport, loop = self._transport, asyncio.get_running_loop()
         assert transport is not None
+        served = 0
         try:
             while not transport.is_closing():
+                if not self._frames:
+                    served = 0
+                elif served >= _SERVED_AT_ONCE:
+                    served = 0
+                    await asyncio.sleep(0)
+                    continue
                 frame = await self._next_frame()
+                frame_bytes = len(frame)
                 self.is_serving = True
                 response = await self._answer(frame, self)
                 del frame  # a large request is not kept for as long as its answer is not read
+                self._memory.discharge(self, frame_bytes)
                 if isinstance(response, list):
                     await self._send_pieces(response)
                 elif response is not None:
                     self._send(response)
                 del response
                 if self._writable is not None:
-                    await self._writable
+                    await self._until_read(self._writable)
                 self.is_serving = False
+                served += 1
                 self.last_active_at = loop.time()
         except ProtocolError as error:
             self.fail(error)
-        except Exception:
+        except Exception as error:
             # A mistake of ours in one handler: loud in the log, and only this client pays. The log and the journal
             # are changed by their own code, which either finishes or leaves no trace.
-            logger.exception("connection %s: closed after an unexpected error", self.client_host)
+            self._incidents.note(f"connection {self.client_host} closed", error)
             transport.abort()
+
+    async def _until_read(self, writable: asyncio.Future[None]) -> None:
+        """Wait for the peer to read most of its answers; they are charged to it."""
+        if self._is_over:
+            return
+        self._unread_is(self._unread_now())
+        self._memory.charge(self, self._unread_bytes)
+        await writable
+        self._memory.discharge(self, self._unread_bytes)
+        self._unread_since = None
+
+    def _unread_is(self, unread_bytes: int) -> None:
+        now = asyncio.get_running_loop().time()
+        self._unread_since, self._unread_bytes, self._unread_mark = now, unread_bytes, (unread_bytes, now)
 
     def _send(self, response: bytes | bytearray) -> None:
         """Write now what is long, and the rest when the event loop comes around."""
@@ -274,7 +458,7 @@ class Connection(asyncio.BufferedProtocol):
                 if isinstance(piece, LogSlice):
                     self._write_pieces(together)
                     together = []
-                    await self._send_slice(piece)
+                    await self._send_slice(piece, pieces)
                 else:
                     together.append(piece)
             self._write_pieces(together)
@@ -302,8 +486,11 @@ class Connection(asyncio.BufferedProtocol):
                 transport.write(memoryview(piece)[sent:])
             sent = max(0, sent - len(piece))
 
-    async def _send_slice(self, piece: LogSlice) -> None:
-        """Send a stretch of a file. Returns when all of it is with the kernel, or the connection is closing."""
+    async def _send_slice(self, piece: LogSlice, pieces: list[Part]) -> None:
+        """Send a stretch of a file. Returns when all of it is with the kernel, or the connection is closing.
+
+        `pieces` are those of the whole answer: they are charged while the peer has to be waited for.
+        """
         transport, position, end = self._transport, piece.position, piece.position + piece.length
         assert transport is not None
         fileno: Callable[[], int] | None = getattr(piece.file, "fileno", None)
@@ -332,11 +519,19 @@ class Connection(asyncio.BufferedProtocol):
                 return
             if sent:
                 await asyncio.sleep(0)
-            elif little := await self._send_little(piece, position, end):
-                position += little
-            else:
+                continue
+            kept = sum(len(each) for each in pieces if not isinstance(each, LogSlice))
+            self._unread_is(kept)
+            self._memory.charge(self, kept)
+            try:
+                little = await self._send_little(piece, position, end)
+            finally:
+                self._memory.discharge(self, kept)
+                self._unread_since = None
+            if not little:
                 self._give_up(f"a log's file ends at {position}, {end - position} bytes early")
                 return
+            position += little
 
     async def _send_little(self, piece: LogSlice, position: int, end: int) -> int:
         """Send a few bytes through the transport, which waits for the peer to read; how many they were.
@@ -364,21 +559,33 @@ class Connection(asyncio.BufferedProtocol):
                 return
             self._write(data)
             if self._writable is not None:
-                await self._writable
+                await self._until_read(self._writable)
 
     def _give_up(self, reason: str) -> None:
-        """Close in the middle of an answer: what was promised cannot be sent."""
-        logger.warning("connection %s: closed: %s", self.client_host, reason)
+        """Close in the middle of an answer or a request."""
+        self._complain(logging.WARNING, "given up", reason)
         self.abort()
 
     def fail(self, error: ProtocolError) -> None:
         """Close because of what the peer sent; what was asked before that is answered."""
         self._write_held()
-        logger.warning("connection %s: closed: %s", self.client_host, error)
-        if self._transport is not None:
-            self._transport.abort()
+        self._complain(logging.WARNING, "protocol error", error)
+        self.abort()
+
+    def close_overdue(self, reason: str) -> None:
+        """Close because the peer is too slow."""
+        self._give_up(reason)
+
+    def _complain(self, level: int, kind: str, reason: object) -> None:
+        host = self.client_host
+        self._complaints.write(logger, level, f"connection {kind}", host, "connection %s: closed: %s", host, reason)
 
     def abort(self) -> None:
         """Close from our side, at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _takes_long(elapsed: float, done: int, whole: int) -> bool:
+    """Whether `whole` bytes take too long at the average speed of the first `done`."""
+    return elapsed >= 1.0 and whole * elapsed > HOARDING_SECONDS * max(1, done)

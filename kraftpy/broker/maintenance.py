@@ -187,16 +187,17 @@ class Maintenance:
             await self._replicas.look_after_directories()
 
     async def idle_connections(self) -> None:
-        """Close connections that have said nothing for `connections.max.idle.ms`."""
-        limit_ms = self._config.connections_max_idle_ms
-        if limit_ms < 0:
-            return
+        """Close connections that have said nothing for `connections.max.idle.ms`, or whose requests or answers hang."""
+        idle_ms, receive_ms = self._config.connections_max_idle_ms, self._config.kraftpy_request_receive_timeout_ms
+        idle_seconds = idle_ms / 1000 if idle_ms >= 0 else float("inf")
         while True:
-            await _pause(min(limit_ms, _IDLE_CHECK_MS))
+            await _pause(min(idle_ms if idle_ms >= 0 else _IDLE_CHECK_MS, max(1, receive_ms // 4), _IDLE_CHECK_MS))
             now = asyncio.get_running_loop().time()
             for connection in self._connections():
-                if not connection.is_serving and now - connection.last_active_at > limit_ms / 1000:
+                if not connection.is_serving and now - connection.last_active_at > idle_seconds:
                     connection.abort()
+                elif (reason := connection.overdue(now, receive_ms / 1000, idle_seconds)) is not None:
+                    connection.close_overdue(reason)
 
 
 async def _pause(milliseconds: Millis | int) -> None:

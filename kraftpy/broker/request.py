@@ -22,3 +22,5 @@ class RequestContext:
     listener: str
     connection: Connection | None = None
     """What it came by: None for what a broker asks itself."""
+    is_long: bool = False
+    """It names so many things that the work on them has to be done in slices (`broker.slices`)."""

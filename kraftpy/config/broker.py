@@ -90,6 +90,7 @@ class BrokerConfig:
     security_inter_broker_protocol: str = _default("security.inter.broker.protocol")
     socket_listen_backlog_size: int = _default("socket.listen.backlog.size")
     socket_request_max_bytes: int = _default("socket.request.max.bytes")
+    queued_max_request_bytes: int = _default("queued.max.request.bytes")
     connections_max_idle_ms: int = _default("connections.max.idle.ms")
     max_connections: int = _default("max.connections")
     max_connections_per_ip: int = _default("max.connections.per.ip")
@@ -114,6 +115,8 @@ class BrokerConfig:
     auto_leader_rebalance_enable: bool = _default("auto.leader.rebalance.enable")
     leader_imbalance_check_interval_seconds: int = _default("leader.imbalance.check.interval.seconds")
     kraftpy_quorum_secret: str | None = _default("kraftpy.quorum.secret")
+    kraftpy_metadata_cache_max_bytes: int = _default("kraftpy.metadata.cache.max.bytes")
+    kraftpy_request_receive_timeout_ms: int = _default("kraftpy.request.receive.timeout.ms")
     kraftpy_broker_disconnect_grace_ms: int = _default("kraftpy.broker.disconnect.grace.ms")
     kraftpy_flush_before_ack: bool = _default("kraftpy.flush.before.ack")
     kraftpy_max_configs_bytes: int = _default("kraftpy.max.configs.bytes")
@@ -379,6 +382,7 @@ def _resolve(values: dict[str, Any]) -> None:
         raise ConfigError("log.cleaner.dedupe.buffer.size is below 1 MiB for each of log.cleaner.threads")
     if not value("log.cleaner.io.max.bytes.per.second") > 0:
         raise ConfigError("log.cleaner.io.max.bytes.per.second is not allowed: expected more than 0")
+    _resolve_request_memory(values, value)
     _resolve_listeners(values, value)
     parse_overrides(value("max.connections.per.ip.overrides"))
     _resolve_quorum(values, value)
@@ -396,6 +400,13 @@ def parse_overrides(text: str) -> dict[str, int]:
             raise ConfigError(f"max.connections.per.ip.overrides={each} is not allowed: expected address:count")
         overrides[host] = int(count)
     return overrides
+
+
+def _resolve_request_memory(values: dict[str, Any], value: Callable[[str], Any]) -> None:
+    largest = value("socket.request.max.bytes")
+    limit = values.setdefault("queued.max.request.bytes", max(2 * largest, value("queued.max.request.bytes")))
+    if 0 < limit < largest:
+        raise ConfigError("queued.max.request.bytes is below socket.request.max.bytes: no request of that size fits")
 
 
 def _resolve_node_id(values: dict[str, Any]) -> None:

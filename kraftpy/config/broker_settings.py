@@ -36,8 +36,10 @@ socket.listen.backlog.size                       int      50 1..
     Connections that may wait to be accepted.
 socket.request.max.bytes                         int      104857600 1..
     Largest request; a larger one costs the connection.
+queued.max.request.bytes                         long     -1->268435456
+    Memory of all requests and unread answers together; -1 is no limit; where unset, at least twice the largest request.
 connections.max.idle.ms                          long     600000
-    A connection silent for longer is closed.
+    A connection silent for longer is closed, and one that does not read its answers for so long.
 max.connections                                  int      2147483647 0..
     Connections at once; at most what the limit of open files leaves.
 max.connections.per.ip                           int      2147483647 0..
@@ -82,6 +84,10 @@ leader.imbalance.check.interval.seconds          long     300 1..
 # Ours, which Kafka has not
 kraftpy.quorum.secret                            password null
     Secret that the nodes of a cluster prove to each other; the same on all of them.
+kraftpy.metadata.cache.max.bytes                 long     none->33554432 0..
+    Memory of encoded answers about all topics, which many clients ask for; 0 keeps none.
+kraftpy.request.receive.timeout.ms               int      none->60000 1..
+    Longest a request may take to arrive once it has begun; a large one has as long for each MiB.
 kraftpy.broker.disconnect.grace.ms               int      none->100 0..
     Time a broker has to reconnect to the controller before it is taken for dead.
 kraftpy.flush.before.ack                         boolean  none->false

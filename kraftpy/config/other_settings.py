@@ -205,8 +205,6 @@ num.io.threads                                   int      8 1..
     Threads that handle requests.
 num.network.threads                              int      3 1..
     Threads per listener that read and write the network.
-queued.max.request.bytes                         long     -1
-    Bytes of waiting requests above which no more are read.
 queued.max.requests                              int      500 1..
     Waiting requests above which no more are read.
 delete.records.purgatory.purge.interval.requests int      1

@@ -189,3 +189,7 @@ class KafkaError(Exception):
 
 class ProtocolError(Exception):
     """Bytes that are not what the protocol says they must be. The connection they came from is of no further use."""
+
+
+class TooManyElements(ProtocolError):
+    """A message with more array elements and tagged fields than its reader allows."""

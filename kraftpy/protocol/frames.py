@@ -170,6 +170,12 @@ def encode_response_parts(
     return [piece for piece in pieces if piece]
 
 
+def around_body(api_key: int, api_version: int, correlation_id: int, body: bytes) -> list[Buffer]:
+    """A whole response whose body is encoded already, in two pieces."""
+    header = _response_header(api_key, api_version, correlation_id)
+    return [_SIZE.pack(len(header) + len(body)) + header, body]
+
+
 def _response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
     header = _SIZE.pack(correlation_id)
     return header + b"\0" if response_header_version(api_key, api_version) == 1 else header

@@ -23,7 +23,7 @@ from struct import Struct
 from typing import Any
 
 from kraftpy.ports import Buffer
-from kraftpy.protocol.errors import ProtocolError
+from kraftpy.protocol.errors import ProtocolError, TooManyElements
 
 MAX_STRING_BYTES = 0x7FFF
 """The longest string either form may carry; Kafka refuses longer ones in the compact form too."""
@@ -211,7 +211,7 @@ def _affordable(buffer: Buffer, position: int, count: int, min_size: int, budget
         raise ProtocolError(f"{count} elements of at least {min_size} bytes where {len(buffer) - position} are left")
     budget[0] -= count
     if budget[0] < 0:
-        raise ProtocolError("more elements than one message may have")
+        raise TooManyElements("more elements than one message may have")
     return count
 
 

@@ -332,14 +332,14 @@ def decode(kind: type[T], buffer: Buffer, version: int, *, max_elements: int = M
 
     `records` are views of `buffer`. At most `max_elements` array elements and tagged fields are read, all levels
     together. Bytes after the message are an error where `exact`; a client lets its broker append them, as Kafka's own
-    does. Raises `ProtocolError` for malformed bytes, `KafkaError` (UNSUPPORTED_VERSION) for a version the message
-    does not have.
+    does. Raises `ProtocolError` for malformed bytes (`TooManyElements` beyond `max_elements`), `KafkaError`
+    (UNSUPPORTED_VERSION) for a version the message does not have.
     """
     reader = _readers.get((kind, version)) or _codec(kind, version)[0]
     try:
         value, end = reader(buffer, 0, [max_elements])
     except ProtocolError as error:
-        raise ProtocolError(f"{kind.__name__} v{version}: {error}") from None
+        raise type(error)(f"{kind.__name__} v{version}: {error}") from None
     except (IndexError, struct_error):
         raise ProtocolError(f"{kind.__name__} v{version}: ends early") from None
     except UnicodeDecodeError as error:

@@ -20,14 +20,17 @@ from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Response
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.coordinators import Coordinators
 from kraftpy.broker.directories import LogDirectories
+from kraftpy.broker.encoded_answers import EncodedAnswers
 from kraftpy.broker.fetch_sessions import FetchSessions
 from kraftpy.broker.fetching import Fetchers
 from kraftpy.broker.isr import IsrProposals
 from kraftpy.broker.replica import Replica
 from kraftpy.broker.replicas import Replicas
+from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.broker.share_coordinators import ShareCoordinators
 from kraftpy.broker.share_states import ShareStates
+from kraftpy.broker.slicing import Slices
 from kraftpy.client.connection import Connection as ClientConnection
 from kraftpy.client.runtime import RealRuntime
 from kraftpy.config import BrokerConfig
@@ -219,6 +222,9 @@ class Node:
     ) -> None:
         self.cluster = cluster
         self.metadata = cluster
+        self.request_memory = RequestMemory()
+        self.slices = Slices()
+        self.metadata_answers = EncodedAnswers(1 << 20)
         self.node_id = BrokerId(number)
         self.clock = SystemClock()
         self.config = BrokerConfig.of({"node.id": str(number), "log.dirs": str(directory), **settings})
@@ -226,7 +232,8 @@ class Node:
         if number in cluster.disks:
             self.directories = _MemoryDirectories(self.config, cluster.disks[number])
         self.broker_epoch = -1
-        incidents = Incidents(Complaints())
+        self.complaints = Complaints()
+        self.incidents = incidents = Incidents(self.complaints)
         self.tasks = tasks = Tasks(group, incidents, ())
         proposals = IsrProposals(self.node_id, lambda: self.broker_epoch, cluster, self.clock, tasks)  # type: ignore[arg-type]
         self.proposals = proposals
@@ -318,6 +325,9 @@ class Node:
         return Connection(
             self._answer,
             tasks=self.tasks,
+            memory=self.request_memory,
+            complaints=self.complaints,
+            incidents=self.incidents,
             max_frame_bytes=1 << 27,
             receive_buffer=self._receive_buffer,
             opened=self._opened,

@@ -16,6 +16,8 @@ import pytest
 from broker_wire import StartBroker, answer, ask, connect, create_topic, fetch, produce, resident_mb
 
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Part, Response
+from kraftpy.broker.containment import Complaints, Incidents
+from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.log.files import FileCache, LazyFile
 from kraftpy.log.results import LogSlice
@@ -43,6 +45,7 @@ class Server:
         file.close()
         self.handle = LazyFile(directory, "log", FileCache(4))
         self.connections: list[Connection] = []
+        self.complaints = Complaints()
         self.address = ("", 0)
 
     def answer_to(self, position: int, length: int) -> bytes:
@@ -74,6 +77,9 @@ async def serving(directory: Directory) -> AsyncIterator[Server]:
             lambda: Connection(
                 made.answer,
                 tasks=tasks,
+                memory=RequestMemory(),
+                complaints=made.complaints,
+                incidents=Incidents(made.complaints),
                 max_frame_bytes=1 << 20,
                 receive_buffer=memoryview(bytearray(RECEIVE_BUFFER_BYTES)),
                 opened=made.opened,

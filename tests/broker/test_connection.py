@@ -12,6 +12,8 @@ from random import Random
 import pytest
 
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection
+from kraftpy.broker.containment import Complaints, Incidents
+from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.protocol.errors import ProtocolError
 
 SEED = 20261121
@@ -29,6 +31,8 @@ class Server:
         self.gate = asyncio.Event()
         self.gate.set()
         self.accepts = True
+        self.memory = RequestMemory()
+        self.complaints = Complaints()
         self.address = ("", 0)
 
     async def answer(self, frame: bytearray, connection: Connection) -> bytes | None:
@@ -59,6 +63,9 @@ async def server() -> AsyncIterator[Server]:
             lambda: Connection(
                 made.answer,
                 tasks=tasks,
+                memory=made.memory,
+                complaints=made.complaints,
+                incidents=Incidents(made.complaints),
                 max_frame_bytes=MAX_FRAME_BYTES,
                 receive_buffer=buffer,
                 opened=made.opened,
@@ -265,6 +272,9 @@ async def test_a_connection_to_a_broker_that_has_failed_is_closed(caplog: pytest
                 lambda: Connection(
                     made.answer,
                     tasks=tasks,
+                    memory=made.memory,
+                    complaints=made.complaints,
+                    incidents=Incidents(made.complaints),
                     max_frame_bytes=MAX_FRAME_BYTES,
                     receive_buffer=buffer,
                     opened=made.opened,

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 _CLIENT_METRICS = 16
 _BROKER_LOGGER = 8
 _CHANGES_AT_ONCE = 100
-_DESCRIBED_AT_ONCE = 10
 _FIRST_LIST_WITH_TYPES = 1
+_DESCRIBED_AT_ONCE = 5
+_RESOURCE_UNITS = 100
+"""What describing all settings of a resource costs, as `slicing` counts it."""
 
 
 async def describe_configs(
@@ -48,8 +50,8 @@ async def describe_configs(
     # Each once, however often it is named: a small request must not become an answer of any size.
     resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
     for number, resource in enumerate(resources.values(), 1):
-        if number % _DESCRIBED_AT_ONCE == 0:
-            await asyncio.sleep(0)
+        if not number % _DESCRIBED_AT_ONCE:
+            await broker.slices.breathe(_DESCRIBED_AT_ONCE * _RESOURCE_UNITS)
         answer = describe.DescribeConfigsResult(
             resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[]
         )

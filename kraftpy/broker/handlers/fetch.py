@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 READ_COMMITTED = 1
 _FIRST_FROM_FOLLOWERS_VERSION = 11
+_LONG = 250
+"""Partitions that are read at once."""
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
@@ -58,7 +60,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
         return FetchResponse(error_code=error.code)
     reader = _Reader(broker, request, context)
     missing: set[PartitionKey] = set()
-    answers, enough = _read(reader, fetched, missing, is_first=True)
+    answers, enough = await _read(reader, fetched, missing, is_first=True)
     if not enough and request.max_wait_ms > 0:
         answers = await _wait(reader, fetched, answers, missing)
     await _confirm_ends(reader, answers)
@@ -75,7 +77,7 @@ class _Reader:
         self.request = request
         self.may_read_followers = context.api_version >= _FIRST_FROM_FOLLOWERS_VERSION
         self.read_committed = request.isolation_level == READ_COMMITTED
-        self.budget = min(request.max_bytes, broker.config.fetch_max_bytes)
+        self.budget = min(request.max_bytes, broker.config.fetch_max_bytes, max(1, broker.request_memory.room()))
         self.racks: dict[BrokerId, str] | None = None
         """Where the brokers are; None where the reader is not sent to the nearest."""
         if request.rack_id and broker.config.replica_selector_class == RACK_AWARE_SELECTOR:
@@ -98,20 +100,24 @@ class _Reader:
 
 
 async def _wait(reader: _Reader, fetched: FetchContext, answers: Answers, missing: set[PartitionKey]) -> Answers:
-    """Read again whenever something changed, until there is enough or the time is up. No await before the watch."""
+    """Read again whenever something changed, until there is enough or the time is up. No await before the watch, except
+    that a long request is read in slices: so it is read again at once."""
     deadline = asyncio.get_running_loop().time() + reader.request.max_wait_ms / 1000
     watched: list[Replica] = []
     for partition in fetched.partitions:
         with suppress(KafkaError):
             watched.append(reader.replica(partition))
     with Watch(watched) as watch:
+        if len(fetched.partitions) > _LONG:
+            watch.wake()
         enough = False
         while not enough and await watch.wait_until(deadline):
-            answers, enough = _read(reader, fetched, missing)
+            reader.budget = min(reader.budget, max(1, reader.broker.request_memory.room()))
+            answers, enough = await _read(reader, fetched, missing)
     return answers
 
 
-def _read(
+async def _read(
     reader: _Reader, fetched: FetchContext, missing: set[PartitionKey], *, is_first: bool = False
 ) -> tuple[Answers, bool]:
     """Every partition's answer, and whether they are to be sent without waiting.
@@ -122,7 +128,9 @@ def _read(
     answers: Answers = []
     total_bytes = 0
     failed = False
-    for partition in fetched.partitions:
+    for number, partition in enumerate(fetched.partitions, 1):
+        if not number % _LONG:
+            await reader.broker.slices.breathe(2 * _LONG)
         answer = _read_partition(reader, partition, budget - total_bytes, first=total_bytes == 0)
         total_bytes += len(answer.records or b"")
         if answer.error_code != ErrorCode.NONE:

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 _SHARE = 2
 _TOPICS = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE, _SHARE: SHARE_GROUP_STATE}  # by key type
 _FIRST_KEYS_VERSION = 4
+_HASHED_CHARACTERS = 50
+"""How much of a group's id is hashed in one unit of `slicing`."""
 _FIRST_TOPIC_ID_VERSION = 10
 
 
@@ -131,7 +133,11 @@ async def find_coordinator(
 ) -> FindCoordinatorResponse:
     """The broker that leads the partition of each group, or transactional id; creates the topic when first asked."""
     if context.api_version >= _FIRST_KEYS_VERSION:
-        found = [await _coordinator(broker, key, request.key_type, context) for key in request.coordinator_keys]
+        found = []
+        for key in request.coordinator_keys:
+            if context.is_long:
+                await broker.slices.breathe(2 + len(key) // _HASHED_CHARACTERS)
+            found.append(await _coordinator(broker, key, request.key_type, context))
         return FindCoordinatorResponse(coordinators=found)
     one = await _coordinator(broker, request.key, request.key_type, context)
     return FindCoordinatorResponse(

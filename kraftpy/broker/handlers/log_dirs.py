@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+from kraftpy.broker.slicing import PIECE
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -63,7 +64,9 @@ async def describe_log_dirs(
             results.append(_unusable(directory))
             continue
         topics: dict[str, DescribeLogDirsTopic] = {}
-        for name, partition in _in_directory(broker, directory):
+        for number, (name, partition) in enumerate(_in_directory(broker, directory), 1):
+            if not number % PIECE:
+                await broker.slices.breathe(PIECE)
             if wanted is None or (name, partition.partition_index) in wanted:
                 topic = topics.setdefault(name, DescribeLogDirsTopic(name=name, partitions=[]))
                 topic.partitions.append(partition)
@@ -91,7 +94,7 @@ def _in_directory(broker: Broker, directory: str) -> Iterator[tuple[str, Describ
                 is_future_key=False,
             ),
         )
-    for future in broker.log_moves.futures_in(directory):
+    for future in list(broker.log_moves.futures_in(directory)):
         yield (
             future.key.topic,
             DescribeLogDirsPartition(

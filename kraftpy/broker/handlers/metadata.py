@@ -3,6 +3,10 @@
 Unknown topics are created when both the request and `auto.create.topics.enable` allow it; the answer then waits for the
 creation, where Kafka answers LEADER_NOT_AVAILABLE and lets the client ask again. Topic ids: KIP-516. Paging: KIP-966.
 
+Many topics are described in slices. The answer for all topics of a large cluster is kept in its encoded form, for as
+long as nothing changes (`kraftpy.metadata.cache.max.bytes`): a crowd of clients that starts, or finds a broker gone,
+asks for the same thing.
+
 Left out: authorized operations (-2147483648, "not asked for", is Kafka's own word for it).
 """
 
@@ -11,7 +15,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from kraftpy.broker.apis import Encoded
 from kraftpy.broker.auto_creation import auto_create_topics
+from kraftpy.broker.slicing import PIECE
 from kraftpy.broker.view import View
 from kraftpy.metadata.controller import is_internal, topic_name_problem
 from kraftpy.metadata.image import Image, Partition, Topic
@@ -31,6 +37,7 @@ from kraftpy.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from kraftpy.protocol.schema import encode
 from kraftpy.types import ZERO_TOPIC_ID, TopicId
 
 if TYPE_CHECKING:
@@ -39,11 +46,13 @@ if TYPE_CHECKING:
 
 _LISTENER_NOT_FOUND_VERSION = 6
 _NULLABLE_NAME_VERSION = 12
+_LARGE_CLUSTER = 500
+"""Partitions from which on the answer for all topics is made in slices and kept."""
 CREATION_SECONDS = 5.0
 """How long an answer waits for topics that it creates. What exists must be told even where the quorum has no leader."""
 
 
-async def metadata(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+async def metadata(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse | Encoded:
     """The topics asked for (all of them for null, and for an empty list in version 0) and every live broker."""
     asked = request.topics
     refused: dict[str, ErrorCode] = {}
@@ -55,11 +64,44 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
         if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
             refused = await _create_missing(broker, asked)
     image = broker.image
+    if asked is None and image.partition_count > _LARGE_CLUSTER:
+        return await _all_topics(broker, context)
     view = View(image, context.listener)
+    topics: list[MetadataResponseTopic] = []
     if asked is None:
         topics = [_known(topic, view, context.api_version) for topic in image.topics()]
     else:
-        topics = [_asked_for(wanted, refused, image, view, context.api_version) for wanted in asked]
+        for wanted in asked:
+            known = image.topic(wanted.name or "") or image.topic_by_id(TopicId(wanted.topic_id))
+            if context.is_long or (known is not None and len(known.partitions) > PIECE):
+                await broker.slices.breathe(_units(known))
+            topics.append(_asked_for(wanted, refused, image, view, context.api_version))
+    return _response(broker, image, view, topics)
+
+
+async def _all_topics(broker: Broker, context: RequestContext) -> Encoded:
+    """The same for all topics of a large cluster: in slices, and once for each state of the cluster."""
+    image, version = broker.image, context.api_version
+    key = (image.version, version, context.listener, broker.controller_id)
+
+    async def make() -> tuple[bytes, bool]:
+        view = View(image, context.listener)
+        response = _response(broker, image, view, [])
+        for topic in image.topics():
+            await broker.slices.breathe(_units(topic))
+            response.topics.append(_known(topic, view, version))
+        body = await broker.slices.apart(encode, response, version)
+        return body, key == (broker.image.version, version, context.listener, broker.controller_id)
+
+    return Encoded(await broker.metadata_answers.get(key, make))
+
+
+def _units(topic: Topic | None) -> int:
+    """What it costs to describe a topic, as `slicing` counts it."""
+    return 2 if topic is None else 2 + 2 * len(topic.partitions)
+
+
+def _response(broker: Broker, image: Image, view: View, topics: list[MetadataResponseTopic]) -> MetadataResponse:
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=seen.broker_id, host=seen.host, port=seen.port, rack=seen.rack)

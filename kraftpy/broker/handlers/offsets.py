@@ -39,6 +39,8 @@ READ_COMMITTED = 1
 _SINCE_VERSION = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 """The first version of ListOffsets in which a timestamp below zero means something."""
 _SINCE_NOT_AVAILABLE = 5
+_LOOK_UP_UNITS = 4
+"""What finding an offset costs, as `slicing` counts it."""
 
 
 async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
@@ -53,6 +55,8 @@ async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: Req
     for topic in request.topics:
         partitions = []
         for partition in topic.partitions:
+            if context.is_long:
+                await broker.slices.breathe(_LOOK_UP_UNITS)
             answer = ListOffsetsPartitionResponse(partition_index=partition.partition_index)
             try:
                 if (topic.name, partition.partition_index) in repeated:
@@ -114,15 +118,15 @@ async def offset_for_leader_epoch(
     broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
     """The end offset of an epoch, so that a client notices that the log it read was cut."""
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[_epoch_end(broker, topic.topic, partition) for partition in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+    topics = []
+    for topic in request.topics:
+        answer = OffsetForLeaderTopicResult(topic=topic.topic, partitions=[])
+        for partition in topic.partitions:
+            if context.is_long:
+                await broker.slices.breathe(1)
+            answer.partitions.append(_epoch_end(broker, topic.topic, partition))
+        topics.append(answer)
+    return OffsetForLeaderEpochResponse(topics=topics)
 
 
 def _epoch_end(broker: Broker, topic: str, partition: OffsetForLeaderPartition) -> EpochEndOffset:

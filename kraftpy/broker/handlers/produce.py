@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 ALL_IN_SYNC = -1
 NONE = 0
 _FIRST_BATCH_VERSION = 3
+_APPEND_UNITS = 8
+"""What one append costs, as `slicing` counts it."""
 _ATTRIBUTES_AT, _TRANSACTIONAL = 22, 0x10  # the low byte of a batch's attributes; looked at without reading the header
 _FIRST_ADDING_VERSION = 12
 _FIRST_TOPIC_ID_VERSION = 13
@@ -88,17 +90,20 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
     verified: _Verified = {}
     if request.transactional_id is not None:
         verified = await _verify(broker, request, context)
-    responses = [
-        TopicProduceResponse(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partition_responses=[
-                _append(broker, request, context, topic, partition, verified, unanswered)
-                for partition in topic.partition_data
-            ],
-        )
-        for topic in request.topic_data
-    ]
+    if context.is_long:
+        responses = await _append_in_slices(broker, request, context, verified, unanswered)
+    else:
+        responses = [
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    _append(broker, request, context, topic, partition, verified, unanswered)
+                    for partition in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
     flushes = [_flush(waiting) for waiting in unanswered if waiting.flush_due] if request.acks != NONE else []
     if flushes:
         await asyncio.gather(*flushes)
@@ -108,6 +113,23 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
         _tell_by_closing(responses)
         return None
     return ProduceResponse(responses=responses, node_endpoints=_name_leaders(broker, responses, context))
+
+
+async def _append_in_slices(
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    verified: _Verified,
+    unanswered: list[_Unanswered],
+) -> list[TopicProduceResponse]:
+    responses = []
+    for topic in request.topic_data:
+        answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[])
+        for partition in topic.partition_data:
+            await broker.slices.breathe(_APPEND_UNITS)
+            answer.partition_responses.append(_append(broker, request, context, topic, partition, verified, unanswered))
+        responses.append(answer)
+    return responses
 
 
 def _append(

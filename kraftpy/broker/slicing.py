@@ -1,0 +1,86 @@
+"""Long work in slices: what one request makes the event loop do at a time is bounded, whatever the request names.
+
+Work is counted in units of some microseconds each (a partition that is described, an element that is made or encoded),
+never in time, so a simulation does the same each time. A handler whose loop runs over numbers of a client, or over the
+size of the cluster, says before each piece what it is about to do: `await slices.breathe(units)`. In one turn of the
+event loop at most `UNITS_A_TURN` are done for all requests together; who comes later waits for a later turn, in the
+order they came. Between two turns the loop serves everybody else.
+
+What cannot be cut into pieces (decoding or encoding one large message) goes to a thread, one at a time for the whole
+node (`apart`): the interpreter takes turns between that thread and the loop every few milliseconds.
+
+Requests that are small never call any of it, or pay an addition and a comparison.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+UNITS_A_TURN = 2_000
+"""Some 10 ms."""
+PIECE = 250
+"""What a loop does between two breaths."""
+
+
+class Slices:
+    """The long work of one node."""
+
+    def __init__(self) -> None:
+        self._spent = 0
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._is_counting = False
+        self._apart: asyncio.Lock | None = None
+        self.turns = 0
+        """How often work had to wait for a later turn."""
+
+    async def breathe(self, units: int) -> None:
+        """Return when `units` of work may be done, at once if this turn of the loop has room for them."""
+        if not self._waiting and (not self._spent or self._spent + units <= UNITS_A_TURN):
+            self._spend(units)
+            return
+        self.turns += 1
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((turn, units))
+        await turn
+
+    async def pieces(self, items: Sequence[T], units: int = 1) -> AsyncIterator[Sequence[T]]:
+        """`items` in pieces that are worth about `PIECE`, if one is worth `units`; breathes before each but the first
+        of a short sequence."""
+        size = max(1, PIECE // units)
+        if len(items) <= size:
+            yield items
+            return
+        for start in range(0, len(items), size):
+            await self.breathe(PIECE)
+            yield items[start : start + size]
+
+    async def apart(self, function: Callable[..., R], *arguments: object) -> R:
+        """Call a function in a thread, one at a time. It must not touch what the loop may change meanwhile."""
+        if self._apart is None:
+            self._apart = asyncio.Lock()
+        async with self._apart:
+            return await asyncio.to_thread(function, *arguments)
+
+    def _spend(self, units: int) -> None:
+        self._spent += units
+        if not self._is_counting:
+            self._is_counting = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._is_counting = False
+        self._spent = 0
+        while self._waiting:
+            turn, units = self._waiting[0]
+            if self._spent and self._spent + units > UNITS_A_TURN:
+                break
+            self._waiting.popleft()
+            if not turn.done():
+                self._spend(units)
+                turn.set_result(None)
