@@ -213,7 +213,7 @@ def none_left(node: Node) -> Iterator[None]:
 
 
 def test_no_descriptor_at_all_for_a_while(tmp_path: Path) -> None:
-    """Below what the process has, and whatever it gives up: no file can be opened, no process started, nobody let in."""
+    """Below what the process has, whatever it gives up: no file can be opened, no process started, nobody let in."""
     with running(tmp_path, None) as node, connect(node.bootstrap) as early, connect(node.bootstrap) as other:
         create_topic(early, "many", PARTITIONS)
         create_topic(early, "synced", 2, kraftpy_flush_before_ack="true")
@@ -275,6 +275,7 @@ def test_a_stop_when_there_were_none(tmp_path: Path, first: str) -> None:
                 topic = CreatableTopic(name="t", num_partitions=5, replication_factor=1, assignments=[], configs=[])
                 request: Any = CreateTopicsRequest(topics=[topic], timeout_ms=5000)
                 early.sendall(encode_request(ApiKey.CREATE_TOPICS, 7, 7, "test", request))
+                eventually(lambda: f"cannot sync {tmp_path / 'data'} for now" in node.log_text, "it was tried")
             elif first == "delete":
                 delete = DeleteTopicsRequest(topic_names=["many"], timeout_ms=5000)
                 assert ask(early, ApiKey.DELETE_TOPICS, 5, delete).responses[0].error_code == ErrorCode.NONE
