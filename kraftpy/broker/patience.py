@@ -36,7 +36,7 @@ async def patiently(
         except OSError as error:
             if failure_of(error, is_sync=is_sync) is not Failure.RESOURCES:
                 raise
-            kind = what.partition(" ")[0]
+            kind = f"again: {what.partition(' ')[0]}"
             complaints.write(logger, logging.ERROR, kind, "", "cannot %s for now, and try again: %s", what, error)
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
