@@ -57,7 +57,7 @@ from kraftpy.groups.events import (
 from kraftpy.groups.routing import merge, partition_for_group, refuse, split
 from kraftpy.groups.share_records import partitions_of
 from kraftpy.metadata.records import PartitionCreated, Record, TopicDeleted
-from kraftpy.ports import Buffer, Clock
+from kraftpy.ports import Clock
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, ProtocolError
 from kraftpy.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -67,8 +67,8 @@ from kraftpy.protocol.record_batch import (
     ControlType,
     decode_control_record,
     encode_batch,
-    iter_records,
 )
+from kraftpy.protocol.record_batch import Record as BatchRecord
 from kraftpy.types import TopicId
 
 logger = logging.getLogger(__name__)
@@ -127,8 +127,10 @@ class Coordinators(Shards[GroupCoordinator]):
     def _tick(self) -> Tick:
         return Tick()
 
-    def _replay_batch(self, machine: GroupCoordinator, header: BatchHeader, batch: Buffer) -> Iterable[ProtocolError]:
-        for record in iter_records(batch):
+    def _replay_batch(
+        self, machine: GroupCoordinator, header: BatchHeader, records: Iterable[BatchRecord]
+    ) -> Iterable[ProtocolError]:
+        for record in records:
             try:
                 if header.is_control:
                     marker = decode_control_record(record)

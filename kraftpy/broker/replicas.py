@@ -32,6 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from kraftpy.broker.confirming import Confirmations
+from kraftpy.broker.decoding import Decoding
 from kraftpy.broker.directories import LogDirectories
 from kraftpy.broker.disks import Disk, costs_the_directory, read_disks
 from kraftpy.broker.offline import Number, Offline, Wanted
@@ -43,6 +44,7 @@ from kraftpy.config import BrokerConfig, TopicConfig
 from kraftpy.config.broker import CLUSTER_SETTINGS
 from kraftpy.config.topic import topic_config
 from kraftpy.log import layout
+from kraftpy.log.appending import BatchLimits
 from kraftpy.log.files import FileCache
 from kraftpy.log.partition_log import PartitionLog, delete_files
 from kraftpy.metadata.commands import ConfigResourceType, ReplicaState
@@ -112,6 +114,12 @@ class Replicas:
         self.monotonic_ms = clock.monotonic_ms
         self.propose = propose
         self.syncs = Syncs()
+        self.decoding = Decoding()
+        self._limits = BatchLimits(
+            config.kraftpy_batch_max_records,
+            config.kraftpy_batch_max_headers,
+            config.kraftpy_batch_max_expanded_bytes,
+        )
         self._config = config
         self._clock = clock
         self._directories = directories
@@ -578,6 +586,7 @@ class Replicas:
         if not log.report.clean:
             logger.info("%s: recovered: %s", key, log.report)
         log.checks_reads = self._config.kraftpy_fetch_check_crcs
+        log.limits = self._limits
         log.move_to(self._files)  # closes its files, here: thousands of logs are opened at once
         replica = Replica(key, topic.topic_id, disk.directory, log, self)
         known = disk.high_watermarks.get(key, 0)

@@ -20,6 +20,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from kraftpy.broker.containment import Tasks
@@ -27,15 +28,25 @@ from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.replica import Replica
 from kraftpy.broker.replicas import Replicas
 from kraftpy.log.partition_log import Origin
+from kraftpy.log.work import expanded
 from kraftpy.metadata.records import PartitionChanged, PartitionCreated, Record, TopicDeleted
 from kraftpy.ports import Buffer, Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
-from kraftpy.protocol.record_batch import BatchHeader, split_batches
+from kraftpy.protocol.record_batch import (
+    MAX_DECOMPRESSED_BYTES,
+    BatchHeader,
+    CorruptBatch,
+    iter_payload,
+    split_batches,
+)
+from kraftpy.protocol.record_batch import Record as BatchRecord
 from kraftpy.types import Millis, Offset
 
 logger = logging.getLogger(__name__)
 
 _LOAD_BYTES = 1 << 20
+_REPLAYED_AT_ONCE = 1024
+"""Records, with no pause in between."""
 _LOOK_AGAIN_S = 60.0
 
 Reported = Callable[[ErrorCode], Any]
@@ -112,8 +123,8 @@ class Shards(ABC, Generic[M]):
         """The event that says that time has passed."""
 
     @abstractmethod
-    def _replay_batch(self, machine: M, header: BatchHeader, batch: Buffer) -> Iterable[ProtocolError]:
-        """What a batch of the partition says becomes so; what of it cannot be understood."""
+    def _replay_batch(self, machine: M, header: BatchHeader, records: Iterable[BatchRecord]) -> Iterable[ProtocolError]:
+        """What some records of a batch of the partition say becomes so; what of it cannot be understood."""
 
     @abstractmethod
     def _carry_out(self, shard: Shard[M], effect: Any) -> Sequence[Any]:
@@ -213,10 +224,27 @@ class Shards(ABC, Generic[M]):
             if not records:  # compaction left nothing behind it
                 return
             for header, batch in split_batches(records):
-                for error in self._replay_batch(shard.machine, header, batch):
-                    logger.error("%s: passed over: %s", replica.topic_partition, error)
+                try:
+                    await self._replay_records(shard, header, batch)
+                except CorruptBatch as error:  # its bytes are as they were appended: there is no better copy of it
+                    logger.error(
+                        "%s: the batch at offset %d is passed over: %s",
+                        replica.topic_partition,
+                        header.base_offset,
+                        error,
+                    )
                 offset = Offset(header.next_offset)
             await asyncio.sleep(0)  # let clients be served between two pieces
+
+    async def _replay_records(self, shard: Shard[M], header: BatchHeader, batch: Buffer) -> None:
+        """A batch, some records at a time. Raises CorruptBatch where they cannot be read."""
+        payload = await self._replicas.decoding.carry_out(expanded(header, batch, MAX_DECOMPRESSED_BYTES))
+        records = iter_payload(payload, header)
+        while some := list(islice(records, _REPLAYED_AT_ONCE)):
+            for error in self._replay_batch(shard.machine, header, some):
+                logger.error("%s: passed over: %s", shard.replica.topic_partition, error)
+            if len(some) == _REPLAYED_AT_ONCE:
+                await asyncio.sleep(0)
 
     def _loaded(self, shard: Shard[M]) -> None:
         self._run(shard, shard.machine.loaded(self._monotonic(), self._clock.now()))

@@ -1,9 +1,10 @@
 """Produce (key 0): append every batch, then wait as long as the acks asked for.
 
 The records are never decoded: the log checks the batch's header and CRC, stamps offset and epoch in place and
-writes once (KIP-98). Partitions succeed and fail independently. Versions 0 to 2 are advertised because clients look
-for them (KIP-896), but carry message sets, a format that is not stored: they get UNSUPPORTED_FOR_MESSAGE_FORMAT.
-Topic ids from version 13 (KIP-516), the current leader on an error from version 10 (KIP-951).
+writes once (KIP-98). Only where the topic is compacted, or has a codec of its own, they are looked at before that, and
+others are served meanwhile (`decoding`). Partitions succeed and fail independently. Versions 0 to 2 are advertised
+because clients look for them (KIP-896), but carry message sets, a format that is not stored: they get
+UNSUPPORTED_FOR_MESSAGE_FORMAT. Topic ids from version 13 (KIP-516), the current leader on an error from version 10 (KIP-951).
 
 acks=all asks for `min.insync.replicas` before the append (NOT_ENOUGH_REPLICAS: nothing was written) and again when the
 records are committed (NOT_ENOUGH_REPLICAS_AFTER_APPEND). That error, REQUEST_TIMED_OUT and a leadership that was lost
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kraftpy.broker.apis import shortened
 from kraftpy.broker.leader_hints import LeaderHints
 from kraftpy.broker.replica import Replica
+from kraftpy.log.appending import Prepared, demand_of
 from kraftpy.log.partition_log import Origin
 from kraftpy.log.producers import Verification
 from kraftpy.metadata.controller import is_internal
@@ -89,16 +91,21 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
     if request.transactional_id is not None:
         verified = await _verify(broker, request, context)
     responses = [
-        TopicProduceResponse(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partition_responses=[
-                _append(broker, request, context, topic, partition, verified, unanswered)
-                for partition in topic.partition_data
-            ],
-        )
+        TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[])
         for topic in request.topic_data
     ]
+    looked_at = 0
+    for topic, response in zip(request.topic_data, responses, strict=True):
+        for partition in topic.partition_data:
+            batch: Prepared | KafkaError | None = None
+            if _looks_at_records(broker, context, topic, partition):
+                if looked_at:
+                    await asyncio.sleep(0)  # one batch without a pause is enough
+                looked_at += 1
+                batch = await _prepared(broker, request, context, topic, partition)
+            response.partition_responses.append(
+                _append(broker, request, context, topic, partition, verified, unanswered, batch)
+            )
     flushes = [_flush(waiting) for waiting in unanswered if waiting.flush_due] if request.acks != NONE else []
     if flushes:
         await asyncio.gather(*flushes)
@@ -118,9 +125,13 @@ def _append(
     partition: PartitionProduceData,
     verified: _Verified,
     unanswered: list[_Unanswered],
+    batch: Prepared | KafkaError | None,
 ) -> PartitionProduceResponse:
+    """Append one batch, with no await since whatever it checks. `batch` is what `_prepared` gave."""
     answer = PartitionProduceResponse(index=partition.index, base_offset=-1)
     try:
+        if isinstance(batch, KafkaError):
+            raise batch
         _check(request, context)
         replica = _replica(broker, context, topic, partition)
         if is_internal(replica.topic_partition.topic):
@@ -130,7 +141,7 @@ def _append(
             _check_verified(request, context, replica, read_header(records), verified)
         if request.acks == ALL_IN_SYNC:
             replica.check_in_sync()
-        appended = replica.append(records, Origin.CLIENT, broker.clock.now())
+        appended = replica.append(records, Origin.CLIENT, broker.clock.now(), batch)
     except KafkaError as error:
         answer.error_code = error.code
         answer.error_message = shortened(str(error))
@@ -141,6 +152,38 @@ def _append(
     waiting = _Unanswered(replica, replica.leadership, answer, appended.last_offset + 1, appended.flush_due)
     unanswered.append(waiting)
     return answer
+
+
+def _looks_at_records(
+    broker: Broker, context: RequestContext, topic: TopicProduceData, partition: PartitionProduceData
+) -> bool:
+    try:
+        return demand_of(_replica(broker, context, topic, partition).log.config) is not None
+    except KafkaError:
+        return False  # is refused when it comes to its turn
+
+
+async def _prepared(
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    topic: TopicProduceData,
+    partition: PartitionProduceData,
+) -> Prepared | KafkaError | None:
+    """The batch as its topic wants it, or why it is refused. Begun again where the topic's settings change."""
+    batch: Prepared | None = None
+    try:
+        _check(request, context)
+        while True:
+            replica = _replica(broker, context, topic, partition)
+            if is_internal(replica.topic_partition.topic) or replica.log.is_prepared(batch):
+                return batch
+            work = replica.log.prepare(partition.records or b"")
+            if work is None:
+                return None
+            batch = await broker.replicas.decoding.carry_out(work)
+    except KafkaError as error:
+        return error
 
 
 def _check(request: ProduceRequest, context: RequestContext) -> None:
