@@ -56,13 +56,13 @@ class Decoding:
                 result = None
         except StopIteration as done:
             value = done.value
-            return value
         finally:
             work.close()
             if running is None or running.done():
                 self._turn.release()
             else:
                 running.add_done_callback(self._abandoned)
+        return value
 
     def _abandoned(self, running: asyncio.Future[Any]) -> None:
         running.exception()  # nobody waits for it

@@ -4,7 +4,8 @@ The records are never decoded: the log checks the batch's header and CRC, stamps
 writes once (KIP-98). Only where the topic is compacted, or has a codec of its own, they are looked at before that, and
 others are served meanwhile (`decoding`). Partitions succeed and fail independently. Versions 0 to 2 are advertised
 because clients look for them (KIP-896), but carry message sets, a format that is not stored: they get
-UNSUPPORTED_FOR_MESSAGE_FORMAT. Topic ids from version 13 (KIP-516), the current leader on an error from version 10 (KIP-951).
+UNSUPPORTED_FOR_MESSAGE_FORMAT. Topic ids from version 13 (KIP-516), the current leader on an error from version 10
+(KIP-951).
 
 acks=all asks for `min.insync.replicas` before the append (NOT_ENOUGH_REPLICAS: nothing was written) and again when the
 records are committed (NOT_ENOUGH_REPLICAS_AFTER_APPEND). That error, REQUEST_TIMED_OUT and a leadership that was lost
