@@ -28,9 +28,9 @@ MIN_RECORD_BYTES: Final = 7
 
 MAX_RECORD_HEADERS: Final = 1 << 17
 """The most headers one record may have, however small they are. Kafka counts none; no ordinary record has a hundred."""
-SLICE_RECORDS: Final = 4096
+SLICE_RECORDS: Final = 512
 """Records that are looked at without a pause."""
-_SLICE_HEADERS: Final = 16_384
+_SLICE_HEADERS: Final = 4096
 
 Headers = Sequence[tuple[str, bytes | None]]
 """A record's headers in order; keys may repeat."""

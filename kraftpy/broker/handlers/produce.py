@@ -98,12 +98,16 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
     looked_at = 0
     for topic, response in zip(request.topic_data, responses, strict=True):
         for partition in topic.partition_data:
-            batch: Prepared | KafkaError | None = None
+            batch = None
             if _looks_at_records(broker, context, topic, partition):
                 if looked_at:
                     await asyncio.sleep(0)  # one batch without a pause is enough
                 looked_at += 1
-                batch = await _prepared(broker, request, context, topic, partition)
+                try:
+                    batch = await _prepared(broker, request, context, topic, partition)
+                except KafkaError as error:
+                    response.partition_responses.append(_refused(partition, error))
+                    continue
             response.partition_responses.append(
                 _append(broker, request, context, topic, partition, verified, unanswered, batch)
             )
@@ -126,13 +130,11 @@ def _append(
     partition: PartitionProduceData,
     verified: _Verified,
     unanswered: list[_Unanswered],
-    batch: Prepared | KafkaError | None,
+    batch: Prepared | None,
 ) -> PartitionProduceResponse:
     """Append one batch, with no await since whatever it checks. `batch` is what `_prepared` gave."""
     answer = PartitionProduceResponse(index=partition.index, base_offset=-1)
     try:
-        if isinstance(batch, KafkaError):
-            raise batch
         _check(request, context)
         replica = _replica(broker, context, topic, partition)
         if is_internal(replica.topic_partition.topic):
@@ -144,15 +146,19 @@ def _append(
             replica.check_in_sync()
         appended = replica.append(records, Origin.CLIENT, broker.clock.now(), batch)
     except KafkaError as error:
-        answer.error_code = error.code
-        answer.error_message = shortened(str(error))
-        return answer
+        return _refused(partition, error)
     answer.base_offset = appended.base_offset
     answer.log_append_time_ms = appended.log_append_time
     answer.log_start_offset = appended.log_start_offset
     waiting = _Unanswered(replica, replica.leadership, answer, appended.last_offset + 1, appended.flush_due)
     unanswered.append(waiting)
     return answer
+
+
+def _refused(partition: PartitionProduceData, error: KafkaError) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=partition.index, base_offset=-1, error_code=error.code, error_message=shortened(str(error))
+    )
 
 
 def _looks_at_records(
@@ -170,21 +176,18 @@ async def _prepared(
     context: RequestContext,
     topic: TopicProduceData,
     partition: PartitionProduceData,
-) -> Prepared | KafkaError | None:
-    """The batch as its topic wants it, or why it is refused. Begun again where the topic's settings change."""
+) -> Prepared | None:
+    """The batch as its topic wants it. Begun again where the topic's settings change. Raises KafkaError."""
     batch: Prepared | None = None
-    try:
-        _check(request, context)
-        while True:
-            replica = _replica(broker, context, topic, partition)
-            if is_internal(replica.topic_partition.topic) or replica.log.is_prepared(batch):
-                return batch
-            work = replica.log.prepare(partition.records or b"")
-            if work is None:
-                return None
-            batch = await broker.replicas.decoding.carry_out(work)
-    except KafkaError as error:
-        return error
+    _check(request, context)
+    while True:
+        replica = _replica(broker, context, topic, partition)
+        if is_internal(replica.topic_partition.topic) or replica.log.is_prepared(batch):
+            return batch
+        work = replica.log.prepare(partition.records or b"")
+        if work is None:
+            return None
+        batch = await broker.replicas.decoding.carry_out(work)
 
 
 def _check(request: ProduceRequest, context: RequestContext) -> None:
