@@ -16,6 +16,7 @@ import numpy as np
 from kraftpy.audit.counts import Tally, tallies_of
 from kraftpy.client.columns import Columns, decode_columns
 from kraftpy.client.ranges import RangeReader
+from kraftpy.protocol.records import CorruptBatch
 from kraftpy.types import TopicPartition
 
 
@@ -24,7 +25,10 @@ def read_columns(broker: RangeReader, where: TopicPartition, start: int, end: in
     for chunk in broker.read(where, start, end):
         position = chunk.start_offset
         while position < chunk.end_offset:
-            records = decode_columns(chunk.records, start_offset=position, end_offset=end, aborted=chunk.aborted)
+            try:
+                records = decode_columns(chunk.records, start_offset=position, end_offset=end, aborted=chunk.aborted)
+            except CorruptBatch as error:
+                raise CorruptBatch(f"{where}: {error.message}", error.code) from error
             if records.next_offset <= position:
                 break  # nothing but a gap up to the chunk's end
             yield records

@@ -59,7 +59,7 @@ from kraftpy.groups.routing import merge, partition_for_group, refuse, split
 from kraftpy.groups.share_records import partitions_of
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.metadata.records import PartitionCreated, Record, TopicDeleted
-from kraftpy.ports import Buffer, Clock
+from kraftpy.ports import Clock
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -69,8 +69,8 @@ from kraftpy.protocol.record_batch import (
     ControlType,
     decode_control_record,
     encode_batch,
-    iter_records,
 )
+from kraftpy.protocol.record_batch import Record as BatchRecord
 from kraftpy.types import TopicId
 
 logger = logging.getLogger(__name__)
@@ -132,8 +132,10 @@ class Coordinators(Shards[GroupCoordinator]):
     def _tick(self) -> Tick:
         return Tick()
 
-    def _replay_batch(self, machine: GroupCoordinator, header: BatchHeader, batch: Buffer) -> Iterable[Exception]:
-        for record in iter_records(batch):
+    def _replay_batch(
+        self, machine: GroupCoordinator, header: BatchHeader, records: Iterable[BatchRecord]
+    ) -> Iterable[Exception]:
+        for record in records:
             try:
                 if header.is_control:
                     marker = decode_control_record(record)

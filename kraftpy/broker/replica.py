@@ -35,10 +35,12 @@ from kraftpy.broker.log_syncs import LogSyncs
 from kraftpy.broker.patience import patiently
 from kraftpy.broker.waiting import News, Watch, wake_all
 from kraftpy.log import compaction
+from kraftpy.log.appending import Prepared
 from kraftpy.log.compaction import CompactionJob, CompactionResult, Dirtiness, Limits
 from kraftpy.log.files import FileCache
 from kraftpy.log.partition_log import AppendResult, LogSlice, Origin, PartitionLog, ReadResult, TimestampAndOffset
 from kraftpy.log.segment import CorruptSegment
+from kraftpy.log.work import Work
 from kraftpy.ports import Buffer, Directory, Failure, failure_of
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.replication.events import HighWatermarkAdvanced, LeaderEffect, ProposeIsr
@@ -399,23 +401,36 @@ class Replica:
         except CorruptSegment as error:
             raise self._damaged(error) from error
 
-    def offset_for_timestamp(self, timestamp: Millis, end_offset: Offset) -> TimestampAndOffset | None:
-        """The first record of that time or later, before `end_offset`. Raises KafkaError (as `read`)."""
+    def search_timestamp(self, timestamp: Millis, end_offset: Offset) -> Work[TimestampAndOffset | None]:
+        """The work that finds the first record of that time or later, before `end_offset`. Raises KafkaError (as
+        `read`); NOT_LEADER_OR_FOLLOWER where the log is not this replica's any more between two steps."""
+        return self._searching(self.log.search_timestamp(timestamp, end_offset=end_offset))
+
+    def search_max_timestamp(self) -> Work[TimestampAndOffset | None]:
+        """The work that finds the first record with the largest timestamp of all. As `search_timestamp`."""
+        return self._searching(self.log.search_max_timestamp())
+
+    def _searching(self, work: Work[TimestampAndOffset | None]) -> Work[TimestampAndOffset | None]:
+        log, leadership = self.log, self.leadership
         try:
-            return self.log.offset_for_timestamp(timestamp, end_offset=end_offset)
+            step = next(work)
+            while True:
+                result = yield step
+                self._check(log, leadership)
+                step = work.send(result)
+        except StopIteration as done:
+            found: TimestampAndOffset | None = done.value
+            return found
         except OSError as error:
             raise self._storage_error("read", error) from error
         except CorruptSegment as error:
             raise self._damaged(error) from error
 
-    def offset_of_max_timestamp(self) -> TimestampAndOffset | None:
-        """The first record with the largest timestamp of all. Raises KafkaError (as `read`)."""
-        try:
-            return self.log.offset_of_max_timestamp()
-        except OSError as error:
-            raise self._storage_error("read", error) from error
-        except CorruptSegment as error:
-            raise self._damaged(error) from error
+    def _check(self, log: PartitionLog, leadership: int) -> None:
+        if self.is_offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is offline")
+        if log is not self.log or log.is_closed or self._truncation is not None or self.leadership != leadership:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} is led by another broker")
 
     def check_in_sync(self) -> None:
         """That acks=all can be promised now (rule 17). Raises KafkaError (NOT_ENOUGH_REPLICAS)."""
@@ -426,14 +441,17 @@ class Replica:
                 f"{len(leading.state.isr)} replicas in sync, {leading.effective_min_isr} are to be",
             )
 
-    def append(self, records: Buffer, origin: Origin, now: Millis) -> AppendResult:
-        """Append one batch as the leader, assign its offsets, wake who waits for it. Raises KafkaError."""
+    def append(self, records: Buffer, origin: Origin, now: Millis, batch: Prepared | None = None) -> AppendResult:
+        """Append one batch as the leader, assign its offsets, wake who waits for it. Raises KafkaError.
+
+        `batch` is what `log.prepare` made of a producer's.
+        """
         leading = self.leading
         if leading is None:
             if self.is_offline:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is offline")
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} is led by another broker")
-        appended = self._append(records, self.leader_epoch, origin, now)
+        appended = self._append(records, self.leader_epoch, origin, now, batch)
         if appended.flush_due:
             self.syncs.request()
         if not appended.is_duplicate:
@@ -453,11 +471,13 @@ class Replica:
         """Append what the leader sent (rules 7 and 8). Raises KafkaError; CorruptBatch where it does not fit."""
         return self._append(records, leader_epoch, Origin.REPLICA, self._home.now())
 
-    def _append(self, records: Buffer, leader_epoch: LeaderEpoch, origin: Origin, now: Millis) -> AppendResult:
+    def _append(
+        self, records: Buffer, leader_epoch: LeaderEpoch, origin: Origin, now: Millis, batch: Prepared | None = None
+    ) -> AppendResult:
         if self.log.is_failed:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "an earlier sync of the log failed; restart the broker")
         try:
-            appended = self.log.append(records, leader_epoch=leader_epoch, now=now, origin=origin)
+            appended = self.log.append(records, leader_epoch=leader_epoch, now=now, origin=origin, batch=batch)
         except OSError as error:
             raise self._storage_error("append to", error) from error
         self._has_complained = False
@@ -540,6 +560,7 @@ class Replica:
     def moved(self, log: PartitionLog, log_directory: Directory, clean_until: Offset) -> PartitionLog:
         """Go on with a copy of the log in another directory; what it was. Only where it is `undisturbed`."""
         old, self.log = self.log, log
+        log.limits, log.checks_reads = old.limits, old.checks_reads
         self.log_directory, before = log_directory, self.log_directory
         self.syncs.moved(log, self._home.syncs.of(before.path))
         self.clean_until = Offset(min(clean_until, self.clean_until))

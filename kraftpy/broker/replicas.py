@@ -33,6 +33,7 @@ from typing import Protocol
 
 from kraftpy.broker.confirming import Confirmations
 from kraftpy.broker.containment import Incidents
+from kraftpy.broker.decoding import Decoding
 from kraftpy.broker.descriptors import Descriptors, share_out
 from kraftpy.broker.directories import LogDirectories
 from kraftpy.broker.disks import Disk, costs_the_directory, read_disks
@@ -47,6 +48,7 @@ from kraftpy.config import BrokerConfig, ConfigError, TopicConfig
 from kraftpy.config.broker import CLUSTER_SETTINGS
 from kraftpy.config.topic import topic_config, usable_topic_overrides
 from kraftpy.log import layout
+from kraftpy.log.appending import BatchLimits
 from kraftpy.log.files import FileCache
 from kraftpy.log.partition_log import PartitionLog, delete_files
 from kraftpy.metadata.commands import ConfigResourceType, ReplicaState
@@ -119,6 +121,12 @@ class Replicas:
         self.propose = propose
         self.complaints = incidents.complaints
         self._incidents = incidents
+        self.decoding = Decoding()
+        self._limits = BatchLimits(
+            config.kraftpy_batch_max_records,
+            config.kraftpy_batch_max_headers,
+            config.kraftpy_batch_max_expanded_bytes,
+        )
         self._config = config
         self._clock = clock
         self._directories = directories
@@ -652,6 +660,7 @@ class Replicas:
         if not log.report.clean:
             logger.info("%s: recovered: %s", key, log.report)
         log.checks_reads = self._config.kraftpy_fetch_check_crcs
+        log.limits = self._limits
         log.move_to(self._files)  # closes its files, here: thousands of logs are opened at once
         replica = Replica(key, topic.topic_id, disk.directory, log, self)
         known = disk.high_watermarks.get(key, 0)

@@ -25,7 +25,8 @@ import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from kraftpy.broker.containment import Tasks
@@ -33,15 +34,24 @@ from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.replica import Replica
 from kraftpy.broker.replicas import Replicas
 from kraftpy.log.partition_log import Origin
+from kraftpy.log.work import expanded
 from kraftpy.metadata.records import PartitionChanged, PartitionCreated, Record, TopicDeleted
 from kraftpy.ports import Buffer, Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
-from kraftpy.protocol.record_batch import BatchHeader, split_batches
+from kraftpy.protocol.record_batch import (
+    MAX_DECOMPRESSED_BYTES,
+    BatchHeader,
+    iter_payload,
+    split_batches,
+)
+from kraftpy.protocol.record_batch import Record as BatchRecord
 from kraftpy.types import Millis, Offset
 
 logger = logging.getLogger(__name__)
 
 _LOAD_BYTES = 1 << 20
+_REPLAYED_AT_ONCE = 1024
+"""Records, with no pause in between."""
 _LOOK_AGAIN_S = 60.0
 _SHOWN_CHARACTERS = 500
 _FIRST_PAUSE_S = 1.0
@@ -138,8 +148,8 @@ class Shards(ABC, Generic[M]):
         """The event that says that time has passed."""
 
     @abstractmethod
-    def _replay_batch(self, machine: M, header: BatchHeader, batch: Buffer) -> Iterable[Exception]:
-        """What a batch of the partition says becomes so; what of it cannot be understood."""
+    def _replay_batch(self, machine: M, header: BatchHeader, records: Iterable[BatchRecord]) -> Iterable[Exception]:
+        """What some records of a batch of the partition say becomes so; what of it cannot be understood."""
 
     @abstractmethod
     def _carry_out(self, shard: Shard[M], effect: Any) -> Sequence[Any]:
@@ -285,7 +295,7 @@ class Shards(ABC, Generic[M]):
             if not records:  # compaction left nothing behind it
                 break
             for header, batch in split_batches(records):
-                for error in self._replayed(shard.machine, header, batch):
+                async for error in self._replayed(shard.machine, header, batch):
                     if not passed_over:
                         logger.error("%s: passed over: %s", replica.topic_partition, _shown(error))
                     passed_over += 1
@@ -294,10 +304,16 @@ class Shards(ABC, Generic[M]):
         if passed_over > 1:
             logger.error("%s: %d records or batches were passed over", replica.topic_partition, passed_over)
 
-    def _replayed(self, machine: M, header: BatchHeader, batch: Buffer) -> Iterable[Exception]:
-        """Replay a batch; what of it cannot be understood, or all of it that comes after what cannot be decoded."""
+    async def _replayed(self, machine: M, header: BatchHeader, batch: Buffer) -> AsyncIterator[Exception]:
+        """Replay a batch, some records at a time; what of it cannot be understood, or all after what cannot be read."""
         try:
-            yield from self._replay_batch(machine, header, batch)
+            payload = await self._replicas.decoding.carry_out(expanded(header, batch, MAX_DECOMPRESSED_BYTES))
+            records = iter_payload(payload, header)
+            while some := list(islice(records, _REPLAYED_AT_ONCE)):
+                for error in self._replay_batch(machine, header, some):
+                    yield error
+                if len(some) == _REPLAYED_AT_ONCE:
+                    await asyncio.sleep(0)
         except Exception as error:
             if self._tasks.is_fatal(error):
                 raise

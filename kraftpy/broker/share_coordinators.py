@@ -23,10 +23,11 @@ from kraftpy.broker.shards import Shard, Shards
 from kraftpy.broker.share_apis import state_partition
 from kraftpy.config import BrokerConfig
 from kraftpy.metadata.records import Record, TopicDeleted
-from kraftpy.ports import Buffer, Clock
+from kraftpy.ports import Clock
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.protocol.record_batch import BatchHeader, encode_batch, iter_records
+from kraftpy.protocol.record_batch import BatchHeader, encode_batch
+from kraftpy.protocol.record_batch import Record as BatchRecord
 from kraftpy.share.config import ShareCoordinatorConfig
 from kraftpy.share.coordinator import ShareCoordinator
 from kraftpy.share.events import (
@@ -83,10 +84,12 @@ class ShareCoordinators(Shards[ShareCoordinator]):
     def _tick(self) -> Tick:
         return Tick()
 
-    def _replay_batch(self, machine: ShareCoordinator, header: BatchHeader, batch: Buffer) -> Iterable[Exception]:
+    def _replay_batch(
+        self, machine: ShareCoordinator, header: BatchHeader, records: Iterable[BatchRecord]
+    ) -> Iterable[Exception]:
         if header.is_control:
             return
-        for record in iter_records(batch):
+        for record in records:
             try:
                 machine.replay(record.key, record.value, record.offset)
             except Exception as error:  # of one record, which is passed over

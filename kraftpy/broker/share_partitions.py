@@ -204,7 +204,7 @@ class SharePartitions:
             raise KafkaError(found.error_code, found.error_message or "the state cannot be read")
         replica = held.replica
         is_first = found.start_offset == NO_OFFSET
-        start_offset = self._first_offset(held) if is_first else found.start_offset
+        start_offset = await self._first_offset(held) if is_first else found.start_offset
         machine = SharePartition(self._config_of(held.key.group_id), state_epoch=found.state_epoch)
         machine.loaded(
             start_offset,
@@ -222,7 +222,7 @@ class SharePartitions:
         held.machine, held.is_loaded, held.error, held.loading = machine, True, None, None
         wake_all(held.watches)
 
-    def _first_offset(self, held: HeldPartition) -> int:
+    async def _first_offset(self, held: HeldPartition) -> int:
         """Where a group begins that has read nothing yet."""
         replica, reset = held.replica, self._settings(held.key.group_id).share_auto_offset_reset
         if reset == "earliest":
@@ -232,7 +232,7 @@ class SharePartitions:
         since = self._clock.now() - duration_ms(reset.partition(":")[2])
         if since <= 0:
             return replica.log_start_offset
-        found = replica.offset_for_timestamp(Millis(since), replica.high_watermark)
+        found = await self._replicas.decoding.carry_out(replica.search_timestamp(Millis(since), replica.high_watermark))
         return replica.high_watermark if found is None else found.offset
 
     # --- the loop around the machines --------------------------------------------------------

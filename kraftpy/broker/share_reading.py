@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from kraftpy.broker.replica import AbortedTransaction, Replica
 from kraftpy.protocol.record_batch import (
     BatchHeader,
     ControlType,
-    decode_control_record,
-    iter_records,
+    CorruptBatch,
+    read_markers,
     split_batches,
 )
 from kraftpy.share.partition import Acquired, Stretch
@@ -52,8 +53,8 @@ def _has_committed(
         aborted.add(waiting.pop().producer_id)
     if not header.is_control:
         return not (header.is_transactional and header.producer_id in aborted)
-    for record in iter_records(batch):
-        if decode_control_record(record).type == ControlType.ABORT:
+    with suppress(CorruptBatch):  # of a kind we do not know
+        if any(marker.type == ControlType.ABORT for marker in read_markers(header, batch)):
             aborted.discard(header.producer_id)
     return False
 

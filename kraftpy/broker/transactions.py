@@ -24,7 +24,7 @@ from kraftpy.broker.replicas import Replicas
 from kraftpy.broker.shards import Shard, Shards
 from kraftpy.config import BrokerConfig
 from kraftpy.groups.routing import partition_for_group
-from kraftpy.ports import Buffer, Clock
+from kraftpy.ports import Clock
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.add_partitions_to_txn import (
@@ -33,7 +33,8 @@ from kraftpy.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from kraftpy.protocol.messages.write_txn_markers import WritableTxnMarker
-from kraftpy.protocol.record_batch import BatchHeader, encode_batch, iter_records
+from kraftpy.protocol.record_batch import BatchHeader, encode_batch
+from kraftpy.protocol.record_batch import Record as BatchRecord
 from kraftpy.transactions.config import TransactionConfig
 from kraftpy.transactions.coordinator import TransactionCoordinator
 from kraftpy.transactions.events import (
@@ -97,10 +98,12 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
     def _tick(self) -> Tick:
         return Tick()
 
-    def _replay_batch(self, machine: TransactionCoordinator, header: BatchHeader, batch: Buffer) -> Iterable[Exception]:
+    def _replay_batch(
+        self, machine: TransactionCoordinator, header: BatchHeader, records: Iterable[BatchRecord]
+    ) -> Iterable[Exception]:
         if header.is_control:
             return
-        for record in iter_records(batch):
+        for record in records:
             try:
                 machine.replay(record.key, record.value)
             except Exception as error:  # of one record, which is passed over

@@ -43,8 +43,10 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
-MAX_RECORDS: Final = 1 << 21
+MAX_RECORDS: Final = 1 << 20
 """No batch is begun once this many records are there: columns take up to 300 bytes a record, however small it is."""
+MAX_RECORDS_OF_A_BATCH: Final = 1 << 21
+"""A batch with more is refused: it is decoded as a whole."""
 _MAX_OFFSET: Final = (1 << 63) - 1
 
 
@@ -89,8 +91,12 @@ class Columns:
         return None if self.value_nulls[row] else bytes(self.data[self.value_starts[row] : self.value_ends[row]])
 
     def headers(self, row: int) -> tuple[tuple[str, bytes | None], ...]:
-        """One row's headers, decoded now. CorruptBatch where malformed."""
-        return decode_headers(self.data[self.header_starts[row] : self.header_ends[row]])
+        """One row's headers, decoded now. CorruptBatch where malformed, or too many."""
+        try:
+            return decode_headers(self.data[self.header_starts[row] : self.header_ends[row]])
+        except CorruptBatch as error:
+            text = f"the headers of the record at offset {self.offsets[row]} cannot be read: {error.message}"
+            raise CorruptBatch(text, error.code) from error
 
 
 def decode_columns(
@@ -121,10 +127,20 @@ def decode_columns(
         if visibility.shows(header, batch) and header.last_offset >= start_offset:
             if selected.expanded_bytes >= max_bytes or selected.records_count >= MAX_RECORDS:
                 break
-            selected.add(header, position + HEADER_BYTES, record_payload(header, batch, max_bytes))
+            selected.add(header, position + HEADER_BYTES, _payload(header, batch, max_bytes))
         selected.next_offset = max(selected.next_offset, header.next_offset)
         position += len(batch)
     return _trim(_decode(selected, view), start_offset, end_offset)
+
+
+def _payload(header: BatchHeader, batch: memoryview, max_bytes: int) -> Buffer:
+    try:
+        if header.records_count > MAX_RECORDS_OF_A_BATCH:
+            raise CorruptBatch(f"{header.records_count} records")
+        return record_payload(header, batch, max_bytes)
+    except CorruptBatch as error:
+        text = f"the batch at offset {header.base_offset} cannot be read: {error.message}"
+        raise CorruptBatch(text, error.code) from error
 
 
 @dataclass(slots=True)

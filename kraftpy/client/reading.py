@@ -2,7 +2,7 @@
 
 Three offsets, `done <= position <= fetch_offset`: `position` is the next to hand out, `done` the one up to which the
 application has finished (it came back for more since), `fetch_offset` the next to ask the broker for. Batches are
-kept as received and decoded when the application gets to them.
+kept as received and decoded when the application gets to them, a part of a large batch at a time.
 
 Invariants: records are handed out in offset order, each once between two seeks; `done` never passes what was handed
 out before the latest request for more.
@@ -11,14 +11,19 @@ out before the latest request for more.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple
 
 from kraftpy.client.model import ConsumerRecord, TimestampType
 from kraftpy.client.visibility import Visibility
 from kraftpy.ports import Buffer
-from kraftpy.protocol.record_batch import BatchHeader, CorruptBatch, check_crc, iter_records, split_batches
+from kraftpy.protocol.record_batch import BatchHeader, CorruptBatch, Record, check_crc, iter_records, split_batches
 from kraftpy.types import TopicPartition
+
+_DECODED_AT_ONCE: Final = 16_384
+_HEADERS_AT_ONCE: Final = 65_536
+"""Of one batch, so many records are held decoded, or those that have so many headers; one record aside."""
 
 
 class _Fetched(NamedTuple):
@@ -32,6 +37,7 @@ class PartitionReader:
     """The state of one assigned partition."""
 
     __slots__ = (
+        "_decoding",
         "_fetched",
         "buffered_bytes",
         "checked_epoch",
@@ -69,6 +75,7 @@ class PartitionReader:
         self.decoded: deque[ConsumerRecord] = deque()
         self.buffered_bytes = 0
         self._fetched: deque[_Fetched] = deque()
+        self._decoding: Iterator[Record] | None = None  # what is left of the first of them
 
     def seek(self, offset: int, leader_epoch: int = -1) -> None:
         """Go on at `offset`; what was fetched is dropped."""
@@ -89,6 +96,7 @@ class PartitionReader:
         self.retry_at_ms = 0.0
         self.decoded.clear()
         self._fetched.clear()
+        self._decoding = None
         self.buffered_bytes = 0
 
     def refetch(self) -> None:
@@ -122,25 +130,44 @@ class PartitionReader:
         while not self.decoded and self._fetched:
             header, batch = self._fetched[0]
             if batch is not None:
-                if check_crcs and not check_crc(batch):
-                    raise CorruptBatch(f"{self.name}: the CRC of the batch at offset {header.base_offset} is wrong")
-                self._decode(header, batch)
+                try:
+                    if self._decoding is None:
+                        if check_crcs and not check_crc(batch):
+                            raise CorruptBatch("the CRC is wrong")
+                        self._decoding = iter_records(batch, header)
+                    if self._decode(header, self._decoding):
+                        continue
+                except CorruptBatch as error:
+                    self._decoding = None
+                    text = f"{self.name}: the batch at offset {header.base_offset} cannot be read: {error.message}"
+                    raise CorruptBatch(text, error.code) from error
             self._fetched.popleft()
+            self._decoding = None
             self.buffered_bytes -= header.size_bytes
-            if not self.decoded:  # nothing in it for the application
+            if not self.decoded:  # nothing more in it for the application
                 if self.done == self.position:
                     self.done = header.next_offset
                 self.position, self.leader_epoch = header.next_offset, header.partition_leader_epoch
         return bool(self.decoded)
 
-    def _decode(self, header: BatchHeader, batch: memoryview) -> None:
+    def _decode(self, header: BatchHeader, left: Iterator[Record]) -> bool:
+        """Decode some of the records that are left of a batch; whether more may be left."""
         topic, partition = self.name
         kind, epoch = TimestampType(int(header.timestamp_type)), header.partition_leader_epoch
         new, record_type, position = tuple.__new__, ConsumerRecord, self.position or 0
-        records = [new(record_type, (topic, partition, *record, kind, epoch)) for record in iter_records(batch, header)]
+        records: list[ConsumerRecord] = []
+        append, headers = records.append, 0
+        for record in islice(left, _DECODED_AT_ONCE):
+            append(new(record_type, (topic, partition, *record, kind, epoch)))
+            if record[4]:
+                headers += len(record[4])
+                if headers >= _HEADERS_AT_ONCE:
+                    break
+        is_rest = headers >= _HEADERS_AT_ONCE or len(records) == _DECODED_AT_ONCE
         if records and records[0].offset < position:
             records = [record for record in records if record.offset >= position]
         self.decoded.extend(records)
+        return is_rest
 
     def hand_out(self, limit: int) -> list[ConsumerRecord]:
         """Up to `limit` decoded records, in order."""

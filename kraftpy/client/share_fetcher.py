@@ -431,9 +431,14 @@ class ShareFetcher:
                 self._fail(KafkaError(code, f"{name}: {part.error_message or code.meaning}"))
 
     def _take(self, session: ShareSession, name: TopicPartition, part: PartitionData) -> None:
-        offsets = acquired_offsets(part.acquired_records)
-        session.acquired(name, offsets)
         now = self._now()
+        try:
+            offsets = acquired_offsets(part.acquired_records)
+        except CorruptBatch as corrupt:
+            self._wait_with(name)
+            self._fail(CorruptBatch(f"{name}: {corrupt.message}", corrupt.code))
+            return
+        session.acquired(name, offsets)
         try:
             records = acquired_records(name, part.records, part.acquired_records, check_crcs=self._options.check_crcs)
         except CorruptBatch as corrupt:  # perhaps another copy is intact

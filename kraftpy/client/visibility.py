@@ -17,8 +17,7 @@ from kraftpy.protocol.record_batch import (
     BatchHeader,
     ControlType,
     CorruptBatch,
-    decode_control_record,
-    iter_records,
+    read_markers,
 )
 
 
@@ -43,7 +42,7 @@ class Visibility:
 
 
 def _is_abort(header: BatchHeader, batch: Buffer) -> bool:
-    record = next(iter_records(batch, header), None)
-    if record is None:
+    marker = next(read_markers(header, batch), None)
+    if marker is None:
         raise CorruptBatch("a control batch without a record")
-    return decode_control_record(record).type == ControlType.ABORT
+    return marker.type == ControlType.ABORT

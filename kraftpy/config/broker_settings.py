@@ -110,6 +110,12 @@ unclean.leader.election.enable                   boolean  false
     Let a replica that lags become leader, losing records.
 message.max.bytes                                int      1048588 0..
     Largest record batch a producer may send.
+kraftpy.batch.max.records                        int      none->1048576 1..
+    Most records in one batch of a producer.
+kraftpy.batch.max.headers                        int      none->4194304 0..
+    Most headers of all records in one batch of a producer, where its records are looked at.
+kraftpy.batch.max.expanded.bytes                 int      none->134217728 1..
+    Most bytes the records of one batch may expand to, where they are looked at.
 compression.type                                 string   producer {uncompressed,zstd,lz4,snappy,gzip,producer}
     Codec of stored batches; producer keeps the one they came in.
 compression.gzip.level                           int      -1 -1,1..9

@@ -1,24 +1,68 @@
-"""What batches must be to be let into a log: how many, how large, of what time, with keys. No state."""
+"""What batches must be to be let into a log: how many, how large, of what time, with keys. No state.
+
+A topic that keeps the producer's codec and is not compacted demands nothing of the records in a batch (`demand_of`).
+Else they are checked without an object for any of them, and their bytes, which are the same in every codec, are
+compressed again where the topic has another codec (`prepared`).
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from kraftpy.config.topic import TopicConfig
+from kraftpy.log.work import INLINE_BYTES, Work, expanded
 from kraftpy.ports import Buffer
-from kraftpy.protocol.compression import Compression
+from kraftpy.protocol.compression import Compression, ExpandsTooFar
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import (
+    MAX_BATCH_RECORDS,
+    MAX_DECOMPRESSED_BYTES,
+    NO_TIMESTAMP,
     BatchHeader,
     CorruptBatch,
     check_crc,
-    encode_batch,
-    iter_records,
+    encode_payload,
+    read_header,
     split_batches,
+    validate_batch,
 )
+from kraftpy.protocol.records import check_records
 from kraftpy.types import Millis
 
 _LOG_APPEND_TIME: Final = "LogAppendTime"
+_MAX_TIMESTAMP: Final = (1 << 63) - 1
+
+
+class BatchLimits(NamedTuple):
+    """What one produced batch may hold, whatever its bytes say. Larger than what any ordinary producer sends."""
+
+    max_records: int = MAX_BATCH_RECORDS
+    """Of `kraftpy.batch.max.records`."""
+    max_headers: int = 1 << 22
+    """Of `kraftpy.batch.max.headers`; of all its records together."""
+    max_expanded_bytes: int = MAX_DECOMPRESSED_BYTES
+    """Of `kraftpy.batch.max.expanded.bytes`."""
+
+
+class Demand(NamedTuple):
+    """What a topic wants of the records in a batch."""
+
+    needs_keys: bool
+    codec: Compression | None
+    """None for the producer's."""
+    level: int | None
+
+
+KEYS: Final = Demand(needs_keys=True, codec=None, level=None)
+"""Of a compacted topic that keeps the producer's codec."""
+
+
+class Prepared(NamedTuple):
+    """A batch as it is to be stored, and what its records were checked for."""
+
+    demand: Demand
+    header: BatchHeader
+    batch: memoryview
 
 
 def only_batch(records: Buffer) -> tuple[BatchHeader, memoryview]:
@@ -54,36 +98,90 @@ def check_timestamps(header: BatchHeader, config: TopicConfig, now: Millis) -> N
             )
 
 
-def check_keys(header: BatchHeader, batch: Buffer) -> None:
-    """INVALID_RECORD where a record has no key; only asked of compacted topics, as it decodes the batch."""
-    for record in iter_records(batch, header):
-        if record.key is None:
-            raise KafkaError(ErrorCode.INVALID_RECORD, f"record {record.offset} of a compacted topic has no key")
-
-
-def recompressed(header: BatchHeader, batch: memoryview, config: TopicConfig) -> memoryview:
-    """The batch in the topic's codec: itself where it has it, or the topic keeps the producer's; else decoded."""
+def demand_of(config: TopicConfig) -> Demand | None:
+    """What a topic wants of the records in a batch; None where nobody looks below the header."""
     name = config.compression_type
     if name == "producer":
-        return batch
+        return KEYS if config.is_compacted else None
     codec = Compression.NONE if name == "uncompressed" else Compression[name.upper()]
-    if codec is header.compression:
-        return batch
     levels = {
         Compression.GZIP: config.compression_gzip_level,
         Compression.LZ4: config.compression_lz4_level,
         Compression.ZSTD: config.compression_zstd_level,
     }
-    again = encode_batch(
-        [(record.timestamp, record.key, record.value, record.headers) for record in iter_records(batch, header)],
-        compression=codec,
-        level=levels.get(codec),
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        is_transactional=header.is_transactional,
+    return Demand(config.is_compacted, codec, levels.get(codec))
+
+
+def checked(records: Buffer, config: TopicConfig, limits: BatchLimits) -> tuple[BatchHeader, memoryview]:
+    """The one batch that a producer sends, its size and header checked. Raises KafkaError, as `validate_batch`."""
+    header, batch = only_batch(records)
+    _check_size(batch, config)
+    validate_batch(header, batch, limits.max_records)
+    return header, batch
+
+
+def _check_size(batch: memoryview, config: TopicConfig) -> None:
+    if len(batch) > config.max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {len(batch)} bytes; {config.max_message_bytes} are allowed"
+        )
+
+
+def prepared(
+    header: BatchHeader, batch: memoryview, demand: Demand, config: TopicConfig, limits: BatchLimits
+) -> Work[Prepared]:
+    """Check the records of a `checked` batch, and compress them as the topic wants.
+
+    INVALID_RECORD where a record has no key in a compacted topic, or there are too many headers; MESSAGE_TOO_LARGE
+    where the records expand beyond a limit, or the new batch does; CorruptBatch where they are malformed.
+    """
+    is_recompressed = demand.codec is not None and demand.codec is not header.compression
+    if not is_recompressed and not demand.needs_keys:
+        return Prepared(demand, header, batch)
+    try:
+        payload = yield from expanded(header, batch, limits.max_expanded_bytes)
+    except CorruptBatch as error:
+        if not isinstance(error.__cause__, ExpandsTooFar):
+            raise
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"the records expand beyond kraftpy.batch.max.expanded.bytes={limits.max_expanded_bytes}",
+        ) from error
+    max_delta = yield from check_records(
+        payload, header.records_count, needs_keys=demand.needs_keys, max_headers=limits.max_headers
     )
-    return memoryview(bytearray(again))
+    if not is_recompressed:
+        return Prepared(demand, header, batch)
+    max_timestamp = header.base_timestamp + max_delta
+    if not NO_TIMESTAMP <= max_timestamp <= _MAX_TIMESTAMP:
+        raise CorruptBatch(f"timestamp {max_timestamp}", ErrorCode.INVALID_TIMESTAMP)
+
+    def recompressed() -> memoryview:
+        again = encode_payload(
+            payload,
+            records_count=header.records_count,
+            base_timestamp=header.base_timestamp,
+            max_timestamp=max_timestamp,
+            compression=demand.codec or Compression.NONE,
+            level=demand.level,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            is_transactional=header.is_transactional,
+        )
+        return memoryview(bytearray(again))
+
+    if demand.codec is Compression.NONE and len(payload) > config.max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE, f"{len(payload)} bytes of records; {config.max_message_bytes} are allowed"
+        )
+    made: memoryview
+    if len(payload) <= INLINE_BYTES:
+        made = recompressed()
+    else:
+        made = yield recompressed
+    _check_size(made, config)
+    return Prepared(demand, read_header(made), made)
 
 
 def fitting_copies(

@@ -1,6 +1,8 @@
-"""Finding records by time, over the segments of a log. Each search decodes one batch.
+"""Finding records by time: which batch, by headers and indexes, and which record in it, without decoding any.
 
 Every batch that a search goes by is checked (`verifying`): CorruptSegment where one of them is damaged, or an index.
+What looks at the log does so in one go and takes a copy of the batch; what looks at records is `log.work`, and does not
+need the log any more.
 
 A batch's times are its header's: with LogAppendTime every record has the batch's, whatever the records say (KIP-32).
 """
@@ -8,83 +10,149 @@ A batch's times are its header's: with LogAppendTime every record has the batch'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kraftpy.log.results import TimestampAndOffset
-from kraftpy.log.segment import CorruptSegment, Placed, Segment
-from kraftpy.log.verifying import Epochs, check
-from kraftpy.protocol.record_batch import Record, iter_records
+from kraftpy.log.segment import CorruptSegment, Segment
+from kraftpy.log.verifying import check
+from kraftpy.log.work import Work, expanded
+from kraftpy.protocol.record_batch import BatchHeader, TimestampType, read_header
+from kraftpy.protocol.records import record_times
 
-_RECORDS_COUNT: Final = slice(57, 61)  # of a batch's header
+if TYPE_CHECKING:
+    from kraftpy.log.partition_log import PartitionLog
+
+_COUNT_AT: Final = 57  # of a batch's header: the record count, of 4 bytes
+_BATCHES_AT_ONCE: Final = 2048
 
 
-def _records(segment: Segment, placed: Placed, epochs: Epochs) -> list[Record]:
-    data = segment.log.get().read(placed.position, placed.size)
-    if not check(data, placed.base_offset, placed.last_offset + 1, epochs).is_whole:
-        raise CorruptSegment(segment.log.name, placed.position, "the batch is damaged")
-    return list(iter_records(data))
+class FoundBatch(NamedTuple):
+    """A whole batch, out of the log."""
+
+    header: BatchHeader
+    data: bytes
 
 
-def first_at_or_after(
-    segments: Sequence[Segment], epochs: Epochs, timestamp: int, start_offset: int, end_offset: int, log_end_offset: int
-) -> TimestampAndOffset | None:
-    """The first record of that timestamp (ms) or a later one in [start, end); None where there is none."""
-    ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+def first_batch(log: PartitionLog, timestamp: int, start_offset: int, end_offset: int) -> FoundBatch | None:
+    """The first batch that says of itself that a record of it is of that time (ms) or later, and that has offsets in
+    [start, end); None where there is none."""
+    segments = log.segments
+    ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
     for segment, segment_end_offset in zip(segments, ends, strict=True):
         if segment.base_offset >= end_offset:
             return None
-        if not segment.size or segment.max_timestamp()[0] < timestamp:
+        if segment_end_offset <= start_offset or not segment.size or segment.max_timestamp()[0] < timestamp:
             continue
-        for placed, data in segment.first_at_least(timestamp, start_offset, segment_end_offset, epochs):
-            if placed.base_offset >= end_offset:
-                return None
-            for record in iter_records(data):
-                if record.timestamp >= timestamp and record.offset >= start_offset:
-                    if record.offset >= end_offset:
-                        return None
-                    return TimestampAndOffset(record.offset, record.timestamp, placed.leader_epoch)
+        for placed, data in segment.first_at_least(timestamp, start_offset, segment_end_offset, log.epochs):
+            return None if placed.base_offset >= end_offset else FoundBatch(read_header(data), data)
     return None
 
 
-def latest(segments: Sequence[Segment], epochs: Epochs, start_offset: int) -> TimestampAndOffset | None:
-    """The first record that has the largest timestamp of all (KIP-734); None where no record has a timestamp.
-
-    Where that record is below `start_offset`, the latest of those left of its batch stands for it; where none of it is
-    left, the latest of all that are.
-    """
-    timed = [segment for segment in segments if segment.size and segment.max_timestamp()[0] >= 0]
+def latest_batch(log: PartitionLog, start_offset: int) -> FoundBatch | None:
+    """The batch that has the largest timestamp of all, which may have lost its records; None where none has any."""
+    timed = [segment for segment in log.segments if segment.size and segment.max_timestamp()[0] >= 0]
     if not timed:
         return None
     segment = max(timed, key=lambda each: (each.max_timestamp()[0], -each.base_offset))
-    _, last_offset = segment.max_timestamp()
+    return _read(log, segment, segment.max_timestamp()[1])
+
+
+class Looked(NamedTuple):
+    """How far every batch was looked at, by its header, and the best of them."""
+
+    offset: int
+    """Where to go on; -1 where none is left."""
+    max_timestamp: int = -1
+    last_offset: int = -1
+
+
+def look_on(log: PartitionLog, looked: Looked, start_offset: int) -> Looked:
+    """Look at the next few thousand headers, from `looked.offset` on."""
+    offset, max_timestamp, last_offset = looked
+    left = _BATCHES_AT_ONCE
+    for number, segment in enumerate(segments := log.segments):
+        is_last = number == len(segments) - 1
+        end_offset = log.log_end_offset if is_last else segments[number + 1].base_offset
+        if end_offset <= offset or not segment.size:
+            continue
+        first = segment.find(offset)
+        if first is None:
+            continue
+        file = segment.log.get()
+        for placed in segment.walk(first.position):
+            if not left:
+                return Looked(placed.base_offset, max_timestamp, last_offset)
+            left -= 1
+            if placed.last_offset < start_offset or placed.max_timestamp <= max_timestamp:
+                continue
+            if file.read(placed.position + _COUNT_AT, 4) != bytes(4):
+                max_timestamp, last_offset = placed.max_timestamp, placed.last_offset
+        offset = end_offset
+    return Looked(-1, max_timestamp, last_offset)
+
+
+def batch_of(log: PartitionLog, last_offset: int) -> FoundBatch | None:
+    """The batch that ends there; None where it is gone."""
+    segment = log.segment_of(last_offset)
+    return None if segment is None else _read(log, segment, last_offset)
+
+
+def _read(log: PartitionLog, segment: Segment, last_offset: int) -> FoundBatch | None:
     placed = segment.find(last_offset)
     if placed is None or placed.last_offset != last_offset:
         return None
-    if segment.log.get().read(placed.position + _RECORDS_COUNT.start, 4) == bytes(4):
-        return _latest_of_all(segments, epochs, start_offset)
-    records = [record for record in _records(segment, placed, epochs) if record.offset >= start_offset]
-    if not records:
-        return _latest_of_all(segments, epochs, start_offset)
-    best = max(records, key=lambda record: (record.timestamp, -record.offset))
-    return TimestampAndOffset(best.offset, best.timestamp, placed.leader_epoch)
+    data = segment.log.get().read(placed.position, placed.size)
+    if not check(data, placed.base_offset, placed.last_offset + 1, log.epochs).is_whole:
+        raise CorruptSegment(segment.log.name, placed.position, "the batch is damaged")
+    return FoundBatch(read_header(data), data)
 
 
-def _latest_of_all(segments: Sequence[Segment], epochs: Epochs, start_offset: int) -> TimestampAndOffset | None:
-    """The same where the batch that had the largest timestamp is gone or empty: by looking at every batch."""
-    best: tuple[int, Segment, Placed] | None = None
-    for segment in segments:
-        file = segment.log.get()
-        for placed in segment.walk():
-            if placed.last_offset < start_offset or (best is not None and placed.max_timestamp <= best[0]):
-                continue
-            if file.read(placed.position + _RECORDS_COUNT.start, 4) != bytes(4):
-                best = placed.max_timestamp, segment, placed
-    if best is None or best[0] < 0:
-        return None
-    _, segment, placed = best
-    found = max(
-        (record for record in _records(segment, placed, epochs) if record.offset >= start_offset),
-        key=lambda record: (record.timestamp, -record.offset),
-        default=None,
-    )
-    return None if found is None else TimestampAndOffset(found.offset, found.timestamp, placed.leader_epoch)
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def first_record(
+    batch: FoundBatch, timestamp: int, start_offset: int, max_bytes: int
+) -> Work[TimestampAndOffset | None]:
+    """The batch's first record of that time or later, from an offset on. CorruptBatch where it cannot be read, or
+    expands to more than `max_bytes`."""
+    header = batch.header
+    payload = yield from expanded(header, batch.data, max_bytes)
+    for offset_deltas, timestamp_deltas in record_times(payload, header.records_count):
+        if offset_deltas[0]:
+            yield None  # between two slices
+        times = _times(header, timestamp_deltas)
+        if max(times) >= timestamp:
+            for delta, time in zip(offset_deltas, times, strict=True):
+                if time >= timestamp and header.base_offset + delta >= start_offset:
+                    return _found(header, delta, time)
+    return None
+
+
+def latest_record(batch: FoundBatch, start_offset: int, max_bytes: int) -> Work[TimestampAndOffset | None]:
+    """The first of its records, from an offset on, that has the largest timestamp of those. As `first_record`."""
+    header = batch.header
+    payload = yield from expanded(header, batch.data, max_bytes)
+    best: tuple[int, int] | None = None
+    for offset_deltas, timestamp_deltas in record_times(payload, header.records_count):
+        if offset_deltas[0]:
+            yield None  # between two slices
+        times = _times(header, timestamp_deltas)
+        if best is None or max(times) > best[1]:
+            for delta, time in zip(offset_deltas, times, strict=True):
+                if header.base_offset + delta >= start_offset and (best is None or time > best[1]):
+                    best = delta, time
+    return None if best is None else _found(header, *best)
+
+
+def _times(header: BatchHeader, deltas: Sequence[int]) -> list[int]:
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return [header.max_timestamp] * len(deltas)
+    base = header.base_timestamp
+    return [base + delta for delta in deltas]
+
+
+def _found(header: BatchHeader, delta: int, timestamp: int) -> TimestampAndOffset:
+    return TimestampAndOffset(header.base_offset + delta, timestamp, header.partition_leader_epoch)

@@ -42,9 +42,8 @@ from kraftpy.protocol.record_batch import (
     ControlType,
     CorruptBatch,
     check_crc,
-    decode_control_record,
-    iter_records,
     read_header,
+    read_markers,
 )
 from kraftpy.types import Millis
 
@@ -317,7 +316,7 @@ class _Cleaning:
             return batch
         if header.records_count:
             try:
-                marker = decode_control_record(next(iter_records(batch, header)))
+                marker = next(read_markers(header, batch))
             except CorruptBatch:
                 return batch  # of a kind we do not know
             if marker.type not in (ControlType.ABORT, ControlType.COMMIT):

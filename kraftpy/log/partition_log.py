@@ -1,7 +1,8 @@
 """The log of one partition: ordered segments, what may be appended to them, and how they are read.
 
 Appending checks the batch header and the CRC, stamps offset and leader epoch in place and writes once; it never looks
-at a record (but for the keys of a compacted topic, or to change the codec where the topic wants its own). Reading finds
+at a record, but for the keys of a compacted topic, or to change the codec where the topic wants its own; that is
+prepared before (`prepare`), because it may take long. Reading finds
 a position through an index, walks at most one index interval of headers, and reads whole batches in one go. Neither
 depends on how long the log is.
 
@@ -26,6 +27,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -34,12 +37,16 @@ import xxhash
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log import by_time, compaction, layout
 from kraftpy.log.appending import (
-    check_keys,
+    KEYS,
+    BatchLimits,
+    Prepared,
     check_timestamps,
+    checked,
+    demand_of,
     fitting_copies,
     log_append_time,
     only_batch,
-    recompressed,
+    prepared,
     roll_ms,
 )
 from kraftpy.log.epochs import EpochEnd, LeaderEpochs
@@ -52,6 +59,7 @@ from kraftpy.log.results import AppendResult, LogSlice, Origin, ReadResult, Time
 from kraftpy.log.retention import SegmentAge, segments_to_delete
 from kraftpy.log.segment import FAR_BYTES, CorruptSegment, Segment
 from kraftpy.log.verifying import IntactBatch, check, check_file
+from kraftpy.log.work import Work, finish
 from kraftpy.ports import Buffer, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import (
@@ -60,9 +68,8 @@ from kraftpy.protocol.record_batch import (
     BatchHeader,
     CorruptBatch,
     check_crc,
-    decode_control_record,
-    iter_records,
     read_header,
+    read_markers,
     stamp,
     validate_batch,
 )
@@ -120,6 +127,8 @@ class PartitionLog:
         """The log start that the owner's checkpoint says, durably; the owner sets it."""
         self.metadata: layout.PartitionMetadata | None = None
         """What `partition.metadata` says; None for a log whose topic has no id."""
+        self.limits = BatchLimits()
+        """What a producer's batch may hold; the owner sets it."""
         self.checks_reads = True
         """Whether what is read is checked (`verifying`); else a reader may be given damaged bytes."""
         self.remade_indexes = 0
@@ -221,16 +230,38 @@ class PartitionLog:
 
     # --- appending ---
 
+    def prepare(self, records: Buffer) -> Work[Prepared] | None:
+        """What is to be done to a producer's batch before it is appended: the work, or None where nothing is.
+
+        Pass what it gives to `append`. It does not touch the log. Raises KafkaError as `append` does, now or later.
+        """
+        demand = demand_of(self.config)
+        if demand is None:
+            return None
+        return prepared(*checked(records, self.config, self.limits), demand, self.config, self.limits)
+
+    def is_prepared(self, batch: Prepared | None) -> bool:
+        """Whether `append` may have it as it is: the topic's settings may have changed since."""
+        demand = demand_of(self.config)
+        return demand is None or (batch is not None and batch.demand == demand)
+
     def append(
-        self, records: Buffer, *, leader_epoch: int, now: Millis, origin: Origin = Origin.CLIENT
+        self,
+        records: Buffer,
+        *,
+        leader_epoch: int,
+        now: Millis,
+        origin: Origin = Origin.CLIENT,
+        batch: Prepared | None = None,
     ) -> AppendResult:
         """Append record batches; `records` itself is stamped where it is writable.
 
         One batch, which gets the next offsets and `leader_epoch`, unless the origin is a replica: then any number, kept
-        as they are, those of a leader epoch above `leader_epoch` and all after them left out (KAFKA-18723). Raises
-        KafkaError: what `validate_batch` names, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD,
-        INVALID_TIMESTAMP, FENCED_LEADER_EPOCH, and the producer's errors (`ProducerStates.check`); KAFKA_STORAGE_ERROR
-        for a log that is closed or failed. Raises OSError as the disk does.
+        as they are, those of a leader epoch above `leader_epoch` and all after them left out (KAFKA-18723). `batch` is
+        what `prepare` made of a client's, which is else prepared here and now. Raises KafkaError: what `validate_batch`
+        names, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP, FENCED_LEADER_EPOCH, and the
+        producer's errors (`ProducerStates.check`); KAFKA_STORAGE_ERROR for a log that is closed or failed. Raises
+        OSError as the disk does.
         """
         if self.is_closed or self.is_failed or self.is_half_cut:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log {self.directory.path} takes no more records")
@@ -240,30 +271,22 @@ class PartitionLog:
             raise KafkaError(
                 ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {leader_epoch} after {self.epochs.latest} was assigned"
             )
+        if origin is Origin.CLIENT:
+            header, data = self._of_client(records, batch)
+        else:
+            header, data = self._of_coordinator(records)
         config = self.config
-        header, batch = only_batch(records)
-        if len(batch) > config.max_message_bytes and origin is Origin.CLIENT:
+        if len(data) > config.segment_bytes:
             raise KafkaError(
-                ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {len(batch)} bytes; {config.max_message_bytes} are allowed"
+                ErrorCode.RECORD_LIST_TOO_LARGE, f"a batch of {len(data)} bytes; segments hold {config.segment_bytes}"
             )
-        if len(batch) > config.segment_bytes:
-            raise KafkaError(
-                ErrorCode.RECORD_LIST_TOO_LARGE, f"a batch of {len(batch)} bytes; segments hold {config.segment_bytes}"
-            )
-        is_marker = header.is_control and origin is Origin.COORDINATOR
-        if origin is Origin.CLIENT or header.producer_id < 0:  # a coordinator's own have no sequence numbers
-            validate_batch(header, batch)
-        elif not check_crc(batch):
-            raise CorruptBatch("the CRC does not match")
         append_time = log_append_time(config, now)
         if append_time is None:
             check_timestamps(header, config, now)
-        if "compact" in config.cleanup_policy and not is_marker:
-            check_keys(header, batch)
         marker = None
         if header.producer_id >= 0:
-            if is_marker:
-                marker = decode_control_record(next(iter_records(batch, header)))
+            if header.is_control:
+                marker = next(read_markers(header, data))
                 self.producers.check_marker(header, marker)
             elif origin is Origin.COORDINATOR:
                 self.producers.check_epoch(header)
@@ -274,14 +297,12 @@ class PartitionLog:
                     NO_TIMESTAMP if append_time is None else duplicate.timestamp,
                     is_duplicate=True,
                 )
-        if origin is Origin.CLIENT:
-            batch = recompressed(header, batch, config)
-        if batch.readonly:
-            batch = memoryview(bytearray(batch))
+        if data.readonly:
+            data = memoryview(bytearray(data))
         base_offset = self.log_end_offset
-        stamp(batch, base_offset, leader_epoch, append_time)
-        header = read_header(batch)
-        rolled = self._write(batch, [(header, 0)], now)
+        stamp(data, base_offset, leader_epoch, append_time)
+        header = read_header(data)
+        rolled = self._write(data, [(header, 0)], now)
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
         if marker is not None:
@@ -291,6 +312,25 @@ class PartitionLog:
         return self._result(
             base_offset, header.last_offset, NO_TIMESTAMP if append_time is None else append_time, rolled=rolled
         )
+
+    def _of_client(self, records: Buffer, batch: Prepared | None) -> tuple[BatchHeader, memoryview]:
+        """A producer's batch as it is to be stored, but for what `stamp` writes."""
+        if batch is None or not self.is_prepared(batch):
+            work = self.prepare(records)
+            if work is None:
+                return checked(records, self.config, self.limits)
+            batch = finish(work)
+        return batch.header, batch.batch
+
+    def _of_coordinator(self, records: Buffer) -> tuple[BatchHeader, memoryview]:
+        header, data = only_batch(records)
+        if header.producer_id < 0:  # a coordinator's own have no sequence numbers
+            validate_batch(header, data)
+        elif not check_crc(data):
+            raise CorruptBatch("the CRC does not match")
+        if self.config.is_compacted and not header.is_control:
+            finish(prepared(header, data, KEYS, self.config, self.limits))
+        return header, data
 
     def _append_copies(self, records: Buffer, leader_epoch: int, now: Millis) -> AppendResult:
         """Append what a leader sent. CorruptBatch where it does not fit behind this log; nothing is appended then."""
@@ -308,9 +348,9 @@ class PartitionLog:
             if header.producer_id < 0:
                 continue
             if header.is_control:
-                batch = view[start : start + header.size_bytes]
-                for record in iter_records(batch, header):
-                    self.producers.ended(header, decode_control_record(record), now)
+                with suppress(CorruptBatch):  # as when it is replayed: of a kind we do not know, it ends nothing
+                    for marker in read_markers(header, view[start : start + header.size_bytes]):
+                        self.producers.ended(header, marker, now)
             else:
                 self.producers.appended(header, now)
         return self._result(batches[0][0].base_offset, batches[-1][0].last_offset, NO_TIMESTAMP, rolled=rolled)
@@ -591,24 +631,59 @@ class PartitionLog:
     # --- by time ---
 
     def offset_for_timestamp(self, timestamp: int, *, end_offset: int | None = None) -> TimestampAndOffset | None:
-        """The first record at or after `timestamp` (ms) and below `end_offset`; decodes one batch. None where there is
+        """What `search_timestamp` finds. Blocks: not for a broker's event loop."""
+        return finish(self.search_timestamp(timestamp, end_offset=end_offset))
+
+    def offset_of_max_timestamp(self) -> TimestampAndOffset | None:
+        """What `search_max_timestamp` finds. Blocks, as `offset_for_timestamp`."""
+        return finish(self.search_max_timestamp())
+
+    def search_timestamp(self, timestamp: int, *, end_offset: int | None = None) -> Work[TimestampAndOffset | None]:
+        """The work that finds the first record at or after `timestamp` (ms) and below `end_offset`; None where there is
         none.
 
-        Raises CorruptBatch where records cannot be read, CorruptSegment where a batch is damaged that it may be in.
+        Between two steps the log may change, and be closed: the caller sees to it. Raises CorruptBatch where records
+        cannot be read, CorruptSegment where a batch is damaged that it may be in.
         """
         log_end_offset = self.log_end_offset
         limit = log_end_offset if end_offset is None else min(end_offset, log_end_offset)
-        return self._by_time(
-            lambda: by_time.first_at_or_after(
-                self._segments, self.epochs, timestamp, self.log_start_offset, limit, log_end_offset
-            )
-        )
+        offset = self.log_start_offset
+        while True:
+            start_offset = max(offset, self.log_start_offset)
+            found = self._by_time(partial(by_time.first_batch, self, timestamp, start_offset, limit))
+            if found is None:
+                return None
+            record = yield from by_time.first_record(found, timestamp, start_offset, self.limits.max_expanded_bytes)
+            if record is not None:
+                return record if record.offset < limit else None
+            offset = found.header.next_offset
+            yield None
 
-    def offset_of_max_timestamp(self) -> TimestampAndOffset | None:
-        """The first record that has the largest timestamp of all (KIP-734); None where no record has one."""
-        return self._by_time(lambda: by_time.latest(self._segments, self.epochs, self.log_start_offset))
+    def search_max_timestamp(self) -> Work[TimestampAndOffset | None]:
+        """The work that finds the first record that has the largest timestamp of all (KIP-734); None where no record
+        has one. As `search_timestamp`."""
+        start_offset, max_bytes = self.log_start_offset, self.limits.max_expanded_bytes
+        found = self._by_time(partial(by_time.latest_batch, self, start_offset))
+        if found is None:
+            return None
+        record = None
+        if found.header.records_count:
+            record = yield from by_time.latest_record(found, start_offset, max_bytes)
+        if record is not None:
+            return record
+        # The batch that had the largest timestamp is gone or empty: look at the headers of all others.
+        looked = by_time.Looked(start_offset)
+        while looked.offset >= 0:
+            looked = by_time.look_on(self, looked, start_offset)
+            yield None
+        if looked.max_timestamp < 0:
+            return None
+        found = self._by_time(partial(by_time.batch_of, self, looked.last_offset))
+        if found is None:
+            return None
+        return (yield from by_time.latest_record(found, start_offset, max_bytes))
 
-    def _by_time(self, search: Callable[[], TimestampAndOffset | None]) -> TimestampAndOffset | None:
+    def _by_time(self, search: Callable[[], by_time.FoundBatch | None]) -> by_time.FoundBatch | None:
         """Search; once more where an index of what seems to be damaged can be made anew."""
         for _ in self._segments:
             try:

@@ -23,9 +23,8 @@ from kraftpy.protocol.record_batch import (
     MAGIC,
     BatchHeader,
     CorruptBatch,
-    decode_control_record,
-    iter_records,
     read_header,
+    read_markers,
 )
 from kraftpy.types import Millis
 
@@ -130,8 +129,8 @@ def _apply(states: ProducerStates, segment: Segment, position: int, header: Batc
         states.appended(header, now)
         return
     try:
-        for record in iter_records(segment.log.get().read(position, header.size_bytes), header):
-            states.ended(header, decode_control_record(record), now)
+        for marker in read_markers(header, segment.log.get().read(position, header.size_bytes)):
+            states.ended(header, marker, now)
     except CorruptBatch:
         return  # control records of a kind we do not know end no transaction
 

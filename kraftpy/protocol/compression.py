@@ -151,7 +151,13 @@ class _Output:
 
         room = self.max_bytes - self.size
         into: bytearray | mmap.mmap
-        into = bytearray(min(capacity, room)) if min(capacity, room) <= _PIECE_BYTES else mmap.mmap(-1, room)
+        if min(capacity, room) <= _PIECE_BYTES:
+            into = bytearray(min(capacity, room))
+        else:
+            try:
+                into = mmap.mmap(-1, min(capacity, room))
+            except OSError as error:  # an address range that is not to be had: no trouble of any disk
+                raise MemoryError(str(error)) from error
         try:
             size = getattr(getattr(cramjam, codec), function)(data, into)
             for start in range(0, size, _PIECE_BYTES):

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple, NoReturn
 from crc32c import crc32c
 
 from kraftpy.ports import Buffer
-from kraftpy.protocol.compression import Compression, compress, decompress
+from kraftpy.protocol.compression import Compression, compress, copied, decompress
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.records import (
     MIN_RECORD_BYTES,
@@ -46,6 +46,7 @@ from kraftpy.protocol.records import (
 __all__ = [
     "HEADER_BYTES",
     "MAGIC",
+    "MAX_BATCH_RECORDS",
     "MAX_DECOMPRESSED_BYTES",
     "NO_TIMESTAMP",
     "BatchBuilder",
@@ -62,8 +63,10 @@ __all__ = [
     "encode_batch",
     "encode_control_batch",
     "encode_payload",
+    "iter_payload",
     "iter_records",
     "read_header",
+    "read_markers",
     "record_payload",
     "record_size_bound",
     "split_batches",
@@ -76,11 +79,14 @@ MAGIC: Final = 2
 MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024
 """What one batch may expand to unless the reader says otherwise."""
 NO_TIMESTAMP: Final = -1
+MAX_BATCH_RECORDS: Final = 1 << 20
+"""The most records a producer's batch may have unless it is said otherwise: a million that say nothing are 7 MB."""
 
 _PREFIX_BYTES: Final = 12  # base_offset and batch_length, which batch_length does not count
 _CRC_START: Final = 21
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _NOT_COVERED, _COVERED = struct.Struct(">qiibI"), struct.Struct(">hiqqqhii")  # by the CRC: the header in two halves
+_MAX_MARKER_BYTES: Final = 1 << 16
 _CODEC_MASK, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
 _SENDABLE: Final = _CODEC_MASK | _TRANSACTIONAL
 
@@ -234,12 +240,13 @@ def check_crc(batch: Buffer) -> bool:
     return bool(crc32c(memoryview(batch)[_CRC_START:]) == stored)
 
 
-def validate_batch(header: BatchHeader, batch: Buffer) -> None:
+def validate_batch(header: BatchHeader, batch: Buffer, max_records: int = MAX_BATCH_RECORDS) -> None:
     """Refuse what a producer may not send, without looking below the header.
 
     `header` is that of `batch`, one whole batch as `split_batches` gives it. Raises KafkaError as Kafka answers:
     CORRUPT_MESSAGE (length, CRC), UNSUPPORTED_FOR_MESSAGE_FORMAT (old format), UNSUPPORTED_COMPRESSION_TYPE,
-    INVALID_TIMESTAMP, INVALID_RECORD (everything else). `max_timestamp` may be -1: some clients never set it.
+    INVALID_TIMESTAMP, INVALID_RECORD (everything else, more than `max_records` records too). `max_timestamp` may be -1:
+    some clients never set it.
     """
     (
         base_offset,
@@ -265,6 +272,8 @@ def validate_batch(header: BatchHeader, batch: Buffer) -> None:
         raise CorruptBatch("the CRC does not match")
     if records_count <= 0 or last_offset_delta != records_count - 1:
         _invalid(f"{records_count} records over offsets 0 to {last_offset_delta}")
+    if records_count > max_records:
+        _invalid(f"{records_count} records in a batch; kraftpy.batch.max.records allows {max_records}")
     if attributes & ~_SENDABLE:
         _refuse_attributes(attributes)
     codec = attributes & _CODEC_MASK
@@ -491,7 +500,11 @@ def iter_records(
             _refuse_magic(header.magic)
         if header.size_bytes != len(batch):
             raise CorruptBatch(f"batch length {header.batch_length} in a batch of {len(batch)} bytes")
-    payload = bytes(record_payload(header, batch, max_bytes))
+    return iter_payload(copied(record_payload(header, batch, max_bytes)), header)
+
+
+def iter_payload(payload: bytes, header: BatchHeader) -> Iterator[Record]:
+    """The records of a batch whose uncompressed bytes (`record_payload`) are known. As `iter_records`."""
     append_time = header.max_timestamp if header.attributes & _LOG_APPEND_TIME else None
     return decode_records(
         payload,
@@ -501,6 +514,12 @@ def iter_records(
         base_timestamp=header.base_timestamp,
         append_time=append_time,
     )
+
+
+def read_markers(header: BatchHeader, batch: Buffer) -> Iterator[ControlRecord]:
+    """What the records of a control batch say: ordinarily one does. CorruptBatch where one says nothing readable."""
+    for record in iter_records(batch, header, max_bytes=_MAX_MARKER_BYTES):
+        yield decode_control_record(record)
 
 
 def decode_control_record(record: Record) -> ControlRecord:

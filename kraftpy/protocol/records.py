@@ -6,13 +6,17 @@ key length varint, key | value length varint, value | header count varint, (key 
 ```
 A length of -1 is null. The two hot loops of the Python client are here; why they look as they do is said at each.
 
-Invariants: malformed bytes raise `CorruptBatch` and nothing else; no length or count allocates what is not there.
+`check_records` and `record_times` go through a batch without an object for any record or header, in slices: they yield
+after a counted part of the work, so that an event loop may serve others in between.
+
+Invariants: malformed bytes raise `CorruptBatch` and nothing else; no length or count allocates what is not there. A
+record with more than `MAX_RECORD_HEADERS` headers, which would take a hundred times its own bytes, is never decoded.
 KIP-98 (format), KIP-82 (headers). Left out: the attributes of a single record, of which none is defined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import chain, count
 from typing import Final, NamedTuple, NoReturn
 
@@ -21,6 +25,12 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 
 MIN_RECORD_BYTES: Final = 7
 """The smallest record: a length and six one-byte fields."""
+
+MAX_RECORD_HEADERS: Final = 1 << 17
+"""The most headers one record may have, however small they are. Kafka counts none; no ordinary record has a hundred."""
+SLICE_RECORDS: Final = 512
+"""Records that are looked at without a pause."""
+_SLICE_HEADERS: Final = 4096
 
 Headers = Sequence[tuple[str, bytes | None]]
 """A record's headers in order; keys may repeat."""
@@ -255,11 +265,17 @@ def _corrupt_length(size: int) -> NoReturn:
     raise CorruptBatch(f"length {zigzag(size)}")
 
 
+def _too_many_headers(number: int) -> NoReturn:
+    raise CorruptBatch(f"a record with {number} headers; {MAX_RECORD_HEADERS} are allowed", ErrorCode.INVALID_RECORD)
+
+
 def _decode_headers(data: bytes, position: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
     """The header count at `position` and the headers after it; grows with the bytes that are there, not the count."""
     number, position = read_unsigned(data, position)
     if number & 1:
         _corrupt_length(number)
+    if number >> 1 > MAX_RECORD_HEADERS:
+        _too_many_headers(number >> 1)
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(number >> 1):
         size, position = read_unsigned(data, position)
@@ -289,3 +305,188 @@ def decode_headers(data: Buffer) -> tuple[tuple[str, bytes | None], ...]:
     if position != len(whole):
         raise CorruptBatch(f"headers end at {position} of {len(whole)} bytes")
     return headers
+
+
+# --- looking, without decoding ----------------------------------------------------------------------------------------
+
+
+def check_records(data: bytes, records_count: int, *, needs_keys: bool, max_headers: int) -> Generator[None, None, int]:
+    """Check that `data` is exactly so many records with offset deltas 0, 1, 2...; return the largest timestamp delta.
+
+    Yields after each slice of the work. CorruptBatch where anything is malformed; with INVALID_RECORD where all records
+    together have more than `max_headers` headers, or one has no key and `needs_keys`.
+    """
+    position = sliced_headers = 0
+    max_delta = -(1 << 63)
+    try:
+        for first in range(0, records_count, SLICE_RECORDS):
+            if first:
+                yield
+            for number in range(first, min(first + SLICE_RECORDS, records_count)):
+                length = data[position]
+                if length < 128:
+                    position += 1
+                elif (high := data[position + 1]) < 128:
+                    length += (high << 7) - 128
+                    position += 2
+                else:
+                    length, position = read_unsigned(data, position)
+                start = position
+
+                delta = data[position + 1]  # after the attributes
+                if delta < 128:
+                    position += 2
+                elif (high := data[position + 2]) < 128:
+                    delta += (high << 7) - 128
+                    position += 3
+                else:
+                    delta, position = read_unsigned(data, position + 1)
+                delta = delta >> 1 ^ -(delta & 1)
+                if delta > max_delta:
+                    max_delta = delta
+
+                delta = data[position]
+                if delta < 128:
+                    position += 1
+                elif (high := data[position + 1]) < 128:
+                    delta += (high << 7) - 128
+                    position += 2
+                else:
+                    delta, position = read_unsigned(data, position)
+                if delta != number << 1:
+                    raise CorruptBatch(f"offset delta {zigzag(delta)} where {number} should be")
+
+                size = data[position]
+                if size < 128:
+                    position += 1
+                elif (high := data[position + 1]) < 128:
+                    size += (high << 7) - 128
+                    position += 2
+                else:
+                    size, position = read_unsigned(data, position)
+                if not size & 1:
+                    position += size >> 1
+                elif size > 1:
+                    _corrupt_length(size)
+                elif needs_keys:
+                    raise CorruptBatch(f"record {number} of the batch has no key", ErrorCode.INVALID_RECORD)
+
+                size = data[position]
+                if size < 128:
+                    position += 1
+                elif (high := data[position + 1]) < 128:
+                    size += (high << 7) - 128
+                    position += 2
+                else:
+                    size, position = read_unsigned(data, position)
+                if not size & 1:
+                    position += size >> 1
+                elif size > 1:
+                    _corrupt_length(size)
+
+                if data[position]:
+                    headers, position = _check_headers(data, position, max_headers)
+                    max_headers -= headers
+                    sliced_headers += headers
+                    if sliced_headers >= _SLICE_HEADERS:
+                        sliced_headers = 0
+                        yield
+                else:
+                    position += 1
+                if (position - start) << 1 != length:
+                    raise CorruptBatch(f"a record takes {position - start} bytes where it said {zigzag(length)}")
+    except IndexError as error:
+        raise CorruptBatch("a record is cut short") from error
+    if position != len(data):
+        raise CorruptBatch(f"{len(data) - position} bytes after the last record")
+    return max_delta
+
+
+def _check_headers(data: bytes, position: int, max_headers: int) -> tuple[int, int]:
+    """How many headers there are at `position`, and the position after them."""
+    number, position = read_unsigned(data, position)
+    if number & 1:
+        _corrupt_length(number)
+    number >>= 1
+    if number > MAX_RECORD_HEADERS:
+        _too_many_headers(number)
+    if number > max_headers:
+        raise CorruptBatch("the batch has too many headers (kraftpy.batch.max.headers)", ErrorCode.INVALID_RECORD)
+    for _ in range(number):
+        size = data[position]
+        if size < 128:
+            position += 1
+        else:
+            size, position = read_unsigned(data, position)
+        if size & 1:
+            _corrupt_length(size)
+        end = position + (size >> 1)
+        if size:
+            try:
+                data[position:end].decode()
+            except UnicodeDecodeError as error:
+                raise CorruptBatch("a header's key is not UTF-8") from error
+        size = data[end]
+        if size < 128:
+            position = end + 1
+        else:
+            size, position = read_unsigned(data, end)
+        if not size & 1:
+            position += size >> 1
+        elif size > 1:
+            _corrupt_length(size)
+    return number, position
+
+
+def record_times(data: bytes, records_count: int) -> Iterator[tuple[list[int], list[int]]]:
+    """Offset deltas and timestamp deltas of the records that `data` begins with, a slice of records at a time.
+
+    Nothing else of a record is looked at but its length. CorruptBatch where a record is cut short or offsets do not
+    rise.
+    """
+    position, previous = 0, -1
+    for first in range(0, records_count, SLICE_RECORDS):
+        offset_deltas: list[int] = []
+        timestamp_deltas: list[int] = []
+        try:
+            for _ in range(min(SLICE_RECORDS, records_count - first)):
+                length = data[position]
+                if length < 128:
+                    position += 1
+                elif (high := data[position + 1]) < 128:
+                    length += (high << 7) - 128
+                    position += 2
+                else:
+                    length, position = read_unsigned(data, position)
+                end = position + (length >> 1)
+
+                delta = data[position + 1]
+                if delta < 128:
+                    position += 2
+                elif (high := data[position + 2]) < 128:
+                    delta += (high << 7) - 128
+                    position += 3
+                else:
+                    delta, position = read_unsigned(data, position + 1)
+                timestamp_deltas.append(delta >> 1 ^ -(delta & 1))
+
+                delta = data[position]
+                if delta < 128:
+                    position += 1
+                elif (high := data[position + 1]) < 128:
+                    delta += (high << 7) - 128
+                    position += 2
+                else:
+                    delta, position = read_unsigned(data, position)
+                if delta & 1 or (delta := delta >> 1) <= previous:
+                    _corrupt_offset(delta, previous)
+                previous = delta
+                offset_deltas.append(delta)
+                if length & 1 or end < position:
+                    raise CorruptBatch(f"a record of {zigzag(length)} bytes")
+                position = end
+        except IndexError as error:
+            raise CorruptBatch("a record is cut short") from error
+        if position > len(data):
+            raise CorruptBatch("a record is cut short")
+        yield offset_deltas, timestamp_deltas

@@ -37,6 +37,8 @@ TYPES = {
 ROWS_PER_BATCH = 16_384
 BYTES_PER_BATCH = 8 << 20
 """No batch goes on beyond this many bytes of keys and values, one record aside: Spark holds several at once."""
+HEADER_BYTES_PER_BATCH = 1 << 20
+"""Nor beyond this many bytes of headers, each of which becomes an object on its way, however small it is."""
 
 MAY_BE_NULL = frozenset({"key", "value", "headers"})
 _BY_LOWERED_NAME = {name.lower(): name for name in TYPES}
@@ -92,7 +94,7 @@ class Batches:
 
 
 def cuts(records: Columns) -> Iterator[tuple[int, int]]:
-    """Where to cut: every ROWS_PER_BATCH rows, or earlier where the rows are large."""
+    """Where to cut: every ROWS_PER_BATCH rows, or earlier where the rows or their headers are large."""
     count = len(records)
     start = 0
     while start < count:
@@ -100,6 +102,10 @@ def cuts(records: Columns) -> Iterator[tuple[int, int]]:
         limit = records.key_starts[start] + BYTES_PER_BATCH
         if records.value_ends[stop - 1] > limit:
             fitting = int(records.value_ends[start:stop].searchsorted(limit, side="right"))
+            stop = start + max(fitting, 1)
+        header_bytes = (records.header_ends[start:stop] - records.header_starts[start:stop]).cumsum()
+        if header_bytes[-1] > HEADER_BYTES_PER_BATCH:
+            fitting = int(header_bytes.searchsorted(HEADER_BYTES_PER_BATCH, side="right"))
             stop = start + max(fitting, 1)
         yield start, stop
         start = stop

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import InputPartition
 
 from kraftpy.client.columns import Columns, decode_columns
 from kraftpy.client.ranges import Chunk, OffsetOutOfRange, RangeReader, UnknownTopic
+from kraftpy.protocol.records import CorruptBatch
 from kraftpy.spark.lookup import connect
 from kraftpy.spark.offsets import DataLossError, OffsetRange
 from kraftpy.spark.options import ReadOptions
@@ -61,6 +62,8 @@ def _read_range(
                     yield from to_batches(records, where)
                     position = records.next_offset
             return
+        except CorruptBatch as error:
+            raise CorruptBatch(f"{where}: {error.message}", error.code) from error
         except OffsetOutOfRange as error:
             position = _after_loss(options, broker, where, position, wanted.end, error)
         except UnknownTopic as error:

@@ -10,6 +10,7 @@ Nothing is tiered here, so the local log starts where the log starts, and the la
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.request import RequestContext
 
 READ_COMMITTED = 1
+_LARGEST = -3
 
 _SINCE_VERSION = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 """The first version of ListOffsets in which a timestamp below zero means something."""
@@ -52,18 +54,23 @@ async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: Req
             key = (topic.name, partition.partition_index)
             (repeated if key in seen else seen).add(key)
     topics = []
+    searches = 0
     for topic in request.topics:
         partitions = []
         for partition in topic.partitions:
             if context.is_long:
                 await broker.slices.breathe(_LOOK_UP_UNITS)
+            if partition.timestamp >= 0 or partition.timestamp == _LARGEST:
+                if searches:
+                    await asyncio.sleep(0)  # one search without a pause is enough
+                searches += 1
             answer = ListOffsetsPartitionResponse(partition_index=partition.partition_index)
             try:
                 if (topic.name, partition.partition_index) in repeated:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "a partition is asked for twice")
                 if partition.timestamp < 0 and context.api_version < _SINCE_VERSION.get(partition.timestamp, 1 << 15):
                     raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {partition.timestamp} means nothing")
-                _look_up(broker, request, topic.name, partition, answer)
+                await _look_up(broker, request, topic.name, partition, answer)
             except KafkaError as error:
                 answer.error_code = error.code
                 if error.code == ErrorCode.OFFSET_NOT_AVAILABLE and context.api_version < _SINCE_NOT_AVAILABLE:
@@ -73,7 +80,7 @@ async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: Req
     return ListOffsetsResponse(topics=topics)
 
 
-def _look_up(
+async def _look_up(
     broker: Broker,
     request: ListOffsetsRequest,
     topic: str,
@@ -93,7 +100,7 @@ def _look_up(
             answer.offset = log.log_start_offset
             answer.leader_epoch = replica.epoch_of(Offset(log.log_start_offset))
         case -3:
-            found = replica.offset_of_max_timestamp()
+            found = await broker.replicas.decoding.carry_out(replica.search_max_timestamp())
             if found is None or found.offset >= readable_end:  # what this reader may not read yet counts as none
                 _check_high_watermark(replica)
             else:
@@ -101,7 +108,8 @@ def _look_up(
         case -5 | -6:
             pass  # -1: nothing is tiered
         case timestamp:
-            found = replica.offset_for_timestamp(Millis(timestamp), readable_end)
+            search = replica.search_timestamp(Millis(timestamp), readable_end)
+            found = await broker.replicas.decoding.carry_out(search)
             if found is not None:
                 answer.offset, answer.timestamp, answer.leader_epoch = found.offset, found.timestamp, found.leader_epoch
             else:

@@ -1,9 +1,11 @@
 """Produce (key 0): append every batch, then wait as long as the acks asked for.
 
 The records are never decoded: the log checks the batch's header and CRC, stamps offset and epoch in place and
-writes once (KIP-98). Partitions succeed and fail independently. Versions 0 to 2 are advertised because clients look
-for them (KIP-896), but carry message sets, a format that is not stored: they get UNSUPPORTED_FOR_MESSAGE_FORMAT.
-Topic ids from version 13 (KIP-516), the current leader on an error from version 10 (KIP-951).
+writes once (KIP-98). Only where the topic is compacted, or has a codec of its own, they are looked at before that, and
+others are served meanwhile (`decoding`). Partitions succeed and fail independently. Versions 0 to 2 are advertised
+because clients look for them (KIP-896), but carry message sets, a format that is not stored: they get
+UNSUPPORTED_FOR_MESSAGE_FORMAT. Topic ids from version 13 (KIP-516), the current leader on an error from version 10
+(KIP-951).
 
 acks=all asks for `min.insync.replicas` before the append (NOT_ENOUGH_REPLICAS: nothing was written) and again when the
 records are committed (NOT_ENOUGH_REPLICAS_AFTER_APPEND). That error, REQUEST_TIMED_OUT and a leadership that was lost
@@ -28,6 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kraftpy.broker.apis import shortened
 from kraftpy.broker.leader_hints import LeaderHints
 from kraftpy.broker.replica import Replica
+from kraftpy.log.appending import Prepared, demand_of
 from kraftpy.log.partition_log import Origin
 from kraftpy.log.producers import Verification
 from kraftpy.metadata.controller import is_internal
@@ -90,20 +93,28 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
     verified: _Verified = {}
     if request.transactional_id is not None:
         verified = await _verify(broker, request, context)
-    if context.is_long:
-        responses = await _append_in_slices(broker, request, context, verified, unanswered)
-    else:
-        responses = [
-            TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
-                    _append(broker, request, context, topic, partition, verified, unanswered)
-                    for partition in topic.partition_data
-                ],
+    responses = [
+        TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[])
+        for topic in request.topic_data
+    ]
+    looked_at = 0
+    for topic, response in zip(request.topic_data, responses, strict=True):
+        for partition in topic.partition_data:
+            batch = None
+            if context.is_long:
+                await broker.slices.breathe(_APPEND_UNITS)
+            if _looks_at_records(broker, context, topic, partition):
+                if looked_at:
+                    await asyncio.sleep(0)  # one batch without a pause is enough
+                looked_at += 1
+                try:
+                    batch = await _prepared(broker, request, context, topic, partition)
+                except KafkaError as error:
+                    response.partition_responses.append(_refused(partition, error))
+                    continue
+            response.partition_responses.append(
+                _append(broker, request, context, topic, partition, verified, unanswered, batch)
             )
-            for topic in request.topic_data
-        ]
     flushes = [_flush(waiting) for waiting in unanswered if waiting.flush_due] if request.acks != NONE else []
     if flushes:
         await asyncio.gather(*flushes)
@@ -115,23 +126,6 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
     return ProduceResponse(responses=responses, node_endpoints=_name_leaders(broker, responses, context))
 
 
-async def _append_in_slices(
-    broker: Broker,
-    request: ProduceRequest,
-    context: RequestContext,
-    verified: _Verified,
-    unanswered: list[_Unanswered],
-) -> list[TopicProduceResponse]:
-    responses = []
-    for topic in request.topic_data:
-        answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[])
-        for partition in topic.partition_data:
-            await broker.slices.breathe(_APPEND_UNITS)
-            answer.partition_responses.append(_append(broker, request, context, topic, partition, verified, unanswered))
-        responses.append(answer)
-    return responses
-
-
 def _append(
     broker: Broker,
     request: ProduceRequest,
@@ -140,7 +134,9 @@ def _append(
     partition: PartitionProduceData,
     verified: _Verified,
     unanswered: list[_Unanswered],
+    batch: Prepared | None,
 ) -> PartitionProduceResponse:
+    """Append one batch, with no await since whatever it checks. `batch` is what `_prepared` gave."""
     answer = PartitionProduceResponse(index=partition.index, base_offset=-1)
     try:
         _check(request, context)
@@ -152,17 +148,50 @@ def _append(
             _check_verified(request, context, replica, read_header(records), verified)
         if request.acks == ALL_IN_SYNC:
             replica.check_in_sync()
-        appended = replica.append(records, Origin.CLIENT, broker.clock.now())
+        appended = replica.append(records, Origin.CLIENT, broker.clock.now(), batch)
     except KafkaError as error:
-        answer.error_code = error.code
-        answer.error_message = shortened(str(error))
-        return answer
+        return _refused(partition, error)
     answer.base_offset = appended.base_offset
     answer.log_append_time_ms = appended.log_append_time
     answer.log_start_offset = appended.log_start_offset
     waiting = _Unanswered(replica, replica.leadership, answer, appended.last_offset + 1, appended.flush_due)
     unanswered.append(waiting)
     return answer
+
+
+def _refused(partition: PartitionProduceData, error: KafkaError) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=partition.index, base_offset=-1, error_code=error.code, error_message=shortened(str(error))
+    )
+
+
+def _looks_at_records(
+    broker: Broker, context: RequestContext, topic: TopicProduceData, partition: PartitionProduceData
+) -> bool:
+    try:
+        return demand_of(_replica(broker, context, topic, partition).log.config) is not None
+    except KafkaError:
+        return False  # is refused when it comes to its turn
+
+
+async def _prepared(
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    topic: TopicProduceData,
+    partition: PartitionProduceData,
+) -> Prepared | None:
+    """The batch as its topic wants it. Begun again where the topic's settings change. Raises KafkaError."""
+    batch: Prepared | None = None
+    _check(request, context)
+    while True:
+        replica = _replica(broker, context, topic, partition)
+        if is_internal(replica.topic_partition.topic) or replica.log.is_prepared(batch):
+            return batch
+        work = replica.log.prepare(partition.records or b"")
+        if work is None:
+            return None
+        batch = await broker.replicas.decoding.carry_out(work)
 
 
 def _check(request: ProduceRequest, context: RequestContext) -> None:

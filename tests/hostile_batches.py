@@ -1,0 +1,56 @@
+"""Batches that are small on the wire and large once they are expanded, for the tests of brokers and readers."""
+
+from __future__ import annotations
+
+import struct
+
+from crc32c import crc32c
+
+from kraftpy.protocol.compression import Compression, compress
+from kraftpy.protocol.record_batch import encode_payload
+from kraftpy.protocol.records import encode_varint
+
+NOW = 1_700_000_000_000
+
+
+def record(offset_delta: int = 0, *, headers: int = 0, key: bytes = b"k", value: bytes = b"v") -> bytes:
+    """One record with so many empty headers."""
+    body = b"\0\0" + encode_varint(offset_delta) + encode_varint(len(key)) + key + encode_varint(len(value)) + value
+    body += encode_varint(headers) + bytes(2 * headers)
+    return encode_varint(len(body)) + body
+
+
+def batch_of(
+    *records: bytes, codec: Compression = Compression.ZSTD, base_offset: int = 0, max_timestamp: int = NOW
+) -> bytearray:
+    """A batch of encoded records, all of the time NOW, whatever the batch says."""
+    return bytearray(
+        encode_payload(
+            b"".join(records),
+            records_count=len(records),
+            base_timestamp=NOW,
+            max_timestamp=max_timestamp,
+            compression=codec,
+            base_offset=base_offset,
+        )
+    )
+
+
+def bomb(headers: int = 8_000_000) -> bytearray:
+    """353 bytes or some more: one record with 8 million headers, which took gigabytes to decode."""
+    return batch_of(record(headers=headers))
+
+
+def many_records(count: int, codec: Compression = Compression.ZSTD, max_timestamp: int = NOW) -> bytearray:
+    """A legal batch of records that say next to nothing."""
+    records = [record(number, value=b"") for number in range(count)]
+    return batch_of(*records, codec=codec, max_timestamp=max_timestamp)
+
+
+def empty_members(codec: Compression, size: int = 1 << 20) -> bytearray:
+    """A batch whose payload is nothing but compressed nothing."""
+    nothing = compress(codec, b"")
+    batch = batch_of(nothing * (size // len(nothing)), codec=Compression.NONE)
+    batch[22] |= codec
+    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
+    return batch
