@@ -320,7 +320,8 @@ class GroupCoordinator:
             named = named_groups(event.message, event.api_version) or []
             self._check_whole(named, error)
             turn.survived(type(event.message).__name__, named[0] if len(named) == 1 else "", error)
-            if not turn.has_answered(event.request_id):
+            is_waiting = self._invariants.is_waiting(event.request_id, named, self._shares.waiting())
+            if not is_waiting and not turn.has_answered(event.request_id):
                 refusal = refuse(event.message, event.api_version, ErrorCode.UNKNOWN_SERVER_ERROR)
                 turn.reply(event.request_id, refusal)
 

@@ -7,11 +7,12 @@ unexpected error has interrupted what it was doing with them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kraftpy.groups.appends import Appends, StoreTransactionalOffsets, group_ids
+from kraftpy.groups.appends import Appends, StoreTransactionalOffsets, group_ids, request_ids
 from kraftpy.groups.deadlines import Deadlines, Key
+from kraftpy.groups.events import Request
 from kraftpy.groups.group import Group, State
 from kraftpy.groups.rebalance import JOIN, SESSION, SYNC
 from kraftpy.groups.transactional import PendingOffsets
@@ -52,7 +53,26 @@ class Invariants:
             self._check_group(group)
         except Exception:
             return False
+        if group.waiting and not group.is_changing:
+            return False
+        if group.is_changing and not (self._is_stored(group) or any(turns.is_asking(group) for turns in self._turns)):
+            return False
         return all(key in self._deadlines for key in self.expected_deadlines(group))
+
+    def _is_stored(self, group: Group) -> bool:
+        return any(group.group_id in group_ids(purpose) for purpose in self._appends.purposes())
+
+    def is_waiting(self, request_id: int, named: Iterable[str], others: Iterable[Request]) -> bool:
+        """Whether a request that names these groups, or is one of the `others`, will be answered later."""
+        groups = [group for group_id in named if (group := self._groups.get(group_id)) is not None]
+        waiting = [each for group in groups for each in group.waiting if isinstance(each, Request)]
+        if any(each.request_id == request_id for each in (*waiting, *others)):
+            return True
+        members = [member for group in groups for member in group.members.values()]
+        at_barriers = [each for member in members for each in (member.join, member.sync) if each is not None]
+        if any(each.request_id == request_id for each in at_barriers):
+            return True
+        return any(request_id in request_ids(purpose) for purpose in self._appends.purposes())
 
     def check(self, *always: Key) -> None:
         """Assert everything; `always` are deadlines that are of no group."""
