@@ -107,6 +107,11 @@ class Turns(ABC, Generic[D, P]):
         if not group.is_changing:
             self._work(group, turn)
 
+    def again(self, group: Group, key: Key, turn: Turn) -> None:
+        """What was due could not be decided: unless it has become nothing meanwhile, it is due a little later."""
+        if key in self._clocks.all(group):
+            self._clocks.again(key, turn)
+
     def restore(self, group: Group, turn: Turn) -> None:
         """The group was loaded: its members' clocks begin now."""
         self._clocks.restore(group, turn)
@@ -161,9 +166,7 @@ class Turns(ABC, Generic[D, P]):
             turn.reply(item.request_id, refuse(item.message, item.api_version, ErrorCode.UNKNOWN_SERVER_ERROR))
             return
         turn.survived(item.kind, group.group_id, error)
-        known = self.of(group)
-        if item.kind in self.kinds and known is not None and item.member_id in known.members:
-            self._clocks.again(item, turn)
+        self.again(group, item, turn)
 
     def _try_to_store(self, group: Group, draft: D, answers: Answers, turn: Turn) -> None:
         """Have the draft stored. An unexpected error costs those whose requests are on it."""

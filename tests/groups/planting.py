@@ -19,7 +19,7 @@ from kraftpy.groups import migration, offsets, share_partitions, transactional
 from kraftpy.groups.classic_members import ClassicMembers
 from kraftpy.groups.consumer_protocol import ConsumerProtocol
 from kraftpy.groups.consumer_turns import ConsumerTurns
-from kraftpy.groups.coordinator import GroupCoordinator
+from kraftpy.groups.coordinator import EXPIRY_KEY, GroupCoordinator
 from kraftpy.groups.deletion import Deletions
 from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.events import Effect, Event, Reply, Request, Survived
@@ -127,6 +127,13 @@ def planted(world_class: type[World], garden: Garden) -> type[World]:
             self.take(effects)
             return effects
 
+        def check(self) -> None:
+            self.coordinator.validate = self._validate  # type: ignore[method-assign]
+            super().check()
+
+        def _validate(self) -> None:
+            self.coordinator._invariants.check(EXPIRY_KEY, may_dangle=True)
+
         def _load_again(self, event: Event) -> None:
             """As `Shards` does it."""
             self.reloaded += 1
@@ -139,6 +146,7 @@ def planted(world_class: type[World], garden: Garden) -> type[World]:
             for request_id in sorted(self.waiting_outside()):
                 self._refuse(self.requests[request_id], ErrorCode.NOT_COORDINATOR)
             self.coordinator.unload = lambda: []  # type: ignore[method-assign]
+            getattr(self, "protocols", {}).clear()
             self.reload()
 
         def _refuse(self, request: Request, error_code: ErrorCode) -> None:
@@ -158,7 +166,8 @@ def planted(world_class: type[World], garden: Garden) -> type[World]:
                 super().heard(client, answer)
 
         def settle(self, *arguments: Any) -> None:
-            garden.is_armed = False
+            if not arguments:  # with some it is a move like any other
+                garden.is_armed = False
             super().settle(*arguments)
 
     return PlantedWorld
