@@ -1,18 +1,14 @@
-"""Errors planted in the decisions of group coordinators: before a step of one, or after it, or in its middle.
+"""Errors planted in the decisions of group coordinators (`garden`).
 
-A `Garden` wraps the functions that decide. While a coordinator is stepped, each call of one of them may raise; the
-world around it (`planted`) then does what the shell does: whoever has no answer gets an error, and the partition is
-loaded again, if the error leaves the machine.
+The world around a coordinator (`planted`) does what the shell does: whoever has no answer gets an error, and the
+partition is loaded again, if an error leaves the machine.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable
-from functools import wraps
 from typing import Any
 
-import pytest
+from garden import Garden, Place, Planted
 from group_world import World
 
 from kraftpy.groups import migration, offsets, share_partitions, transactional
@@ -35,7 +31,7 @@ from kraftpy.groups.streams_turns import StreamsTurns
 from kraftpy.groups.turns import Turns
 from kraftpy.protocol.errors import ErrorCode
 
-PLACES: tuple[tuple[Any, str], ...] = (
+PLACES: tuple[Place, ...] = (
     *((ConsumerProtocol, name) for name in ("heartbeat", "_check", "take_in", "_admit", "_refresh", "_retarget")),
     *((ConsumerProtocol, name) for name in ("remove", "_leave", "look_at_topics", "_look_up_regexes")),
     *((ShareProtocol, name) for name in ("heartbeat", "_initialize", "remove")),
@@ -67,40 +63,6 @@ PLACES: tuple[tuple[Any, str], ...] = (
 )
 
 
-class Planted(Exception):
-    """What nobody expects."""
-
-
-class Garden:
-    """Whether and where errors come up."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, seed: int, places: Iterable[tuple[Any, str]] = PLACES) -> None:
-        self.is_armed = False
-        self.is_stepping = False
-        self.likelihood = 0.004
-        self.raised: dict[str, int] = {}
-        self._chance = random.Random(seed)
-        for place, name in places:
-            monkeypatch.setattr(place, name, self._wrapped(f"{place.__name__}.{name}", getattr(place, name)))
-
-    def _wrapped(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        def wrapper(*arguments: Any, **named: Any) -> Any:
-            dice = self._chance.random() if self.is_armed and self.is_stepping else 1.0
-            if dice < self.likelihood / 2:
-                self._raise(name)
-            result = function(*arguments, **named)
-            if dice < self.likelihood:
-                self._raise(name)
-            return result
-
-        return wrapper
-
-    def _raise(self, name: str) -> None:
-        self.raised[name] = self.raised.get(name, 0) + 1
-        raise Planted(name)
-
-
 def planted(world_class: type[World], garden: Garden) -> type[World]:
     """The same world, whose coordinator meets errors."""
 
@@ -118,11 +80,8 @@ def planted(world_class: type[World], garden: Garden) -> type[World]:
             return effects
 
         def _stepped(self, event: Event) -> list[Effect]:
-            garden.is_stepping = True
-            try:
+            with garden.stepping():
                 effects: list[Effect] = self.coordinator.step(event, self.now)
-            finally:
-                garden.is_stepping = False
             self.survived += sum(isinstance(effect, Survived) for effect in effects)
             self.take(effects)
             return effects

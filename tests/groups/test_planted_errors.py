@@ -15,7 +15,8 @@ import test_group_histories
 import test_migration_histories
 import test_share_group_histories
 import test_streams_histories
-from planting import Garden, planted
+from garden import Garden
+from planting import PLACES, planted
 
 from kraftpy.groups.config import GroupConfig
 from kraftpy.types import Millis
@@ -32,15 +33,14 @@ HISTORIES = {
 @pytest.mark.parametrize("seed", range(10))
 def test_a_group_goes_on_whatever_fails_in_its_decisions(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made, topics = HISTORIES[kind]
-    garden = Garden(monkeypatch, seed)
+    garden = Garden(monkeypatch, seed, PLACES, likelihood=0.004)
     world = planted(made, garden)(random.Random(seed))
     world.topics.become(topics)
-    garden.is_armed = True
     for _ in range(250):
         world.happen()
     world.settle()
     world.check_replay()
-    assert sum(garden.raised.values()) >= world.survived + world.reloaded > 0
+    assert garden.count >= world.survived + world.reloaded > 0
     group = world.coordinator.groups.get("g")
     of_members = None if group is None else group.consumer or group.share or group.streams
     if of_members is not None and of_members.members:
@@ -50,14 +50,12 @@ def test_a_group_goes_on_whatever_fails_in_its_decisions(kind: str, seed: int, m
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_classic_group_goes_on_whatever_fails_in_its_decisions(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    dice, garden = random.Random(seed), Garden(monkeypatch, seed)
-    garden.likelihood = 0.03
+    dice, garden = random.Random(seed), Garden(monkeypatch, seed, PLACES, likelihood=0.03)
     config = GroupConfig(offsets_retention_minutes=1, offsets_retention_check_interval_ms=20_000)
     clients = planted(test_group_histories.Clients, garden)(config)
     clients.now = Millis(1)
-    garden.is_armed = True
     for _ in range(250):
         clients.move([dice.randrange(2**16) for _ in range(14)])
     garden.is_armed = False
     clients.finish()
-    assert sum(garden.raised.values()) >= clients.survived + clients.reloaded > 0
+    assert garden.count >= clients.survived + clients.reloaded > 0
