@@ -17,7 +17,7 @@ from kraftpy.share.events import Delete, Event, Initialize, Read, Reply, Request
 
 PLACES: tuple[Place, ...] = (
     *((coordinator, name) for name in ("_refusal", "_result", "_updated", "_snapshot", "combine", "to_batches")),
-    *((ShareCoordinator, name) for name in ("_decide_now", "_record", "_changed", "_appended", "replay")),
+    *((ShareCoordinator, name) for name in ("_record", "_changed", "_appended", "replay")),
 )
 
 
@@ -53,13 +53,13 @@ class PlantedWorld(CoordinatorWorld):
         self.reload()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_coordinator_goes_on_whatever_fails_in_its_decisions(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = Random(f"planted {seed}")
     garden = Garden(monkeypatch, seed, PLACES, likelihood=0.02)
     world = PlantedWorld(ShareCoordinatorConfig(snapshot_update_records_per_snapshot=2), garden)
     keys = [KEY._replace(partition=partition) for partition in range(3)]
-    for turn in range(300):
+    for turn in range(200):
         key = chance.choice(keys)
         world.hold = chance.random() < 0.5
         match chance.randrange(8):
