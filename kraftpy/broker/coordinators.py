@@ -185,7 +185,7 @@ class Coordinators(Shards[GroupCoordinator]):
         return merge([await self._ask_one(partition, part, context) for partition, part in parts.items()])
 
     async def _ask_one(self, partition: int, message: GroupRequest, context: RequestContext) -> GroupResponse:
-        shard = self._shards.get(partition)
+        shard = self._serving(partition)
         if shard is None:
             return refuse(message, context.api_version, ErrorCode.NOT_COORDINATOR)
         if isinstance(message, OffsetFetchRequest):
@@ -214,14 +214,14 @@ class Coordinators(Shards[GroupCoordinator]):
 
     def check_ready(self, partition: int) -> ErrorCode:
         """NONE where this broker coordinates the groups of that partition and knows them all."""
-        shard = self._shards.get(partition)
+        shard = self._serving(partition)
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
         return ErrorCode.NONE if shard.machine.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     async def write_marker(self, partition: int, marker: bytes, producer_id: int, *, is_commit: bool) -> ErrorCode:
         """Append a transaction's marker to a partition, and have the groups act on it once it is committed."""
-        shard = self._shards.get(partition)
+        shard = self._serving(partition)
         if shard is None:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if not shard.machine.is_loaded:
@@ -247,7 +247,7 @@ class Coordinators(Shards[GroupCoordinator]):
         topic = self._metadata.image.topic(CONSUMER_OFFSETS)
         if topic is None:
             return ErrorCode.NOT_COORDINATOR
-        shard = self._shards.get(partition_for_group(group_id, len(topic.partitions)))
+        shard = self._serving(partition_for_group(group_id, len(topic.partitions)))
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
         if not shard.machine.is_loaded:

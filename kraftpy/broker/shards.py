@@ -283,6 +283,11 @@ class Shards(ABC, Generic[M]):
         if outcome != ErrorCode.NOT_LEADER_OR_FOLLOWER and self._is_current(shard):
             self._loaded(shard)
 
+    def _serving(self, partition: int) -> Shard[M] | None:
+        """The shard of a partition, unless it is not here or about to be loaded again."""
+        shard = self._shards.get(partition)
+        return None if shard is None or shard.has_failed else shard
+
     def _is_current(self, shard: Shard[M]) -> bool:
         return self._shards.get(shard.replica.topic_partition.partition) is shard
 

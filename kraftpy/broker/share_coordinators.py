@@ -145,7 +145,7 @@ class ShareCoordinators(Shards[ShareCoordinator]):
 
     def _shard_of(self, key: ShareKey) -> Shard[ShareCoordinator] | None:
         topic = self._metadata.image.topic(SHARE_GROUP_STATE)
-        return None if topic is None else self._shards.get(state_partition(key, len(topic.partitions)))
+        return None if topic is None else self._serving(state_partition(key, len(topic.partitions)))
 
     # --- effects -----------------------------------------------------------------------------
 

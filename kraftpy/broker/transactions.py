@@ -118,7 +118,7 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
 
     def _shard_of(self, transactional_id: str) -> Shard[TransactionCoordinator] | None:
         partition = self.partition_of(transactional_id)
-        return None if partition is None else self._shards.get(partition)
+        return None if partition is None else self._serving(partition)
 
     async def ask(self, command: Command) -> Result:
         """What this broker's coordinator says."""

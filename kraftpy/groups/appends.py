@@ -162,6 +162,19 @@ def group_ids(purpose: Purpose) -> tuple[str, ...]:
     return purpose.group_ids if isinstance(purpose, DeleteGroupRecords) else (purpose.group_id,)
 
 
+def request_ids(purpose: Purpose) -> list[int]:
+    """The requests that are answered when these records are stored."""
+    match purpose:
+        case StoreConsumerGroup() | StoreStreamsGroup() | StoreShareGroup():
+            found = [request.request_id for request, _ in purpose.answers]
+            if isinstance(purpose, StoreShareGroup) and purpose.operation is not None:
+                found.append(purpose.operation.event.request_id)
+            return found
+        case StoreOffsets() | StoreTransactionalOffsets() | DeleteOffsets() | DeleteGroupRecords():
+            return [] if purpose.request_id is None else [purpose.request_id]
+    return []
+
+
 @dataclass(slots=True, kw_only=True)
 class InFlight:
     """One append; `error_code` is None until the shell has reported."""

@@ -102,7 +102,7 @@ class MemberClocks:
 
     def give_up(self, group: Group, turn: Turn) -> None:
         """Nothing could be stored: members that were to be removed are so a little later."""
-        for key in self._all(group):
+        for key in self.all(group):
             if key not in self._deadlines:
                 self._deadlines.set(key, Millis(turn.now + AGAIN_MS))
 
@@ -122,12 +122,13 @@ class MemberClocks:
 
     def expected(self, group: Group) -> set[Key]:
         """What must fall due for the group; whatever waits in its line has done so. For tests and simulations."""
-        expected = self._all(group)
+        expected = self.all(group)
         if group.is_changing:  # what is due waits, or is being stored
             return {key for key in expected if key in self._deadlines}
         return set(expected)
 
-    def _all(self, group: Group) -> list[Key]:
+    def all(self, group: Group) -> list[Key]:
+        """Every clock that the group's members have."""
         known = self._of(group)
         if known is None:
             return []

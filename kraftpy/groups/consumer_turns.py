@@ -237,6 +237,13 @@ class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
 
     # ---- clocks
 
+    def again(self, group: Group, key: Key, turn: Turn) -> None:
+        """What was due could not be decided: unless it has become nothing meanwhile, it is due a little later."""
+        super().again(group, key, turn)
+        member = None if group.consumer is None else group.consumer.members.get(key.member_id)
+        if key.kind == CLASSIC_REBALANCE and member is not None and member.classic is not None:
+            self._clocks.again(key, turn)
+
     def _session_ms(self, group: Group, member_id: str, draft: Draft | None = None) -> int:
         """Of a member as the log says it is, or as it will be."""
         known = group.consumer if draft is None else draft.group

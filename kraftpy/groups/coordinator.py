@@ -320,7 +320,8 @@ class GroupCoordinator:
             named = named_groups(event.message, event.api_version) or []
             self._check_whole(named, error)
             turn.survived(type(event.message).__name__, named[0] if len(named) == 1 else "", error)
-            if not turn.has_answered(event.request_id):
+            is_waiting = self._invariants.is_waiting(event.request_id, named, self._shares.waiting())
+            if not is_waiting and not turn.has_answered(event.request_id):
                 refusal = refuse(event.message, event.api_version, ErrorCode.UNKNOWN_SERVER_ERROR)
                 turn.reply(event.request_id, refusal)
 
@@ -530,9 +531,11 @@ class GroupCoordinator:
         try:
             self._due(key, turn)
         except Exception as error:
-            group = self.groups.get(key.group_id)
-            is_expected = group is not None and key in self._invariants.expected_deadlines(group)
-            if key == EXPIRY_KEY or (is_expected and key not in self._deadlines):
+            group, turns = self.groups.get(key.group_id), self._turns_of(key)
+            if group is not None and turns is not None:
+                if key not in self._deadlines and key not in group.waiting:
+                    turns.again(group, key, turn)
+            elif key == EXPIRY_KEY or (group is not None and key in self._invariants.expected_deadlines(group)):
                 self._deadlines.set(key, Millis(turn.now + AGAIN_MS))
             self._check_whole([key.group_id], error)
             turn.survived(key.kind, key.group_id, error)
@@ -541,12 +544,15 @@ class GroupCoordinator:
         if key == EXPIRY_KEY:
             self._expire_offsets(turn)
             return
-        group = self.groups[key.group_id]
-        turns = next((each for each in self._turns if key.kind in each.kinds), None)
+        group, turns = self.groups.get(key.group_id), self._turns_of(key)
+        if group is None:  # an unexpected error left the deadline behind
+            return
         if turns is not None:
             turns.submit(group, key, turn)
         elif group.is_changing:  # it may have passed to the other protocol when its records are stored
             self._deadlines.set(key, Millis(turn.now + AGAIN_MS))
+        elif key not in self._invariants.expected_deadlines(group):
+            pass
         elif key.kind == SESSION:
             self._rebalance.session_is_over(group, key.member_id, turn)
         elif key.kind == JOIN:
@@ -554,6 +560,9 @@ class GroupCoordinator:
         elif key.kind == SYNC:
             self._rebalance.sync_time_is_up(group, turn)
         self._forget_if_vacant(key.group_id)
+
+    def _turns_of(self, key: Key) -> ConsumerTurns | ShareTurns | StreamsTurns | None:
+        return next((each for each in self._turns if key.kind in each.kinds), None)
 
     def _arm_expiry(self, turn: Turn) -> None:
         self._deadlines.set(EXPIRY_KEY, Millis(turn.now + max(self.config.offsets_retention_check_interval_ms, 1)))

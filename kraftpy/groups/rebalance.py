@@ -265,8 +265,8 @@ class Rebalance:
             return
         assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
         purpose = StoreAssignment(group_id=group.group_id, generation_id=group.generation_id, assignments=assignments)
-        group.assignment_in_flight = True
         turn.append([group_record(group.group_id, group.to_value(assignments))], purpose)
+        group.assignment_in_flight = True
 
     def assignment_stored(self, group: Group, purpose: StoreAssignment, error_code: ErrorCode, turn: Turn) -> None:
         """The assignment is durable, or failed. Of no interest if the group has moved on meanwhile (rule 35)."""

@@ -271,6 +271,10 @@ class ShareTurns(Turns[ShareDraft, StoreShareGroup]):
         self._asked[token] = what
         turn.effects.append(ChangeState(group_id=what.group_id, token=token, change=change))
 
+    def is_asking(self, group: Group) -> bool:
+        """Whether share coordinators are asked for something of the group."""
+        return self._is_asking(group.group_id)
+
     def _is_asking(self, group_id: str) -> bool:
         return any(what.group_id == group_id for what in self._asked.values())
 

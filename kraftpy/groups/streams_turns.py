@@ -124,6 +124,12 @@ class StreamsTurns(Turns[StreamsDraft, StoreStreamsGroup]):
 
     # ---- clocks
 
+    def again(self, group: Group, key: Key, turn: Turn) -> None:
+        """What was due could not be decided: unless it has become nothing meanwhile, it is due a little later."""
+        super().again(group, key, turn)
+        if key.kind == STREAMS_DELAY:
+            self._arm_delay(group, turn)
+
     def _arm_delay(self, group: Group, turn: Turn) -> None:
         key = Key(group.group_id, STREAMS_DELAY)
         if group.streams is None or not group.streams.volatile.is_delayed:

@@ -107,6 +107,11 @@ class Turns(ABC, Generic[D, P]):
         if not group.is_changing:
             self._work(group, turn)
 
+    def again(self, group: Group, key: Key, turn: Turn) -> None:
+        """What was due could not be decided: unless it has become nothing meanwhile, it is due a little later."""
+        if key in self._clocks.all(group):
+            self._clocks.again(key, turn)
+
     def restore(self, group: Group, turn: Turn) -> None:
         """The group was loaded: its members' clocks begin now."""
         self._clocks.restore(group, turn)
@@ -117,8 +122,8 @@ class Turns(ABC, Generic[D, P]):
             draft = self._draft(group)
             answers, is_for_others = self._decide(group, draft, turn)
             if draft.records:
-                self._store(group, draft, answers, turn)
-                return
+                self._try_to_store(group, draft, answers, turn)
+                continue
             self._reply(group, answers, turn)
             if is_for_others and not answers:
                 event = group.waiting.popleft()
@@ -161,16 +166,26 @@ class Turns(ABC, Generic[D, P]):
             turn.reply(item.request_id, refuse(item.message, item.api_version, ErrorCode.UNKNOWN_SERVER_ERROR))
             return
         turn.survived(item.kind, group.group_id, error)
-        known = self.of(group)
-        if item.kind in self.kinds and known is not None and item.member_id in known.members:
-            self._clocks.again(item, turn)
+        self.again(group, item, turn)
+
+    def _try_to_store(self, group: Group, draft: D, answers: Answers, turn: Turn) -> None:
+        """Have the draft stored. An unexpected error costs those whose requests are on it."""
+        try:
+            self._store(group, draft, answers, turn)
+        except Exception as error:
+            turn.survived("storing a group", group.group_id, error)
+            self._give_up(group, deque(), turn)
+            self._clocks.give_up(group, turn)
+            for event, _ in answers:
+                refusal = refuse(event.message, event.api_version, ErrorCode.UNKNOWN_SERVER_ERROR)
+                turn.reply(event.request_id, refusal)
 
     def _store(self, group: Group, draft: D, answers: Answers, turn: Turn) -> None:
         records = list(draft.records)
         if self.of(group) is None and (group.persisted is not None or group.records_in_flight):
             records.insert(0, group_record(group.group_id, None))
-        group.is_changing = True
         turn.append(records, self._purpose(group, draft, tuple(answers)))
+        group.is_changing = True
 
     def stored(self, group: Group, purpose: P, error_code: ErrorCode, turn: Turn) -> None:
         """The records are in the log and have been replayed, or it is known that they are not there."""
@@ -198,6 +213,10 @@ class Turns(ABC, Generic[D, P]):
             refusal = response if has_failed else refuse(request.message, request.api_version, error_code)
             refused.append((request, refusal))
         self._reply(group, refused, turn)
+
+    def is_asking(self, group: Group) -> bool:
+        """Whether the group waits for somebody else than the log."""
+        return False
 
     # ---- for tests and simulations
 

@@ -1,0 +1,136 @@
+"""Members that subscribe by costly expressions: what they cost the coordinator is counted, in work and in memory."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from group_world import World
+
+from kraftpy.groups import consumer_turns
+from kraftpy.groups.consumer_turns import REGEXES
+from kraftpy.groups.deadlines import Key
+from kraftpy.groups.patterns import Pattern
+from kraftpy.groups.topic_matches import REFILL_MS, SLICE_UNITS
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+
+STATES_1900 = "(?:" + "|".join("".join(random.Random(each).choices("abcdefgh", k=9)) for each in range(190)) + "){1}.*"
+
+
+def beat(
+    world: World, member_id: str, regex: str | None = None, *, epoch: int = 0, group_id: str = "g"
+) -> tuple[ErrorCode, int]:
+    """The answer's error and member epoch."""
+    message = ConsumerGroupHeartbeatRequest(
+        group_id=group_id,
+        member_id=member_id,
+        member_epoch=epoch,
+        rebalance_timeout_ms=1_000 if epoch == 0 else -1,
+        subscribed_topic_names=[] if epoch == 0 else None,
+        subscribed_topic_regex=regex,
+        topic_partitions=[] if epoch == 0 else None,
+    )
+    answer = world.answers[world.request(message, 1, member_id)]
+    return ErrorCode.of(answer.error_code), answer.member_epoch
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="tells memory by the proc file system")
+def test_legal_expressions_of_many_members_take_little_memory() -> None:
+    world = World()
+    world.topics.become({"".join(random.Random(each).choices("abcdefgh", k=249)): 1 for each in range(60)})
+    assert beat(world, "first", STATES_1900)[0] is ErrorCode.NONE
+    before = resident_bytes()
+    for number in range(40):
+        world.tick(world.now + 1_000)
+        regex = f"(?:{STATES_1900}|{number}(?:a?b?c?d?e?f?g?h?){{{30 + number}}})"
+        assert beat(world, f"m{number}", regex)[0] in (ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert len(world.coordinator.groups["g"].consumer.members) == 41
+    assert resident_bytes() - before < 60 << 20
+
+
+def test_a_member_is_let_in_at_once_and_its_topics_follow_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    names = [f"t{number:05}" for number in range(4 * SLICE_UNITS)]
+    world.topics.become(dict.fromkeys(names, 1))
+    looked_at: list[str] = []
+    matches = Pattern.matches
+    monkeypatch.setattr(Pattern, "matches", lambda self, name: looked_at.append(name) or matches(self, name))
+    assert beat(world, "a", "t.*") == (ErrorCode.NONE, 1)
+    group = world.coordinator.groups["g"].consumer
+    assert group.regexes["t.*"].topics == ()
+    assert Key("g", REGEXES) in world.coordinator._deadlines
+    rounds = 0
+    while Key("g", REGEXES) in world.coordinator._deadlines:
+        assert len(looked_at) <= SLICE_UNITS
+        looked_at.clear()
+        world.tick(world.coordinator.next_deadline())
+        rounds += 1
+        assert rounds < 100
+    group = world.coordinator.groups["g"].consumer
+    assert rounds >= 4
+    assert group.regexes["t.*"].topics == tuple(names)
+    assert beat(world, "a", epoch=1) == (ErrorCode.NONE, 2)
+    assert len(group.current("a").assigned) == 0 or len(world.coordinator.groups["g"].consumer.target("a")) == len(
+        names
+    )
+
+
+def test_what_was_matched_before_holds_until_a_change_has_been_looked_at() -> None:
+    world = World()
+    names = [f"t{number:05}" for number in range(SLICE_UNITS // 2)]
+    world.topics.become(dict.fromkeys(names, 1))
+    beat(world, "a", "t.*")
+    world.tick(world.now + REFILL_MS)
+    epoch = beat(world, "a", epoch=1)[1]
+    assert len(world.coordinator.groups["g"].consumer.target("a")) == len(names)
+    more = [f"t{number:05}" for number in range(5 * SLICE_UNITS)]
+    world.topics.become(dict.fromkeys(more, 1))
+    epoch = beat(world, "a", epoch=epoch)[1]
+    assert len(world.coordinator.groups["g"].consumer.target("a")) == len(names), "nothing is taken away meanwhile"
+    for _ in range(40):
+        world.tick(world.now + REFILL_MS)
+        epoch = beat(world, "a", epoch=epoch)[1]
+    assert len(world.coordinator.groups["g"].consumer.target("a")) == len(more)
+
+
+def test_no_group_is_looked_up_for_the_slices_of_all_others() -> None:
+    """Many groups with new expressions share what may be spent: one step looks at no more than a slice."""
+    world = World()
+    world.topics.become({f"t{number:05}": 1 for number in range(SLICE_UNITS // 2)})
+    for number in range(50):
+        assert beat(world, "a", f"t.*{number}", group_id=f"g{number}")[0] is ErrorCode.NONE
+    pending = [key for key in world.coordinator._deadlines.all() if key.kind == REGEXES]
+    assert len(pending) > 40
+    rounds = 0
+    while any(key.kind == REGEXES for key in world.coordinator._deadlines.all()):
+        world.tick(world.now + REFILL_MS)
+        rounds += 1
+        assert rounds < 500
+    assert rounds >= 20
+    assert all(group.consumer.regexes for group in world.coordinator.groups.values())
+
+
+def test_a_stored_expression_that_cannot_be_compiled_any_more_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.topics.become({"t": 1})
+    assert beat(world, "a", "t|(?:t)") == (ErrorCode.NONE, 1)
+    assert world.coordinator.groups["g"].consumer.regexes["t|(?:t)"].topics == ("t",)
+    notes: list[str] = []
+    monkeypatch.setattr(world, "happened", lambda effect: notes.append(getattr(effect, "text", "")))
+    log = [(key.replace(b"t|(?:t)", b"t|(?:t("), value) for key, value in world.log]
+    world.flushed = [(key, value and value.replace(b"t|(?:t)", b"t|(?:t(")) for key, value in log]
+    world.added = {}
+    world.reload()
+    code, epoch = beat(world, "a", epoch=1)
+    assert code is ErrorCode.NONE
+    assert epoch == 2, "its topics have changed: there are none"
+    assert world.coordinator.groups["g"].consumer.regexes["t|(?:t("].topics == ()
+    assert len([text for text in notes if "taken to match nothing" in text]) == 1
+    assert beat(world, "b", "(") == (ErrorCode.INVALID_REGULAR_EXPRESSION, 0)
+    assert consumer_turns.AGAIN_MS == REFILL_MS
