@@ -6,9 +6,9 @@ do not wait for it. Each takes the log with the largest share of dirty bytes amo
 speed (`log.cleaner.io.max.bytes.per.second`) are shared equally among them. A process that was not needed for a minute
 is ended.
 
-A log that cannot be cleaned because it is damaged, or met an unexpected error, is left alone from then on, which is said
-once; it grows until the broker is started anew or the topic deleted. A disk that fails is told to the replica, and tried
-again after a pause.
+A log that cannot be cleaned because it is damaged, or met an unexpected error, is left alone from then on, which is
+said once; it grows until the broker is started anew or the topic deleted. A disk that fails is told to the replica, and
+tried again after a pause.
 
 Where each partition's dirty part begins is in Kafka's `cleaner-offset-checkpoint`, one per log directory; a checkpoint
 that is lost or damaged costs a cleaning from the log's start, nothing else.
