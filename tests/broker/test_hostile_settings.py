@@ -334,8 +334,11 @@ def test_extremes_of_compaction(busy: EmbeddedBroker, delete_retention_ms: str, 
     settings = {**COMPACTED, "delete_retention_ms": delete_retention_ms, "segment_jitter_ms": jitter_ms}
     with connect(busy.bootstrap) as connection:
         create_topic(connection, topic, **settings)
-        for _ in range(5):
-            use_topic(connection, topic)
+        began_ms = time.time_ns() // 1_000_000
+        for number in range(10):  # each in a segment of its own
+            value = None if number % 2 else b"value"
+            batch = encode_batch([(began_ms + 10 * number, b"key", value, ())])
+            assert produce(connection, topic, batch).error_code == ErrorCode.NONE
         deadline = time.monotonic() + BOUND_SECONDS
         while len([value for _, value in read_all(busy.bootstrap, topic) if value is not None]) > 1:
             assert time.monotonic() < deadline
