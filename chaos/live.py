@@ -53,6 +53,7 @@ from chaos.workloads.sharing import Limits, ShareClient
 from chaos.workloads.topics import OnlyTopics, TopicClient
 from chaos.workloads.transactions import TransactionClient
 from chaos.worlds.living import LiveWorld
+from kraftpy.broker.containment import UNEXPECTED
 from kraftpy.client.runtime import RealRuntime
 from kraftpy.protocol.apis import ApiKey
 
@@ -78,6 +79,7 @@ _LATE_MS: Final = 500
 _THREADS: Final = 32
 _MISTAKES: Final = {
     "traceback(s)": "Traceback (most recent call last)",
+    "unexpected error(s) that it survived": UNEXPECTED,
     "line(s) of what did not end with the node": "still at work at the end of the stop",
 }
 """What no fault excuses in a node's log."""

@@ -48,6 +48,7 @@ from chaos.worlds.loop import Process, collect_quietly
 from chaos.worlds.readings import Readings
 from chaos.worlds.simulated import CLIENT_PORT, CONTROLLER_PORT, SimulatedCluster, SimulatedRuntime, simulated_cluster
 from chaos.worlds.watching import Tell, Watch, told_log_lines
+from kraftpy.broker.containment import UNEXPECTED
 
 _CALLS_PER_SECOND: Final = 1.0
 _READY_SECONDS: Final = 60.0
@@ -203,6 +204,7 @@ class _Run:
             self._work()
         for node in cluster.nodes.values():
             outcome.problems += [f"{node.host} ended: {why}" for why in node.exits]
+            outcome.problems += [f"{node.host} met an {UNEXPECTED}: {what}" for what in node.survived]
         outcome.problems += self.world.operator.problems
         outcome.problems += [f"unhandled: {each}" for each in cluster.loop.unhandled]
         outcome.problems += _spinning(cluster.loop.spins)

@@ -14,7 +14,9 @@ import leftover_sockets
 import pytest
 
 import kraftpy.metadata.raft_library  # noqa: F401  before any test imports pysyncobj, which breaks socket.inet_ntop
+from kraftpy.broker.containment import UNEXPECTED
 from kraftpy.testing.cluster import EmbeddedBroker
+from kraftpy.testing.server_process import ServerProcess
 
 BrokerFactory = Callable[..., EmbeddedBroker]
 
@@ -75,6 +77,63 @@ def _untested() -> list[str]:
     if namespacing is not None and namespacing.WHY_NOT is not None:
         lines.append(f"No chaos run on real processes was tested: {namespacing.WHY_NOT}.")
     return lines
+
+
+class _Logs:
+    """What the nodes that tests start write: looked at when each ends, and after each test while it runs."""
+
+    def __init__(self) -> None:
+        self._looked_at: dict[Path, int] = {}
+        self.found: list[str] = []
+
+    def look(self) -> None:
+        """Note the lines of unexpected errors that are new."""
+        for log, begin in list(self._looked_at.items()):
+            if not log.exists():
+                del self._looked_at[log]
+                continue
+            with log.open("rb") as file:
+                file.seek(begin)
+                text = file.read()
+            end = text.rfind(b"\n") + 1
+            self._looked_at[log] = begin + end
+            self.found += [line for line in text[:end].decode(errors="replace").splitlines() if UNEXPECTED in line]
+
+    def watch(self, log: Path) -> None:
+        """A node writes here from now on."""
+        self._looked_at.setdefault(log, log.stat().st_size if log.exists() else 0)
+
+
+_logs = _Logs()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _watched_logs() -> Iterator[None]:
+    begin, wait = ServerProcess.__init__, ServerProcess.wait
+
+    def begin_and_watch(self: ServerProcess, *arguments: Any, log: Path, **more: Any) -> None:
+        _logs.watch(log)
+        begin(self, *arguments, log=log, **more)
+
+    def wait_and_look(self: ServerProcess, timeout: float) -> int:
+        try:
+            return wait(self, timeout)
+        finally:
+            _logs.look()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ServerProcess, "__init__", begin_and_watch)
+        patch.setattr(ServerProcess, "wait", wait_and_look)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def incidents(_watched_logs: None) -> Iterator[list[str]]:
+    """Lines of unexpected errors of nodes that run: there are to be none. A test that wants some clears the list."""
+    yield _logs.found
+    _logs.look()
+    found, _logs.found = _logs.found, []
+    assert not found, "a node met what it should not have:\n" + "\n".join(found)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from chaos.worlds.cleaning import cleaning_on_the_loop
 from chaos.worlds.loop import Process, SimulatedLoop, current, seeded_world
 from chaos.worlds.network import Network
 from kraftpy.broker.broker import Broker, StartupError
+from kraftpy.broker.containment import Fatal, Incidents
 from kraftpy.broker.directories import DirectoryFailed, LogDirectories
 from kraftpy.broker.server import start
 from kraftpy.client.fetcher import Fetcher
@@ -138,6 +139,7 @@ class Node:
         """Reasons, or parts of them, for which it may end by itself now: a fault is under way that asks for it."""
         self.excused: list[str] = []
         """Why it ended by itself and was right to."""
+        self._incidents: list[Incidents] = []
         self.starts = 0
         self.thread_seconds = THREAD_SECONDS
         """What work of a thread takes, at the mean."""
@@ -150,6 +152,11 @@ class Node:
         return (
             self.process is not None and not self.process.is_dead and self._main is not None and not self._main.done()
         )
+
+    @property
+    def survived(self) -> list[str]:
+        """The unexpected errors that its broker survived, of all its lives: nothing excuses them."""
+        return [f"{incident.what}: {incident.error}" for each in self._incidents for incident in each.last]
 
     def start(self) -> None:
         """Start the broker's process; it is ready some time later."""
@@ -169,12 +176,13 @@ class Node:
         try:
             async with asyncio.TaskGroup() as tasks:
                 broker = Broker(config, self.clock, tasks, MemoryDirectories(config, self.clock, self.disk))
+                self._incidents.append(broker.incidents)
                 self.broker = broker
                 self.is_ready = await start(broker, stop)
                 await stop.wait()
                 was_ready, self.is_ready = self.is_ready, False
                 await broker.stop(is_ready=was_ready)
-        except* (StartupError, DirectoryFailed) as errors:
+        except* (StartupError, DirectoryFailed, Fatal) as errors:
             self._exited(str(_first(errors)))
         except* Exception as errors:
             logger.exception("%s ended", self.host)

@@ -18,7 +18,7 @@ import logging
 import random
 import socket
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker import apis
 from kraftpy.broker.config_changes import ConfigRoom
@@ -33,6 +33,7 @@ from kraftpy.broker.encoded_answers import EncodedAnswers
 from kraftpy.broker.fetch_sessions import FetchSessions
 from kraftpy.broker.fetching import Fetchers
 from kraftpy.broker.group_settings import GroupSettingsNow
+from kraftpy.broker.health import health_of
 from kraftpy.broker.isr import IsrProposals
 from kraftpy.broker.lifecycle import Lifecycle, RegistrationError
 from kraftpy.broker.log_moves import LogMoves
@@ -203,6 +204,11 @@ class Broker:
     def connections(self) -> Sequence[Connection]:
         """Every open client connection."""
         return list(self._connections)
+
+    @property
+    def health(self) -> dict[str, Any]:
+        """What this node has survived and cannot do (`broker.health`)."""
+        return health_of(self)
 
     def endpoints(self, listener: str) -> list[tuple[BrokerId, str, int, str | None]]:
         """(id, host, port, rack) of every live broker that has this listener."""

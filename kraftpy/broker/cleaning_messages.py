@@ -22,11 +22,13 @@ class Order(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """It could not be done: the text of a `CorruptBatch`, or an OSError's number, text and file."""
+    """It could not be done: the text of a `CorruptBatch`, an OSError's number, text and file, or a mistake of ours."""
 
     reason: str
     errno: int | None = None
     filename: str | None = None
+    is_unexpected: bool = False
+    """A mistake of ours: it would happen again."""
 
 
 Message = Cleaned | Done | Failure

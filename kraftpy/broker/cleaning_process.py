@@ -27,6 +27,10 @@ class CleanerGone(Exception):
     """The process has died, or was killed by somebody else."""
 
 
+class CleanerFailed(Exception):
+    """The process met an unexpected error, and would again."""
+
+
 class SegmentsGone(Exception):
     """A segment was deleted while it was to be read: what was planned is out of date."""
 
@@ -42,7 +46,7 @@ class CleaningProcess:
         """Have it done; each new segment when it is written, at last that all of them are.
 
         Whoever stops listening before that, abandons the job or calls `end`, kills the process. Raises OSError,
-        CorruptBatch, SegmentsGone, CleanerGone.
+        CorruptBatch, SegmentsGone, CleanerGone, CleanerFailed.
         """
         process = await self._started()
         job.on_abandon = _killer(process)
@@ -113,6 +117,8 @@ def _killer(process: Process) -> Callable[[], None]:
 
 
 def _failure(failure: Failure) -> Exception:
+    if failure.is_unexpected:
+        return CleanerFailed(failure.reason)
     if failure.errno is None:
         return CorruptBatch(failure.reason)
     if failure.errno == errno.ENOENT:

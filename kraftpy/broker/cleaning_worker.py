@@ -10,6 +10,7 @@ it. It gives way to whoever wants the processor (`nice`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import signal
@@ -77,6 +78,10 @@ def carry_out(order: Order, say: Callable[[Message], None]) -> None:
         say(Failure(error.message))
     except OSError as error:
         say(Failure(error.strerror or str(error), error.errno or 0, error.filename))
+    except MemoryError:
+        say(Failure(os.strerror(errno.ENOMEM), errno.ENOMEM))
+    except Exception as error:
+        say(Failure(f"{type(error).__name__}: {error}", is_unexpected=True))
 
 
 def _listen(stream: BinaryIO, orders: SimpleQueue[Order]) -> None:

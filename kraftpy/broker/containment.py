@@ -8,7 +8,8 @@ node goes on. Two kinds end the node all the same, because going on would be wor
 for errors that are expected of peers (malformed frames, refused connections). Both write one line a kind and peer a
 minute, with the number of those that were left out, so that nobody can fill the log; tracebacks are logged at DEBUG.
 
-Invariants: neither raises; both hold a bounded number of entries, however many peers and kinds there are.
+Invariants: neither raises, nor lets text from outside begin a line of the log; both hold a bounded number of entries,
+however many peers and kinds there are.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Complaints:
         if left_out:
             message += " (%d more like it were not logged)"
             arguments = (*arguments, left_out)
-        log.log(level, message, *arguments)
+        log.log(level, message, *(_on_one_line(each) if isinstance(each, str) else each for each in arguments))
         return True
 
     def _forget(self, now: float) -> None:
@@ -117,7 +118,8 @@ class Incidents:
         `what` names what it cost; `kind` is its kind for the log's limit, `what` itself where it is not given.
         """
         self.count += 1
-        said = f"{type(error).__name__}: {error}"[:_SAID_CHARACTERS]
+        what = _on_one_line(what[:_SAID_CHARACTERS])
+        said = _on_one_line(f"{type(error).__name__}: {_text_of(error)}"[:_SAID_CHARACTERS])
         where = _raised_at(error)
         self._last.append(Incident(what, f"{said} ({where})", _now()))
         written = self.complaints.write(
@@ -213,6 +215,18 @@ def _raised_at(error: BaseException) -> str:
         return "nowhere"
     last = frames[-1]
     return f"{last.name} in {last.filename.rpartition('/')[2]}:{last.lineno}"
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a message that cannot be made
+        return "without a message"
+
+
+def _on_one_line(text: str) -> str:
+    """What came from outside forges no lines of the log."""
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def _now() -> float:

@@ -2,16 +2,17 @@
 
 Prints one line when clients can connect, and nothing else on standard output. What keeps it from starting is one line
 on standard error: exit status 2 for what a person can change (a taken port, a directory in use), 1 for a disk that
-cannot be read or does not hold what was written. A failure of ours later on ends the process loudly with status 1,
-because the log and the journal make that safe; a log directory that failed, and that the node cannot do without, ends
-it with a line and the same status; so does a stop that could not make everything durable, with a line for each thing
-that it could not.
+cannot be read or does not hold what was written. A failure of ours later on is survived (`containment`), unless this
+node's own state cannot be trusted any more; that, and a log directory that failed and that the node cannot do without,
+ends it with a line and status 1; so does a stop that could not make everything durable, with a line for each thing that
+it could not. SIGUSR1 has it print its health, one line of JSON, on standard error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import resource
@@ -71,6 +72,7 @@ async def _serve(config: BrokerConfig) -> bool:
     async with asyncio.TaskGroup() as tasks:
         broker = Broker(config, SystemClock(), tasks)
         contain_callbacks(loop, broker.incidents)
+        loop.add_signal_handler(signal.SIGUSR1, _print_health, broker)
         if not await start(broker, stop):
             await broker.stop(is_ready=False)
             await _end_what_is_left()
@@ -81,10 +83,17 @@ async def _serve(config: BrokerConfig) -> bool:
         await stop.wait()
         is_clean = await broker.stop()
         await _end_what_is_left()
+        if count := broker.incidents.count:
+            logger.error("this node survived %d errors that it should not have met", count)
         for number in (signal.SIGTERM, signal.SIGINT):  # told once more, it still says how it ended
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
         return is_clean
+
+
+def _print_health(broker: Broker) -> None:
+    """One line of JSON on standard error, for whoever sent SIGUSR1."""
+    print(json.dumps(broker.health), file=sys.stderr, flush=True)
 
 
 async def _end_what_is_left() -> None:

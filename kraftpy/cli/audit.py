@@ -198,4 +198,7 @@ def _milliseconds(moment: datetime) -> int:
 
 
 def _text(start_ms: int) -> str:
-    return datetime.fromtimestamp(start_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%MZ")
+    try:
+        return datetime.fromtimestamp(start_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%MZ")
+    except (ValueError, OverflowError, OSError):  # no year has a number like that
+        return str(start_ms)

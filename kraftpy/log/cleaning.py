@@ -67,6 +67,10 @@ class Source(NamedTuple):
         return layout.file_name(self.base_offset, layout.LOG)
 
 
+_LAST_HORIZON: Final = 1 << 62
+"""Records keep their times relative to it, so there is as much room beyond it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningPlan:
     """All that is to be known for cleaning one partition's log."""
@@ -270,10 +274,14 @@ class _Cleaning:
         if not header.has_delete_horizon and any(
             record.is_tombstone and header.base_offset + record.offset_delta < self.end_offset for record in records
         ):
-            horizon = self.plan.now + self.plan.delete_retention_ms
+            horizon = self._new_horizon()
         if len(records) == header.records_count and horizon is None:
             return batch
         return rewritten(header, batch, records, horizon=horizon, codec=self.plan.codec)
+
+    def _new_horizon(self) -> int:
+        """When what is written now may go: a time that fits its field, however long `delete.retention.ms` is."""
+        return min(self.plan.now + self.plan.delete_retention_ms, _LAST_HORIZON)
 
     def _is_in_map(self, header: BatchHeader) -> bool:
         """Whether the map was told of all its records."""
@@ -333,7 +341,7 @@ class _Cleaning:
                 return batch
             self.gone_markers.append(header.last_offset)
             return None
-        horizon = self.plan.now + self.plan.delete_retention_ms
+        horizon = self._new_horizon()
         return rewritten(header, batch, list(raw_records(header, batch)), horizon=horizon)
 
 

@@ -28,6 +28,7 @@ from kraftpy.protocol.record_batch import (
 from kraftpy.protocol.records import encode_varint, read_unsigned, zigzag
 
 _CODEC_MASK: Final = 0x07
+_TIME_BOUND = 1 << 63
 _DELETE_HORIZON: Final = 0x40
 
 
@@ -183,7 +184,7 @@ def rewritten(
         attributes |= _DELETE_HORIZON
         shift, base_timestamp = base_timestamp - horizon, horizon
         raws = [
-            record.raw[:1] + encode_varint(record.timestamp_delta + shift) + record.raw[record.rest :]
+            record.raw[:1] + encode_varint(_in_64_bits(record.timestamp_delta + shift)) + record.raw[record.rest :]
             for record in records
         ]
     else:
@@ -191,7 +192,7 @@ def rewritten(
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         max_timestamp = header.max_timestamp
     else:
-        max_timestamp = max(header.base_timestamp + record.timestamp_delta for record in records)
+        max_timestamp = _in_64_bits(max(header.base_timestamp + record.timestamp_delta for record in records))
     payload = b"".join(piece for raw in raws for piece in (encode_varint(len(raw)), raw))
     used = Codec(header.compression, None) if codec is None else codec
     if used.compression:
@@ -199,6 +200,11 @@ def rewritten(
     return _assembled(
         batch, attributes & ~_CODEC_MASK | used.compression, base_timestamp, max_timestamp, len(records), payload
     )
+
+
+def _in_64_bits(number: int) -> int:
+    """The nearest number that a field for a time can hold: a producer may have said anything."""
+    return max(-_TIME_BOUND, min(number, _TIME_BOUND - 1))
 
 
 def emptied(header: BatchHeader, batch: bytes) -> bytes:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kraftpy.broker import metadata
+from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.links import Links
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.runtime import OsDirectory, SystemClock
@@ -58,7 +59,8 @@ class Node:
             await self._task
 
     async def _run(self, port: int, addresses: dict[int, Address], started: asyncio.Future[None]) -> None:
-        async with asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as group:
+            tasks = Tasks(group, Incidents(Complaints()), ())
             self.links = Links(self.config.node_id, is_voter=self.config.is_controller, tasks=tasks, silence_ms=600)
             self.metadata = MetadataLog(self.config, SystemClock(), self._changed, tasks, self.links)
             self.metadata.on_office(lambda is_leader, term: self.offices.append((is_leader, term)))

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kraftpy.broker import producer_ids
+from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.producer_ids import ProducerIds
 from kraftpy.metadata.decision import ProducerIdBlock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -18,7 +19,7 @@ class Blocks:
     def __init__(self) -> None:
         self.given = 0
         self.may_answer = asyncio.Event()
-        self.refusal: KafkaError | None = None
+        self.refusal: Exception | None = None
 
     async def allocate(self) -> ProducerIdBlock:
         await self.may_answer.wait()
@@ -31,7 +32,8 @@ class Blocks:
 async def test_many_who_ask_at_once_get_an_id_each() -> None:
     blocks = Blocks()
     blocks.may_answer.set()
-    async with asyncio.TaskGroup() as tasks:
+    async with asyncio.TaskGroup() as group:
+        tasks = Tasks(group, Incidents(Complaints()), ())
         ids = ProducerIds(blocks.allocate, tasks)
         found = await asyncio.gather(*(ids.next() for _ in range(10)))
     assert sorted(found) == list(range(3, 13))
@@ -41,7 +43,8 @@ async def test_many_who_ask_at_once_get_an_id_each() -> None:
 async def test_who_waits_too_long_is_told_and_the_block_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_ids, "PATIENCE_SECONDS", 0.01)
     blocks = Blocks()
-    async with asyncio.TaskGroup() as tasks:
+    async with asyncio.TaskGroup() as group:
+        tasks = Tasks(group, Incidents(Complaints()), ())
         ids = ProducerIds(blocks.allocate, tasks)
         for _ in range(2):
             with pytest.raises(KafkaError) as told:
@@ -57,10 +60,26 @@ async def test_a_refusal_is_told_and_the_next_who_asks_asks_again() -> None:
     blocks = Blocks()
     blocks.may_answer.set()
     blocks.refusal = KafkaError(ErrorCode.STALE_BROKER_EPOCH, "started again")
-    async with asyncio.TaskGroup() as tasks:
+    async with asyncio.TaskGroup() as group:
+        tasks = Tasks(group, Incidents(Complaints()), ())
         ids = ProducerIds(blocks.allocate, tasks)
         with pytest.raises(KafkaError) as told:
             await ids.next()
         assert told.value.code == ErrorCode.STALE_BROKER_EPOCH
         blocks.refusal = None
         assert await ids.next() == 3
+
+
+async def test_an_unexpected_error_is_told_to_those_who_wait_and_the_next_who_asks_asks_again() -> None:
+    blocks, incidents = Blocks(), Incidents(Complaints())
+    blocks.may_answer.set()
+    blocks.refusal = ValueError("of ours")
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        ids = ProducerIds(blocks.allocate, Tasks(group, incidents, ()))
+        for _ in range(2):
+            with pytest.raises(KafkaError) as told:
+                await ids.next()
+            assert told.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
+        blocks.refusal = None
+        assert await ids.next() == 3
+    assert incidents.count == 2

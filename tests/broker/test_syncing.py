@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kraftpy.broker.containment import Complaints, Incidents
 from kraftpy.broker.syncing import Rounds
 from kraftpy.log.flushing import FlushJob
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -45,6 +46,7 @@ class Log:
         self.refusal: KafkaError | None = None
         self.jobs: list[Job] = []
         self.is_under_way = False
+        self.mistake: Exception | None = None
         if not is_held:
             self.may_go_on.set()
 
@@ -57,6 +59,9 @@ class Log:
         assert not self.is_taken
         if self.refusal is not None:
             raise self.refusal
+        if self.mistake is not None and not self.jobs:
+            mistake, self.mistake = self.mistake, None
+            raise mistake
         if self.synced_end_offset >= self.end_offset:
             return None
         self.is_under_way = True
@@ -65,6 +70,9 @@ class Log:
 
     def end_sync(self, job: FlushJob, failure: Exception | None) -> Exception | None:
         self.is_under_way = False
+        if self.mistake is not None:
+            mistake, self.mistake = self.mistake, None
+            raise mistake
         if failure is not None:
             self.refusal = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
             return self.refusal
@@ -98,6 +106,28 @@ async def test_what_comes_while_a_round_runs_shares_the_next_one() -> None:
     assert await outcomes(one, *others) == [None] * 21
     assert rounds.rounds == 2
     assert (len(first.jobs), len(second.jobs), rounds.waiting) == (2, 1, 0)
+
+
+async def test_a_mistake_about_one_log_is_its_own_and_the_rounds_go_on() -> None:
+    """Where a round ends, and where it begins: those who wait are told, and nobody waits for ever."""
+    rounds, bad, good = Rounds("disk", Incidents(Complaints())), Log(1, is_held=True), Log(2)
+    waiting = [waiting_for(rounds, bad, bad.append()), waiting_for(rounds, good, good.append())]
+    await until_begun(bad)
+    bad.mistake = ValueError("of ours")
+    bad.may_go_on.set()
+    found = await outcomes(*waiting)
+    assert isinstance(found[0], KafkaError)
+    assert found[1] is None
+    assert (
+        await outcomes(waiting_for(rounds, bad, bad.append()), waiting_for(rounds, good, good.append())) == [None] * 2
+    )
+    new = Log(3)
+    new.mistake = ValueError("of ours")
+    found = await outcomes(waiting_for(rounds, new, new.append()), waiting_for(rounds, good, good.append()))
+    assert isinstance(found[0], KafkaError)
+    assert found[1] is None
+    assert await outcomes(waiting_for(rounds, new, new.append())) == [None]
+    assert rounds.waiting == 0
 
 
 async def test_what_is_synced_already_waits_for_nothing() -> None:

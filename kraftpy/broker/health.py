@@ -1,0 +1,38 @@
+"""What a node has survived and cannot do, for whoever asks about its health: plain values, fit for JSON.
+
+A healthy node has no log directory and no partition offline, and has met no unexpected error. Lists are cut, so that
+the answer is small however much is wrong; the counts beside them are not.
+
+Left out: whether clients are served, which only a client can find out (`kraftpy ping`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kraftpy.broker.broker import Broker
+
+_MOST_NAMED = 20
+
+
+def health_of(broker: Broker) -> dict[str, Any]:
+    """`is_healthy`, and why it is not: `offline_log_directories` (path -> reason), offline partitions, incidents.
+
+    `limits` holds the bounds on what clients can take of the node, and how much of each is taken.
+    """
+    offline = [f"{wanted.key}: {broker.replicas.offline.why(wanted.key)}" for wanted in broker.replicas.offline]
+    failures = dict(broker.replicas.failures)
+    return {
+        "node_id": int(broker.node_id),
+        "is_healthy": not (failures or offline or broker.incidents.count),
+        "offline_log_directories": failures,
+        "offline_partition_count": len(offline),
+        "offline_partitions": offline[:_MOST_NAMED],
+        "incident_count": broker.incidents.count,
+        "incidents": [f"{incident.what}: {incident.error}" for incident in broker.incidents.last],
+        "limits": {
+            "connections": [len(broker.connections), broker.config.max_connections],
+            "configs_bytes": [broker.image.configs_bytes, broker.config.kraftpy_max_configs_bytes],
+        },
+    }
