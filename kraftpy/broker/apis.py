@@ -179,7 +179,7 @@ async def answer(
     is_long = len(frame) > _LONG_FRAME_BYTES and api_key != _PRODUCE
     request: Any = None
     if not is_long:
-        try:  # not exact: librdkafka sends three bytes more than its Metadata request for all topics has, as Kafka allows
+        try:  # not exact: librdkafka sends three bytes more than its Metadata request for all topics has, as to Kafka
             request = decode(request_class, body, version, max_elements=LONG_ELEMENTS, exact=False)
         except TooManyElements:
             is_long = True

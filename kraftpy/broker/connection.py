@@ -64,6 +64,8 @@ _READ_PROGRESS_BYTES = 64 * 1024
 HOARDING_SECONDS = 30.0
 """The usual `request.timeout.ms` of a client: it has given up on a request that takes longer to arrive."""
 _SERVED_AT_ONCE = 16
+_SERVED_BYTES = 16 * 1024
+"""So many bytes of requests and answers count as one more request, as far as `_SERVED_AT_ONCE` is concerned."""
 _QUEUED_FRAMES = 64
 _QUEUED_BYTES = 1 << 20
 _HELD_BYTES = 64 * 1024
@@ -390,15 +392,17 @@ class Connection(asyncio.BufferedProtocol):
                 response = await self._answer(frame, self)
                 del frame  # a large request is not kept for as long as its answer is not read
                 self._memory.discharge(self, frame_bytes)
+                served += 1 + frame_bytes // _SERVED_BYTES
                 if isinstance(response, list):
+                    served += sum(map(len, response)) // _SERVED_BYTES
                     await self._send_pieces(response)
                 elif response is not None:
+                    served += len(response) // _SERVED_BYTES
                     self._send(response)
                 del response
                 if self._writable is not None:
                     await self._until_read(self._writable)
                 self.is_serving = False
-                served += 1
                 self.last_active_at = loop.time()
         except ProtocolError as error:
             self.fail(error)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from kraftpy import __version__
 from kraftpy.broker.broker import Broker, StartupError
+from kraftpy.broker.collecting import Collections
 from kraftpy.broker.directories import DirectoryFailed
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.config import BrokerConfig
@@ -57,6 +58,7 @@ def run(config: BrokerConfig) -> int:
 async def _serve(config: BrokerConfig) -> bool:
     """Whether it was a clean stop."""
     loop = asyncio.get_running_loop()
+    collections = Collections()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -66,6 +68,7 @@ async def _serve(config: BrokerConfig) -> bool:
             await broker.stop(is_ready=False)
             await _end_what_is_left()
             return True
+        collections.started()
         listeners = ", ".join(f"{listener}" for listener in broker.advertised or broker.controller_address)
         seconds = _seconds_since_process_start()
         print(f"kraftpy {__version__} ready: node {config.node_id}, {listeners}, {seconds:.2f} s", flush=True)
