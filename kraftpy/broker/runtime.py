@@ -2,6 +2,8 @@
 
 Everything here is synchronous and may block; the broker calls what can block for long (`sync`, `delete` of a tree,
 recovery) from a thread and the rest (page-cache reads and writes) from its event loop.
+
+Files and directories are created for the user of this process alone.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from pathlib import Path
 from kraftpy.ports import Buffer
 from kraftpy.types import Millis
 
+FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
+"""What is created is for the user of this process alone; what is there already keeps its modes."""
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 
 
@@ -43,7 +47,7 @@ class OsFile:
     __slots__ = ("_descriptor",)
 
     def __init__(self, path: Path | str) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
 
     def read(self, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`."""
@@ -103,12 +107,13 @@ class OsDirectory:
     def __init__(self, path: Path | str) -> None:
         self._path = str(path)  # thousands of these are held: a Path is many times as large
         try:
-            os.mkdir(self._path)
+            os.mkdir(self._path, DIRECTORY_MODE)
         except FileExistsError:
             if not os.path.isdir(self._path):
                 raise
         except FileNotFoundError:
-            os.makedirs(self._path, exist_ok=True)
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            os.mkdir(self._path, DIRECTORY_MODE)
 
     @property
     def path(self) -> str:
@@ -135,7 +140,7 @@ class OsDirectory:
     def replace(self, name: str, data: Buffer) -> None:
         """Write aside, sync, rename over, sync the directory."""
         temporary = f"{self._path}/{name}.tmp"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
             rest = memoryview(data)
             while rest:

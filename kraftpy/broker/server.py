@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from kraftpy import __version__
 from kraftpy.broker.broker import Broker, StartupError
@@ -25,6 +26,7 @@ from kraftpy.broker.collecting import Collections
 from kraftpy.broker.directories import DirectoryFailed
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.config import BrokerConfig
+from kraftpy.config.printing import printable
 
 logger = logging.getLogger(__name__)
 
@@ -34,23 +36,35 @@ _LAST_SECONDS = 2.0
 """How long what has not ended with the broker may take to end."""
 
 
+class LineFormatter(logging.Formatter):
+    """One record is one line, whatever names and messages of clients it quotes; tracebacks follow, indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """The line, with control characters escaped."""
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        """The traceback, so that none of its lines looks like a record's."""
+        return "\n".join(f"    {printable(line)}" for line in super().formatException(ei).split("\n"))
+
+
 def run(config: BrokerConfig) -> int:
     """Serve until told to stop; the process's exit status."""
-    logging.basicConfig(
-        level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    os.umask(0o077)  # whatever is written is for this user alone
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(), handlers=[handler])
     _allow_many_files()
     status = 0
     try:
         status = 0 if asyncio.run(_serve(config)) else EXIT_FAILURE
     except* StartupError as errors:
         error = _first(errors)
-        print(f"kraftpy: {error}", file=sys.stderr)
+        print(f"kraftpy: {printable(str(error))}", file=sys.stderr)
         status = EXIT_FAILURE if isinstance(error, StartupError) and error.is_damage else EXIT_USAGE
     except* DirectoryFailed as errors:
-        print(f"kraftpy: {_first(errors)}", file=sys.stderr)
+        print(f"kraftpy: {printable(str(_first(errors)))}", file=sys.stderr)
         status = EXIT_FAILURE
     return status
 
