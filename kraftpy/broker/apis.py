@@ -165,7 +165,7 @@ def _route(key: int) -> _Route:
     handler: Handler = getattr(import_module(f"kraftpy.broker.handlers.{module}"), name)
     api = APIS[key]
     may_be_long = key not in (_PRODUCE, _FETCH) and any(
-        isinstance(field.wire, Array) and field.struct is not None for field in fields(api.response)
+        isinstance(field.wire, Array) and field.struct is not None for field in fields(cast("type", api.response))
     )
     route = _routes[key] = _Route(api, api.request, handler, may_be_long)
     return route

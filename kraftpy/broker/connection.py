@@ -385,7 +385,9 @@ class Connection(asyncio.BufferedProtocol):
         served = 0
         try:
             while not transport.is_closing():
-                if served >= _SERVED_AT_ONCE and self._frames:
+                if not self._frames:
+                    served = 0
+                elif served >= _SERVED_AT_ONCE:
                     served = 0
                     await asyncio.sleep(0)
                     continue
