@@ -31,7 +31,7 @@ from kraftpy.protocol.frames import (
     encode_response,
     encode_response_parts,
 )
-from kraftpy.protocol.schema import Struct, decode
+from kraftpy.protocol.schema import Array, Struct, decode, fields
 
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
@@ -135,6 +135,8 @@ class _Route(NamedTuple):
     api: Api
     request: type[Any]
     handler: Handler
+    may_be_long: bool
+    """Its answer is a list of structs: it may be too long to be encoded at once."""
 
 
 class Encoded(NamedTuple):
@@ -164,7 +166,11 @@ def _route(key: int) -> _Route:
         raise ProtocolError(f"API {key} is not served")
     module, _, name = _HANDLERS[key].partition(":")
     handler: Handler = getattr(import_module(f"kraftpy.broker.handlers.{module}"), name)
-    route = _routes[key] = _Route(APIS[key], APIS[key].request, handler)
+    api = APIS[key]
+    may_be_long = key not in (_PRODUCE, _FETCH) and any(
+        isinstance(field.wire, Array) and field.struct is not None for field in fields(cast("type", api.response))
+    )
+    route = _routes[key] = _Route(api, api.request, handler, may_be_long)
     return route
 
 
@@ -174,7 +180,7 @@ async def answer(
     """The whole response to one request frame. Raises ProtocolError where the connection has to be closed."""
     header, body = decode_request_header(frame)
     api_key, version, correlation_id, client_id = header
-    api, request_class, handler = _routes.get(api_key) or _route(api_key)
+    api, request_class, handler, may_be_long = _routes.get(api_key) or _route(api_key)
     if not api.first <= version <= api.last:
         if api_key == ApiKey.API_VERSIONS:
             return await _step_down(broker, header)
@@ -212,13 +218,13 @@ async def answer(
         return refusal
     if response is None:
         return None
-    if type(response) is Encoded:
-        return cast("list[Part]", around_body(api_key, version, correlation_id, response.body))
     if api_key == _FETCH:
         if is_long or (len(response.responses) > _LONG_FETCH and _elements(response, LONG_ELEMENTS) >= LONG_ELEMENTS):
             return await broker.slices.apart(_encode_fetch, api_key, version, correlation_id, response)
         return _encode_fetch(api_key, version, correlation_id, response)
-    if is_long or (api_key != _PRODUCE and _elements(response, LONG_ELEMENTS) >= LONG_ELEMENTS):
+    if may_be_long and type(response) is Encoded:
+        return cast("list[Part]", around_body(api_key, version, correlation_id, response.body))
+    if is_long or (may_be_long and _elements(response, LONG_ELEMENTS) >= LONG_ELEMENTS):
         return await broker.slices.apart(encode_response, api_key, version, correlation_id, response)
     return encode_response(api_key, version, correlation_id, response)
 

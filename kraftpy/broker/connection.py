@@ -64,6 +64,8 @@ _READ_PROGRESS_BYTES = 64 * 1024
 HOARDING_SECONDS = 30.0
 """The usual `request.timeout.ms` of a client: it has given up on a request that takes longer to arrive."""
 _SERVED_AT_ONCE = 16
+_SERVED_BYTES = 16 * 1024
+"""So many bytes of requests and answers count as one more request, as far as `_SERVED_AT_ONCE` is concerned."""
 _QUEUED_FRAMES = 64
 _QUEUED_BYTES = 1 << 20
 _HELD_BYTES = 64 * 1024
@@ -108,6 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         self._opened = opened
         self._closed = closed
         self._transport: asyncio.Transport | None = None
+        self._loop: asyncio.AbstractEventLoop
         self._receive_buffer = receive_buffer
         self._rest = b""  # the beginning of a frame's size
         self._partial: bytearray | None = None
@@ -148,7 +151,8 @@ class Connection(asyncio.BufferedProtocol):
             self._descriptor = socket.fileno()
         peer = transport.get_extra_info("peername")
         self.client_host = f"/{peer[0]}" if isinstance(peer, tuple) else "/unknown"
-        self.last_active_at = asyncio.get_running_loop().time()
+        self._loop = asyncio.get_running_loop()
+        self.last_active_at = self._loop.time()
         if not self._opened(self):
             self._transport.abort()
             return
@@ -168,8 +172,8 @@ class Connection(asyncio.BufferedProtocol):
             while len(partial) < self._partial_room:
                 partial += _ZEROS[: self._partial_room - len(partial)]
             return memoryview(partial)[self._partial_bytes :]
-        buffer = self._receive_buffer
-        if self._memory.held > self._memory.large_limit:
+        buffer, memory = self._receive_buffer, self._memory
+        if memory.held > memory.large_limit:
             buffer = buffer[:_SCARCE_READ_BYTES]
         if not self._rest:
             return buffer
@@ -178,23 +182,25 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Cut what arrived into frames."""
-        self.last_active_at = now = asyncio.get_running_loop().time()
+        self.last_active_at = now = self._loop.time()
         if self._partial is not None:
             self._partial_arrived(self._partial, nbytes, now)
             return
         rest_bytes = len(self._rest)
         try:
-            if self._cut_frames(self._receive_buffer[: rest_bytes + nbytes]) or not rest_bytes:
-                self._progress_at = now
+            has_begun = self._cut_frames(self._receive_buffer[: rest_bytes + nbytes])
         except ProtocolError as error:
             self.fail(error)
             return
-        if self._memory.held > self._memory.large_limit and not self._memory.take(self, 0):
+        if has_begun or not rest_bytes:
+            self._progress_at = now
+        memory = self._memory
+        if memory.held > memory.large_limit and not memory.take(self, 0):
             self._wait_for_memory(0)
 
     def pause_writing(self) -> None:
         """The peer does not read: hold the next request back."""
-        self._writable = asyncio.get_running_loop().create_future()
+        self._writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
         """The peer reads again."""
@@ -226,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _cut_frames(self, received: memoryview) -> bool:
         """Queue the frames that are whole, and begin the one that is not; whether there was any of either."""
-        position, received_bytes = 0, len(received)
+        position, received_bytes, memory = 0, len(received), self._memory
         while received_bytes - position >= _SIZE_BYTES:
             (size,) = _SIZE.unpack_from(received, position)
             if not 0 <= size <= self._max_frame_bytes:
@@ -239,7 +245,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._begin_partial(size, received[start:])
                 position = received_bytes
                 break
-            self._memory.charge(self, size)
+            memory.held += size
+            self.held_bytes += size
             self._queue(bytearray(received[start:position]))
         self._rest = bytes(received[position:])
         return position > 0
@@ -277,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
     def _wait_for_memory(self, count: int) -> None:
         """Read no more until there is room for `count` bytes more."""
         if self._waits_for_memory_since is None and not self._is_over:
-            self._waits_for_memory_since = asyncio.get_running_loop().time()
+            self._waits_for_memory_since = self._loop.time()
             self._memory.wait(self, count)
             self._pause_or_resume()
 
@@ -285,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
         """Read on: what was waited for is charged."""
         if self._waits_for_memory_since is None:
             return
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         self._partial_began_at += now - self._waits_for_memory_since
         self._waits_for_memory_since = None
         if self._partial is not None and self._partial_bytes == self._partial_room:
@@ -315,12 +322,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._queue_is_full or self._waits_for_memory_since is not None:
             self._transport.pause_reading()
         else:
-            self._progress_at = asyncio.get_running_loop().time()
+            self._progress_at = self._loop.time()
             self._transport.resume_reading()
 
     async def _next_frame(self) -> bytearray:
         while not self._frames:
-            self._frame_arrived = asyncio.get_running_loop().create_future()
+            self._frame_arrived = self._loop.create_future()
             await self._frame_arrived
         frame = self._frames.popleft()
         self._queued_bytes -= len(frame)
@@ -375,7 +382,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- answers -----------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        transport, loop = self._transport, asyncio.get_running_loop()
+        transport, now, memory = self._transport, self._loop.time, self._memory
         assert transport is not None
         served = 0
         try:
@@ -391,17 +398,26 @@ class Connection(asyncio.BufferedProtocol):
                 self.is_serving = True
                 response = await self._answer(frame, self)
                 del frame  # a large request is not kept for as long as its answer is not read
-                self._memory.discharge(self, frame_bytes)
+                left = self.held_bytes - frame_bytes
+                if left < 0 or memory.has_waiters:
+                    memory.discharge(self, frame_bytes)
+                else:  # the same, for nearly every request
+                    self.held_bytes = left
+                    memory.held -= frame_bytes
+                served += 1
                 if isinstance(response, list):
+                    served += sum(map(len, response)) // _SERVED_BYTES
                     await self._send_pieces(response)
                 elif response is not None:
+                    frame_bytes += len(response)
                     self._send(response)
+                if frame_bytes >= _SERVED_BYTES:
+                    served += frame_bytes // _SERVED_BYTES
                 del response
                 if self._writable is not None:
                     await self._until_read(self._writable)
                 self.is_serving = False
-                served += 1
-                self.last_active_at = loop.time()
+                self.last_active_at = now()
         except ProtocolError as error:
             self.fail(error)
         except Exception as error:
@@ -421,7 +437,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unread_since = None
 
     def _unread_is(self, unread_bytes: int) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         self._unread_since, self._unread_bytes, self._unread_mark = now, unread_bytes, (unread_bytes, now)
 
     def _send(self, response: bytes | bytearray) -> None:
@@ -431,7 +447,7 @@ class Connection(asyncio.BufferedProtocol):
             self._write(response)
             return
         if not self._held:
-            asyncio.get_running_loop().call_soon(self._write_held)
+            self._loop.call_soon(self._write_held)
         self._held.append(response)
         self._held_bytes += len(response)
         if self._held_bytes >= _HELD_BYTES:

@@ -126,7 +126,7 @@ class Incidents:
             logger, logging.ERROR, f"{kind or what} {where}", "", "%s: %s: %s (%s)", what, UNEXPECTED, said, where
         )
         if written:
-            logger.debug("%s", "".join(traceback.format_exception(error)))
+            logger.debug("%s", what, exc_info=error)
 
 
 def contain_callbacks(loop: asyncio.AbstractEventLoop, incidents: Incidents) -> None:

@@ -26,7 +26,7 @@ import os
 import uuid
 from pathlib import Path
 
-from kraftpy.broker.runtime import OsDirectory
+from kraftpy.broker.runtime import FILE_MODE, OsDirectory
 from kraftpy.config import BrokerConfig
 from kraftpy.log import layout
 from kraftpy.metadata.commands import SyncedReplicas
@@ -142,7 +142,7 @@ class LogDirectories:
         return directory
 
     def _lock(self, path: str) -> None:
-        descriptor = os.open(Path(path) / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(Path(path) / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -91,9 +91,11 @@ class RequestMemory:
 
     def discharge(self, holder: Holder, count: int) -> None:
         """Count bytes that are held no more. Does nothing for a connection that has left."""
-        count = min(count, holder.held_bytes)
+        left = holder.held_bytes - count
+        if left < 0:
+            count, left = holder.held_bytes, 0
         self.held -= count
-        holder.held_bytes -= count
+        holder.held_bytes = left
         if self.has_waiters:
             self._release()
 

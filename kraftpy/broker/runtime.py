@@ -5,6 +5,8 @@ recovery) from a thread and the rest (page-cache reads and writes) from its even
 
 Files come before connections: a node keeps a few descriptors in reserve (`keep_spare_descriptors`), which it gives up
 for its files, one by one, when the process may open no more, and takes back as files are closed.
+
+Files and directories are created for the user of this process alone.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from typing import TypeVar
 from kraftpy.ports import Buffer
 from kraftpy.types import Millis
 
+FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
+"""What is created is for the user of this process alone; what is there already keeps its modes."""
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 _READ_BYTES = 4096
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
@@ -68,11 +72,11 @@ class _Spares:
     def open(self, path: Path | str, flags: int) -> int:
         """`os.open`; where no descriptor is left, with one of those held."""
         try:
-            return os.open(path, flags | os.O_CLOEXEC, 0o644)
+            return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             if error.errno not in _NO_DESCRIPTORS:
                 raise
-        return self._instead(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
+        return self._instead(lambda: os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
 
     def close(self, descriptor: int) -> None:
         """`os.close`, and hold again what was given up."""
@@ -185,12 +189,13 @@ class OsDirectory:
     def __init__(self, path: Path | str) -> None:
         self._path = str(path)  # thousands of these are held: a Path is many times as large
         try:
-            os.mkdir(self._path)
+            os.mkdir(self._path, DIRECTORY_MODE)
         except FileExistsError:
             if not os.path.isdir(self._path):
                 raise
         except FileNotFoundError:
-            os.makedirs(self._path, exist_ok=True)
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            os.mkdir(self._path, DIRECTORY_MODE)
 
     @property
     def path(self) -> str:

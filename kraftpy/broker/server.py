@@ -20,15 +20,18 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from kraftpy import __version__
 from kraftpy.broker.broker import Broker, StartupError
+from kraftpy.broker.collecting import Collections
 from kraftpy.broker.containment import Fatal, contain_callbacks
 from kraftpy.broker.descriptors import SPARES
 from kraftpy.broker.directories import DirectoryFailed
 from kraftpy.broker.runtime import SystemClock, keep_spare_descriptors
 from kraftpy.broker.threads import Threads
 from kraftpy.config import BrokerConfig
+from kraftpy.config.printing import printable
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +42,25 @@ _LAST_SECONDS = 2.0
 """How long what has not ended with the broker may take to end."""
 
 
+class LineFormatter(logging.Formatter):
+    """One record is one line, whatever names and messages of clients it quotes; tracebacks follow, indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """The line, with control characters escaped."""
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        """The traceback, so that none of its lines looks like a record's."""
+        return "\n".join(f"    {printable(line)}" for line in super().formatException(ei).split("\n"))
+
+
 def run(config: BrokerConfig) -> int:
     """Serve until told to stop; the process's exit status."""
-    logging.basicConfig(
-        level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    os.umask(0o077)  # whatever is written is for this user alone
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(), handlers=[handler])
     _allow_many_files()
     with contextlib.suppress(OSError):  # a limit that is too low is told by the broker
         keep_spare_descriptors(SPARES)
@@ -54,10 +69,10 @@ def run(config: BrokerConfig) -> int:
         status = 0 if asyncio.run(_serve(config)) else EXIT_FAILURE
     except* StartupError as errors:
         error = _first(errors)
-        print(f"kraftpy: {error}", file=sys.stderr)
+        print(f"kraftpy: {printable(str(error))}", file=sys.stderr)
         status = EXIT_FAILURE if isinstance(error, StartupError) and error.is_damage else EXIT_USAGE
     except* (DirectoryFailed, Fatal) as errors:
-        print(f"kraftpy: {_first(errors)}", file=sys.stderr)
+        print(f"kraftpy: {printable(str(_first(errors)))}", file=sys.stderr)
         status = EXIT_FAILURE
     return status
 
@@ -66,6 +81,7 @@ async def _serve(config: BrokerConfig) -> bool:
     """Whether it was a clean stop."""
     loop = asyncio.get_running_loop()
     loop.set_default_executor(Threads(_ODD_JOB_THREADS, thread_name_prefix="odd-jobs"))
+    collections = Collections()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -77,6 +93,7 @@ async def _serve(config: BrokerConfig) -> bool:
             await broker.stop(is_ready=False)
             await _end_what_is_left()
             return True
+        collections.started()
         listeners = ", ".join(f"{listener}" for listener in broker.advertised or broker.controller_address)
         seconds = _seconds_since_process_start()
         print(f"kraftpy {__version__} ready: node {config.node_id}, {listeners}, {seconds:.2f} s", flush=True)

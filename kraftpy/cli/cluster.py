@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kraftpy.cli.connect import bootstrap_option, run
-from kraftpy.cli.output import Failure, at_terminal, format_option, local_time, print_rows, say
+from kraftpy.cli.output import Failure, at_terminal, format_option, local_time, print_rows, say, tell
 from kraftpy.cli.partitions import PartitionSet, chosen_partitions, partitions_argument
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def unregister(broker: int, bootstrap: str, yes: bool) -> None:
             await admin.unregister_broker(broker)
 
     run(bootstrap, work())
-    click.echo(f"unregistered broker {broker}")
+    tell(f"unregistered broker {broker}")
 
 
 @cluster.command(name="add-voter")
@@ -314,7 +314,7 @@ def _summary(described: ClusterDescription, quorum: QuorumDescription | None, he
 
 def _tell_summary(summary: dict[str, Any]) -> None:
     fenced = f", fenced {_list(summary['fenced'])}" if summary["fenced"] else ""
-    click.echo(f"cluster {summary['cluster']}: {summary['brokers']} brokers{fenced}")
+    tell(f"cluster {summary['cluster']}: {summary['brokers']} brokers{fenced}")
     if summary["voters"] is not None:
         click.echo(
             f"quorum: leader {_name(summary['quorum_leader'])}, epoch {summary['quorum_epoch']}, "

@@ -26,7 +26,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kraftpy.config import BrokerConfig, ConfigError, load
-from kraftpy.config.sources import parse_properties
+from kraftpy.config.printing import printable
+from kraftpy.config.sources import is_password, parse_properties, setting_name
 
 PROPERTIES = Path("/mnt/shared/config/server.properties")
 DATA = "/var/lib/kafka/data"
@@ -74,7 +75,7 @@ def run(arguments: Sequence[str]) -> None:
 
         if not isinstance(error, ConfigError | DirectoryError):
             raise
-        print(f"kraftpy: {error}", file=sys.stderr)
+        print(f"kraftpy: {printable(str(error))}", file=sys.stderr)
         sys.exit(EXIT_SETTINGS)
 
     from kraftpy.cli import cli
@@ -114,7 +115,9 @@ def configure() -> BrokerConfig:
         del os.environ["KAFKA_ADVERTISED_LISTENERS"]  # empty is not given: compose files have it so for controllers
     text = PROPERTIES.read_text(encoding="utf-8", errors="replace") if PROPERTIES.exists() else ""
     os.environ.update(decided(os.environ, text, is_mount=os.path.ismount))
-    return load(text, os.environ, file_name=str(PROPERTIES)).config
+    return load(
+        text, os.environ, file_name=str(PROPERTIES), read_file=lambda path: Path(path).read_text(encoding="utf-8")
+    ).config
 
 
 def _file_arguments() -> list[str]:
@@ -127,6 +130,8 @@ def given_as_arguments(arguments: Sequence[str]) -> dict[str, str]:
     for name, equals, value in pairs:
         if not name or not equals:
             raise ConfigError(f"'{name}{equals}{value}' is not allowed: expected KEY=VALUE, such as KAFKA_NODE_ID=1")
+        if is_password(setting_name(name)) and "${" not in value:
+            raise ConfigError(f"{name}=... is not allowed: it is a password; set it as a variable of the environment")
     return {name: value for name, _, value in pairs}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kraftpy.cli.connect import bootstrap_option, run
-from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, say
+from kraftpy.cli.output import Failure, at_terminal, format_option, print_rows, say, tell
 from kraftpy.cli.partitions import PartitionSet, chosen_partitions, parse_partitions
 from kraftpy.cli.places import time_option
 from kraftpy.cli.settings import Settings, config_option
@@ -106,7 +106,7 @@ def alter(name: str, bootstrap: str, settings: Settings, deleted: tuple[str, ...
             await admin.alter_configs({(ResourceType.GROUP, name): {**settings, **dict.fromkeys(deleted)}})
 
     run(bootstrap, work())
-    click.echo(f"altered group {name}")
+    tell(f"altered group {name}")
 
 
 @group.command(name="reset-offsets")
@@ -198,7 +198,7 @@ def delete(names: tuple[str, ...], bootstrap: str, yes: bool) -> None:
 
     run(bootstrap, work())
     for name in names:
-        click.echo(f"deleted group {name}")
+        tell(f"deleted group {name}")
 
 
 async def _offset_rows(admin: Admin, name: str) -> list[dict[str, Any]]:

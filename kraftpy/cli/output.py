@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import click
 
+from kraftpy.config.printing import printable
+
 Row = Mapping[str, Any]
 """One line of a table: column -> value. Lists and None are fine."""
 
@@ -27,7 +29,12 @@ class Failure(click.ClickException):
 
 def say(text: str) -> None:
     """A line on standard error, for the person who watches."""
-    click.echo(f"kraftpy: {text}", err=True)
+    click.echo(f"kraftpy: {printable(text)}", err=True)
+
+
+def tell(text: str) -> None:
+    """A line on standard output."""
+    click.echo(printable(text))
 
 
 def at_terminal() -> bool:
@@ -66,7 +73,12 @@ def print_rows(
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    """Print lines. Raises BrokenPipeError where nobody reads any more."""
+    """Print lines. Raises BrokenPipeError where nobody reads any more.
+
+    A terminal is shown nothing that it would obey: lines and tabs stay, other control characters are escaped.
+    """
+    if at_terminal():
+        lines = (printable(line, keep="\n\t") for line in lines)
     for line in lines:
         sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -116,7 +128,7 @@ def _print_table(rows: Sequence[Row], title: str | None) -> None:
         # A heading takes no more room than its longest word: on a narrow terminal the values need it.
         table.add_column(name.replace(" ", "\n"), justify=justify, overflow="fold", vertical="bottom")
     for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row.values()))
+        table.add_row(*(Text(printable(_cell(value))) for value in row.values()))
     Console().print(table)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from kraftpy.config import ConfigError, load
+from kraftpy.config.printing import printable
 
 EXIT_SETTINGS = 2
 
@@ -28,20 +29,22 @@ def server(properties: Path | None, overrides: tuple[str, ...]) -> None:
       kraftpy server --override log.dirs=/data --override listeners=PLAINTEXT://:9092
     """
     try:
-        text = None if properties is None else _read(properties)
-        config, warnings = load(text, os.environ, overrides, file_name=str(properties))
+        text = None if properties is None else read_text(properties)
+        config, warnings = load(
+            text, os.environ, overrides, file_name=str(properties), read_file=lambda path: read_text(Path(path))
+        )
     except ConfigError as error:
-        print(f"kraftpy: {error}", file=sys.stderr)
+        print(f"kraftpy: {printable(str(error))}", file=sys.stderr)
         raise click.exceptions.Exit(EXIT_SETTINGS) from None
     for warning in warnings:
-        print(f"kraftpy: warning: {warning}", file=sys.stderr)
+        print(f"kraftpy: warning: {printable(warning)}", file=sys.stderr)
 
     from kraftpy.broker.server import run
 
     raise click.exceptions.Exit(run(config))
 
 
-def _read(properties: Path) -> str:
+def read_text(properties: Path) -> str:
     """The file's text. Java writes such files in Latin-1, people write them in UTF-8."""
     try:
         data = properties.read_bytes()

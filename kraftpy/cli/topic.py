@@ -9,7 +9,7 @@ import click
 
 from kraftpy.cli.connect import bootstrap_option, run
 from kraftpy.cli.move_replica import move_replica
-from kraftpy.cli.output import at_terminal, format_option, print_rows
+from kraftpy.cli.output import at_terminal, format_option, print_rows, tell
 from kraftpy.cli.reassign import reassign
 from kraftpy.cli.refetch import refetch
 from kraftpy.cli.settings import Settings, config_option
@@ -286,4 +286,4 @@ def _admin(bootstrap: str) -> Admin:
 
 
 def _tell(text: str) -> None:
-    click.echo(text)
+    tell(text)

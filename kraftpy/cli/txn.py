@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kraftpy.cli.connect import bootstrap_option, run
-from kraftpy.cli.output import Failure, format_option, local_time, print_rows
+from kraftpy.cli.output import Failure, format_option, local_time, print_rows, tell
 from kraftpy.cli.partitions import PartitionSet, chosen_partitions, parse_partitions, partitions_argument
 from kraftpy.types import TopicPartition
 
@@ -173,7 +173,7 @@ def abort(
             return its[:2]
 
     producer = run(bootstrap, work())
-    click.echo(f"aborted the transaction of producer {producer[0]}, epoch {producer[1]}, in {partition}")
+    tell(f"aborted the transaction of producer {producer[0]}, epoch {producer[1]}, in {partition}")
 
 
 async def _open_since(admin: Admin, partition: TopicPartition, start_offset: int) -> ActiveProducer:

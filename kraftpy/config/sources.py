@@ -3,15 +3,19 @@
 The caller reads the file and the environment; this module is handed their contents. A name nobody knows is an error
 that names the nearest known one, but only a warning from the environment, where container images set variables of their
 own. A setting that Kafka has and this broker does not act on is one warning.
+
+A value may name where it is kept (`variables`). A password may not stand on the command line, where every user of the
+machine reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from kraftpy.config.broker import BROKER_SETTINGS, BrokerConfig, Given, Origin
-from kraftpy.config.settings import ConfigError, nearest
+from kraftpy.config.settings import ConfigError, ConfigType, nearest
+from kraftpy.config.variables import fill_in
 
 PREFIX = "KAFKA_"
 _IMAGE_VARIABLES = """
@@ -37,10 +41,12 @@ def load(
     overrides: Iterable[str] = (),
     *,
     file_name: str = "server.properties",
+    read_file: Callable[[str], str] | None = None,
 ) -> Loaded:
     """The broker's settings from the text of a properties file, the environment and `name=value` overrides.
 
-    Raises ConfigError, whose message is one line.
+    `read_file` reads the files that values name; without it they cannot be read. Raises ConfigError, whose message is
+    one line.
     """
     given: dict[str, Given] = {}
     if properties is not None:
@@ -52,9 +58,32 @@ def load(
         name, equals, text = override.partition("=")
         if not equals or not name.strip():
             raise ConfigError(f"--override '{override}' is not allowed: expected name=value")
+        if is_password(name.strip()) and "${" not in text:
+            raise ConfigError(
+                f"--override {name.strip()} is not allowed: it is a password, and every user of this machine can read "
+                f"the command line; set it in the properties file or the environment, or give '${{file:path:key}}'"
+            )
         given[name.strip()] = Given(text.strip(), Origin.OVERRIDE)
+    for name, (text, origin) in given.items():
+        filled = fill_in(name, text, environment or {}, read_file or _no_file, parse_properties)
+        if filled is not text:
+            given[name] = Given(filled, origin)
     warnings = [_about_ignored(name, given[name].origin) for name in given if name not in BROKER_SETTINGS]
     return Loaded(BrokerConfig.from_given(given), warnings)
+
+
+def is_password(name: str) -> bool:
+    """Whether the setting of that name is one whose value nobody is told."""
+    setting = BROKER_SETTINGS.get(name)
+    if setting is None:
+        from kraftpy.config.other_settings import OTHER_SETTINGS
+
+        setting = OTHER_SETTINGS.get(name)
+    return setting is not None and setting.type is ConfigType.PASSWORD
+
+
+def _no_file(path: str) -> str:
+    raise OSError(0, "no files here", path)
 
 
 def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from kraftpy.config.sources import PREFIX, is_password
 from kraftpy.testing.faults import Fault, Faults, Faulty, Nodes, several
 from kraftpy.testing.server_process import BrokerDied, ServerProcess
 
@@ -84,10 +85,13 @@ class EmbeddedBroker(Faulty):
             "log.dirs": str(self.data_dir / "logs"),
             **self._settings,
         }
+        # Every user of the machine can read a command line.
+        secrets = {name: settings.pop(name) for name in list(settings) if is_password(name)}
         arguments = [part for name, value in settings.items() for part in ("--override", f"{name}={value}")]
         process = ServerProcess(
             arguments,
             log=self.data_dir / "server.log",
+            environment={PREFIX + name.upper().replace(".", "_"): value for name, value in secrets.items()},
             own_session=False,
             node=self._node,
             rules=self._faults.of(self._node),

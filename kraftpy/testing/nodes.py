@@ -506,7 +506,9 @@ class Cluster(Faulty, Questions):
         settings |= self._settings | self._node_settings.get(node, {})
         self.node_directory(node).mkdir(exist_ok=True)
         text = "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
-        (self.node_directory(node) / "server.properties").write_text(text, encoding="utf-8")
+        properties = self.node_directory(node) / "server.properties"
+        properties.touch(mode=0o600)  # a secret may be in it
+        properties.write_text(text, encoding="utf-8")
 
     def _launch(self, node: int) -> None:
         directory = self.node_directory(node)

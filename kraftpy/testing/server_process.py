@@ -64,7 +64,7 @@ class ServerProcess:
         self._telling = threading.Lock()
         self._control.sendall(_told(node, rules))
         descriptor = inherited_end.fileno()
-        with inherited_end, log.open("ab") as errors:
+        with inherited_end, open(log, "ab", opener=_for_this_user) as errors:
             self._process = subprocess.Popen(
                 [*limited, sys.executable, "-m", _NODE, str(descriptor), "server", *arguments],
                 stdout=subprocess.PIPE,
@@ -149,6 +149,11 @@ class ServerProcess:
         finally:
             self._control.close()
         return status
+
+
+def _for_this_user(path: str, flags: int) -> int:
+    """What a server says may be as private as its data."""
+    return os.open(path, flags, 0o600)
 
 
 def _told(node: int, rules: Sequence[Rule]) -> bytes:

@@ -1,0 +1,47 @@
+"""Values of broker settings that are kept elsewhere: `${env:NAME}`, `${file:path:key}` and `${dir:path:file}`.
+
+So a password need not stand in a file that everybody reads, and never on a command line. These are Kafka's config
+providers (KIP-297, KIP-421, KIP-887) under their usual names; here they need no `config.providers`. A variable that
+cannot be filled in is an error, and so is an unknown provider.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from kraftpy.config.settings import ConfigError
+
+_VARIABLE = re.compile(r"\$\{([^}:]*):(?:([^}]*):)?([^}:]*)\}")
+
+ReadFile = Callable[[str], str]
+"""From a path to the file's text. Raises OSError."""
+
+
+def fill_in(
+    name: str, text: str, environment: Mapping[str, str], read_file: ReadFile, parse: Callable[[str], Mapping[str, str]]
+) -> str:
+    """The value of the setting `name`, with its variables filled in. `parse` reads a properties file.
+
+    Raises ConfigError, which names the variable and never a value.
+    """
+    if "${" not in text:
+        return text
+
+    def value(found: re.Match[str]) -> str:
+        provider, path, key = found.group(1), found.group(2) or "", found.group(3)
+        try:
+            match provider:
+                case "env":
+                    return environment[key]
+                case "file":
+                    return parse(read_file(path))[key]
+                case "dir":
+                    return read_file(f"{path}/{key}").strip()
+        except KeyError:
+            raise ConfigError(f"{name}: {found.group()} is not set") from None
+        except OSError as error:
+            raise ConfigError(f"{name}: {found.group()} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{name}: {found.group()}: expected env, file or dir, not '{provider}'")
+
+    return _VARIABLE.sub(value, text)
