@@ -148,12 +148,15 @@ class Coordinators(Shards[GroupCoordinator]):
 
     def apply(self, records: Sequence[Record]) -> None:
         """Metadata has changed: leaderships come and go, deleted topics are forgotten by the groups."""
-        for record in records:
-            if isinstance(record, PartitionCreated | TopicDeleted):
-                self._topics.version += 1
-            if isinstance(record, TopicDeleted) and record.name != CONSUMER_OFFSETS:
-                for shard in self._shards.values():
-                    self._step(shard, TopicsDeleted(topics=(record.name,), topic_ids=(record.topic_id,)))
+        if any(isinstance(record, PartitionCreated | TopicDeleted) for record in records):
+            self._topics.version += 1
+        deleted = [each for each in records if isinstance(each, TopicDeleted) and each.name != CONSUMER_OFFSETS]
+        if deleted:
+            event = TopicsDeleted(
+                topics=tuple(record.name for record in deleted), topic_ids=tuple(record.topic_id for record in deleted)
+            )
+            for shard in list(self._shards.values()):
+                self._step(shard, event)
         super().apply(records)
 
     def stop(self) -> None:

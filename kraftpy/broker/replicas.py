@@ -71,6 +71,10 @@ _FILES_SHARE, _FILES_AT_MOST = 4, 2048
 """The logs' files may take one in so many of the descriptors that the process may have; the rest are connections."""
 _PARTITIONS_BEFORE_A_PAUSE = 20
 """What looks at each of thousands of partitions, on the loop, lets others have it in between."""
+_SETTLED_AT_ONCE = 500
+"""Of thousands of partitions that change, so many are looked at before others have the loop."""
+_MADE_AT_ONCE = 100
+"""Of thousands of new partitions, so many are made before others have the loop, and then can be used."""
 _THREADS_THAT_SYNC = 16
 """To make partitions and to close them is to wait for the disk, which syncs many files in the time of one."""
 
@@ -138,6 +142,8 @@ class Replicas:
         self._checkpoint_is_stale = False
         self._not_reconfigured: set[str] = set()
         self._is_stopped = False
+        self._makers = ThreadPoolExecutor(_THREADS_THAT_SYNC, thread_name_prefix="make-log")
+        self._deleters = ThreadPoolExecutor(1, thread_name_prefix="delete-log")
         self._later: set[asyncio.TimerHandle] = set()
 
     def __iter__(self) -> Iterator[Replica]:
@@ -229,7 +235,7 @@ class Replicas:
             ours = {TopicPartition(topic.name, number) for topic, number, _ in image.partitions_of(self.broker_id)}
             if self._directories.may_lack:
                 self.offline.doubt(ours.difference(*(disk.partitions for disk in self.disks)))
-            await self._settle([(topic.topic_id, number) for topic, number, _ in image.partitions()])
+            await self._settle_some([(topic.topic_id, number) for topic, number, _ in image.partitions()])
         known = set(self._by_name) | {each.key for each in self.offline}
         for disk in self.disks:
             for stray in sorted(disk.partitions - known):
@@ -263,6 +269,8 @@ class Replicas:
             logger.critical("the checkpoints cannot be written: %s", error)
             is_clean = False
         self.syncs.stop()
+        self._makers.shutdown()
+        self._deleters.shutdown(cancel_futures=True)
         return is_clean
 
     async def apply(self, records: Sequence[Record], image: Image) -> None:
@@ -322,12 +330,21 @@ class Replicas:
         self._fetchers.wake()
 
     async def _settle(self, touched: Iterable[Number]) -> None:
+        """The same as `_settle_some`, for thousands of partitions: others have the loop in between."""
+        numbers = list(touched)
+        for first in range(0, len(numbers), _SETTLED_AT_ONCE):
+            if first:
+                await asyncio.sleep(0)
+            await self._settle_some(numbers[first : first + _SETTLED_AT_ONCE])
+
+    async def _settle_some(self, touched: Iterable[Number]) -> None:
         """Open what is this broker's now, let go of what no longer is, and take the roles there are."""
         image = self._image
         wanted: list[Wanted] = []
         gone: list[Replica] = []
         known: list[Replica] = []
         configs: dict[str, TopicConfig] = {}
+        alike: dict[tuple[tuple[str, str], ...], TopicConfig] = {}  # most topics are set alike
         for number in touched:
             topic = image.topic_by_id(number[0])
             if topic is None:  # deleted by a later record
@@ -340,7 +357,10 @@ class Replicas:
                 (known if is_ours else gone).append(replica)
             elif is_ours:
                 if topic.name not in configs:
-                    configs[topic.name] = self._topic_config(topic.name)
+                    overrides = tuple(image.topic_configs(topic.name).items())
+                    if overrides not in alike:
+                        alike[overrides] = self._topic_config(topic.name)
+                    configs[topic.name] = alike[overrides]
                 wanted.append(Wanted(topic, number[1], configs[topic.name]))
             else:
                 self.offline.gone(TopicPartition(topic.name, number[1]))
@@ -388,6 +408,13 @@ class Replicas:
                 self.offline.opening(wanted)
                 return
         self.offline.opening(wanted)
+        new = [each for each in wanted if not any(each.key in disk.partitions for disk in self.disks)]
+        made = {each.key for each in new}
+        await self._open_some([each for each in wanted if each.key not in made])
+        for first in range(0, len(new), _MADE_AT_ONCE):
+            await self._open_some(new[first : first + _MADE_AT_ONCE])
+
+    async def _open_some(self, wanted: Sequence[Wanted]) -> None:
         opened, failures = await self._open_all(wanted)
         for each, failure in failures:
             # A replica that is alone and never was there: nobody else could lead it, and the metadata has better to do.
@@ -505,11 +532,10 @@ class Replicas:
             return [], []
         loop = asyncio.get_running_loop()
         makes_new = not all(any(each.key in disk.partitions for disk in self.disks) for each in wanted)
-        recovery_threads = self._config.num_recovery_threads_per_data_dir * len(self.disks)
-        threads = max(recovery_threads, _THREADS_THAT_SYNC) if makes_new else recovery_threads
+        threads = recovery_threads = self._config.num_recovery_threads_per_data_dir * len(self.disks)
         replicas: list[Replica] = []
         failures: list[_Failure] = []
-        with Opening(len(wanted), threads, recovery_threads) as opening:
+        with Opening(len(wanted), threads, recovery_threads, self._makers if makes_new else None) as opening:
             jobs = [
                 loop.run_in_executor(opening.pool, self._open, self._disk_for(each.key), each, opening)
                 for each in wanted
@@ -558,6 +584,10 @@ class Replicas:
         return disk
 
     def _open(self, disk: Disk, wanted: Wanted, opening: Opening) -> Replica:
+        with opening.job():
+            return self._opened(disk, wanted, opening)
+
+    def _opened(self, disk: Disk, wanted: Wanted, opening: Opening) -> Replica:
         key, topic, config = wanted.key, wanted.topic, wanted.config
         if disk.directory.exists(str(key)):
             disk.set_aside_if_foreign(key, topic.topic_id)
@@ -602,7 +632,9 @@ class Replicas:
         if not replicas:
             return
         self._fetchers.assign([(replica, NO_LEADER) for replica in replicas])
-        for replica in replicas:
+        for number, replica in enumerate(replicas):
+            if number % _PARTITIONS_BEFORE_A_PAUSE == _PARTITIONS_BEFORE_A_PAUSE - 1:
+                await asyncio.sleep(0)
             key = replica.topic_partition
             if self._by_name.pop(key, None) is None:  # its disk failed meanwhile
                 self.offline.gone(key)
@@ -716,7 +748,8 @@ class Replicas:
 
         def start() -> None:
             self._later.discard(handle)
-            loop.run_in_executor(None, _delete_quietly, delete)
+            if not self._is_stopped:
+                loop.run_in_executor(self._deleters, _delete_quietly, delete)
 
         handle = loop.call_later(replica.log.config.file_delete_delay_ms / 1000, start)
         self._later.add(handle)

@@ -118,6 +118,7 @@ class BrokerConfig:
     # Topics
     auto_create_topics_enable: bool = _default("auto.create.topics.enable")
     delete_topic_enable: bool = _default("delete.topic.enable")
+    kraftpy_max_partitions: int = _default("kraftpy.max.partitions")
     num_partitions: int = _default("num.partitions")
     default_replication_factor: int = _default("default.replication.factor")
     min_insync_replicas: int = _default("min.insync.replicas")

@@ -90,6 +90,8 @@ auto.create.topics.enable                        boolean  true
     Create a topic when a client first asks for it.
 delete.topic.enable                              boolean  true
     Allow topics to be deleted.
+kraftpy.max.partitions                           int      none->50000 1..
+    Partitions a cluster may have; what would exceed them is refused.
 num.partitions                                   int      1 1..
     Partitions of a topic created without a count.
 default.replication.factor                       int      1
