@@ -56,6 +56,7 @@ from kraftpy.groups.events import (
 )
 from kraftpy.groups.routing import merge, partition_for_group, refuse, split
 from kraftpy.groups.share_records import partitions_of
+from kraftpy.groups.usage import Room
 from kraftpy.metadata.records import PartitionCreated, Record, TopicDeleted
 from kraftpy.ports import Buffer, Clock
 from kraftpy.protocol.compression import Compression
@@ -111,6 +112,7 @@ class Coordinators(Shards[GroupCoordinator]):
         self.commit_timeout_ms = config.offsets_commit_timeout_ms
         self._config = config
         self._group_config = _group_config(config)
+        self._room = Room(config.kraftpy_group_coordinator_max_bytes, self._refused)
         self._topics = _TopicsNow(metadata)
         self.settings = GroupSettingsNow(config, lambda: metadata.image)
         self._request_ids = itertools.count()
@@ -122,7 +124,7 @@ class Coordinators(Shards[GroupCoordinator]):
     # --- the machines ------------------------------------------------------------------------
 
     def _make(self, replica: Replica) -> GroupCoordinator:
-        return GroupCoordinator(self._group_config, lambda: str(uuid.uuid4()), self._topics, self.settings)
+        return GroupCoordinator(self._group_config, lambda: str(uuid.uuid4()), self._topics, self.settings, self._room)
 
     def _tick(self) -> Tick:
         return Tick()
@@ -319,6 +321,8 @@ class Coordinators(Shards[GroupCoordinator]):
 
 def _group_config(config: BrokerConfig) -> GroupConfig:
     return GroupConfig(
+        kraftpy_group_coordinator_max_bytes=config.kraftpy_group_coordinator_max_bytes,
+        kraftpy_group_max_bytes=config.kraftpy_group_max_bytes,
         group_min_session_timeout_ms=config.group_min_session_timeout_ms,
         group_max_session_timeout_ms=config.group_max_session_timeout_ms,
         group_max_size=config.group_max_size,

@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 _FLUSH_CHECK_MS = 1000
 _CHECKPOINT_AT_MOST_EVERY_MS = 3000
 _DIRECTORY_CHECK_MS = 1000
+_PRODUCERS_CHECK_MS = 1_000
+_BEFORE_A_PAUSE = 500
+"""Partitions that a loop looks at before others have the event loop."""
 _IDLE_CHECK_MS = 30_000
 
 
@@ -47,7 +50,7 @@ class Maintenance:
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """The loops, each to be run as a task until it is cancelled."""
         loops = [self.retention(), self.flushes(), self.checkpoints(), self.expiry(), self.idle_connections()]
-        loops += [self.followers(), self.high_watermarks(), self.directories()]
+        loops += [self.producers(), self.followers(), self.high_watermarks(), self.directories()]
         if self._config.log_cleaner_enable:
             loops.append(Cleaner(self._replicas, self._clock, self._config).run())
         return loops
@@ -77,7 +80,9 @@ class Maintenance:
             await _pause(interval_ms)
             await self._bring_online()
             now = self._clock.now()
-            for replica in self._replicas:
+            for number, replica in enumerate(self._replicas):
+                if number % _BEFORE_A_PAUSE == 0:
+                    await asyncio.sleep(0)
                 log = replica.log
                 if log.is_failed or log.is_closed or replica.is_being_cut:
                     continue
@@ -129,9 +134,20 @@ class Maintenance:
         """Forget idempotent producers that have been silent for `producer.id.expiration.ms`."""
         while True:
             await _pause(self._config.producer_id_expiration_check_interval_ms)
-            for replica in self._replicas:
+            for number, replica in enumerate(self._replicas):
+                if number % _BEFORE_A_PAUSE == 0:
+                    await asyncio.sleep(0)
                 if not replica.is_being_cut:
                     replica.log.expire_producers(self._clock.now())
+
+    async def producers(self) -> None:
+        """Keep no more producers than `kraftpy.max.producers`: those that wrote last."""
+        limit = self._config.kraftpy_max_producers
+        while True:
+            await _pause(_PRODUCERS_CHECK_MS)
+            gone = await self._replicas.forget_producers_beyond(limit)
+            if gone:
+                logger.info("%d producers are forgotten early: kraftpy.max.producers=%d", gone, limit)
 
     async def followers(self) -> None:
         """Propose to drop from the in-sync replicas whoever lags for `replica.lag.time.max.ms` (rule 12)."""

@@ -61,7 +61,7 @@ from kraftpy.ports import Clock, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.replication.events import ProposeIsr
 from kraftpy.replication.leader import PartitionState
-from kraftpy.types import BrokerId, Offset, TopicId, TopicPartition
+from kraftpy.types import BrokerId, Millis, Offset, TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +75,7 @@ _SETTLED_AT_ONCE = 500
 """Of thousands of partitions that change, so many are looked at before others have the loop."""
 _MADE_AT_ONCE = 100
 """Of thousands of new partitions, so many are made before others have the loop, and then can be used."""
+_PRODUCERS_SHARE = 4
 _THREADS_THAT_SYNC = 16
 """To make partitions and to close them is to wait for the disk, which syncs many files in the time of one."""
 
@@ -726,6 +727,24 @@ class Replicas:
                 logger.info("%s: %d files out of retention", replica.topic_partition, len(gone))
                 self.delete_files_later(replica, gone)
 
+    async def forget_producers_beyond(self, limit: int) -> int:
+        """Forget those producers that have been silent for longest where there are more than `limit`; how many.
+
+        Counted are producers of partitions: one that writes to three counts three times. No partition keeps more than
+        a quarter of them. Those with an open transaction stay. Room for a tenth of `limit` is made at once.
+        """
+        replicas = [replica async for replica in self._at_leisure()]
+        gone = 0
+        most = max(1, limit // _PRODUCERS_SHARE)
+        for replica in [each for each in replicas if len(each.log.producers) > most]:
+            await asyncio.sleep(0)
+            gone += _forget_oldest([replica], len(replica.log.producers) - most + most // 10)
+        total = sum(len(replica.log.producers) for replica in replicas)
+        if total > limit:
+            await asyncio.sleep(0)
+            gone += _forget_oldest(replicas, total - limit + limit // 10)
+        return gone
+
     async def _at_leisure(self) -> AsyncIterator[Replica]:
         """The partitions whose log may be changed now, with a pause for others after each few of them."""
         for number, replica in enumerate(self):
@@ -858,6 +877,19 @@ class Replicas:
     def reports(self) -> dict[Number, ReplicaState]:
         """What the metadata is to be told of this broker's replicas (`offline`)."""
         return self.offline.reports(self._image, lambda number: number in self._by_id)
+
+
+def _forget_oldest(replicas: Sequence[Replica], count: int) -> int:
+    written_at = [each for replica in replicas for each in replica.log.producers.written_at()]
+    if not written_at:
+        return 0
+    written_at.sort()
+    until = Millis(written_at[min(max(count, 1), len(written_at)) - 1])
+    return sum(
+        len(replica.log.forget_producers(until))
+        for replica in replicas
+        if not replica.log.is_closed and not replica.is_being_cut
+    )
 
 
 def _eligible(image: Image) -> dict[BrokerId, int]:

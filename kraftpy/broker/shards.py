@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from kraftpy.broker.containment import Tasks
+from kraftpy.broker.containment import Complaints, Tasks
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.replica import Replica
 from kraftpy.broker.replicas import Replicas
@@ -100,6 +100,8 @@ class Shards(ABC, Generic[M]):
         self._hindrances: dict[int, str] = {}
         """Why partitions that are led here cannot be written, as far as that is known and was logged."""
         self._is_stopped = False
+        self.complaints = Complaints()
+        """Where refusals are told; the broker puts its own in."""
 
     # --- what the machines are ---------------------------------------------------------------
 
@@ -118,6 +120,10 @@ class Shards(ABC, Generic[M]):
     @abstractmethod
     def _carry_out(self, shard: Shard[M], effect: Any) -> Sequence[Any]:
         """Do what the machine says; the effects of what follows at once."""
+
+    def _refused(self, what: str) -> None:
+        """There is no room for something that a client wants kept: one line of it a minute."""
+        self.complaints.write(logger, logging.WARNING, f"{self.topic} full", "", "there is no room for %s", what)
 
     # --- coming and going --------------------------------------------------------------------
 

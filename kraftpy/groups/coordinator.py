@@ -32,11 +32,11 @@ protocol: KIP-848, KIP-1101; share groups: KIP-932; streams groups: KIP-1071.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import assert_never
 
 from kraftpy.groups import consumer_queries, offsets, queries, share_queries, streams_queries, transactional
+from kraftpy.groups.admission import Admission
 from kraftpy.groups.appends import (
     Appends,
     DeleteGroupRecords,
@@ -93,6 +93,7 @@ from kraftpy.groups.streams_turns import StreamsTurns
 from kraftpy.groups.transactional import PendingOffsets, settle
 from kraftpy.groups.turn import Turn
 from kraftpy.groups.unloading import refusals
+from kraftpy.groups.usage import OBJECTS_PER_BYTE, Room, Usage
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, ProtocolError
 from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
@@ -139,10 +140,11 @@ class GroupCoordinator:
         new_id: Callable[[], str],
         topics: Topics | None = None,
         settings: Settings | None = None,
+        room: Room | None = None,
     ) -> None:
         """`new_id` gives text that never repeats and cannot be guessed, for member ids; `topics` are the cluster's.
 
-        `settings` gives those of single groups; without it all have those of `config`.
+        `settings` gives those of single groups; without it all have those of `config`. A broker's share the `room`.
         """
         self.config = config
         self.groups: dict[str, Group] = {}
@@ -162,7 +164,9 @@ class GroupCoordinator:
         self._turns = (self._consumers, self._shares, self._streams)
         self._deletions = Deletions(self.groups, self._rebalance, self._shares)
         self._loaded = False
-        self._pending_offsets = PendingOffsets()
+        self._usage = Usage()
+        self._admission = Admission(config, room, self._usage)
+        self._pending_offsets = PendingOffsets(self._usage)
         self._topics_deleted_early: set[str] = set()  # while loading: their offsets may still be about to be replayed
         self._topic_ids_deleted_early: set[TopicId] = set()
 
@@ -177,8 +181,10 @@ class GroupCoordinator:
                 case OffsetCommitKey() as named:
                     self._replay_offset(named, None if value is None else read_offset(value))
                 case GroupMetadataKey() as named:
+                    self._usage.stored(bytes(key), None if value is None else len(value), 2)
                     self._replay_group(named.group_id, None if value is None else read_group(value))
                 case None:
+                    self._usage.stored(bytes(key), None if value is None else len(value), OBJECTS_PER_BYTE)
                     emptied = replay_record(key, value, self.groups, self._group)
                     if emptied is not None:
                         self._forget_if_vacant(emptied)
@@ -198,7 +204,7 @@ class GroupCoordinator:
             group = self.groups[group_id]
             settle(group, [partition])
             if is_commit:
-                group.offsets[partition] = value
+                offsets.put(group, partition, value, self._usage)
                 self._pending_offsets.superseded(group, partition, by=place)
             self._forget_if_vacant(group_id)
 
@@ -207,9 +213,9 @@ class GroupCoordinator:
         if group is not None:
             self._pending_offsets.superseded(group, key.topic_partition)
         if value is not None:
-            self._group(key.group_id).offsets[key.topic_partition] = value
+            offsets.put(self._group(key.group_id), key.topic_partition, value, self._usage)
         elif key.group_id in self.groups:
-            self.groups[key.group_id].offsets.pop(key.topic_partition, None)
+            offsets.put(self.groups[key.group_id], key.topic_partition, None, self._usage)
             self._forget_if_vacant(key.group_id)
 
     def _replay_group(self, group_id: str, value: GroupMetadataValue | None) -> None:
@@ -226,6 +232,7 @@ class GroupCoordinator:
         self._arm_expiry(turn)
         for _, group in sorted(self.groups.items()):
             self._restore(group, turn)
+            self._usage.count(group)
         self._delete_topics(frozenset(self._topics_deleted_early), turn)
         self._shares.topics_deleted(self.groups, frozenset(self._topic_ids_deleted_early), turn)
         return turn.effects
@@ -243,6 +250,7 @@ class GroupCoordinator:
 
     def unload(self) -> list[Effect]:
         """The partition is another broker's now: whoever waits shall look for it there. Drop the object afterwards."""
+        self._admission.room.leave(self._usage)
         return [*refusals(self.groups, self._appends.purposes(), self._shares.waiting())]
 
     # ---- the machine
@@ -307,11 +315,17 @@ class GroupCoordinator:
         group = self.groups.get(group_id)
         if group is not None and group.vacant:
             del self.groups[group_id]
+            self._usage.bytes -= group.counted
+        elif group is not None:
+            self._usage.count(group)
 
     # ---- requests
 
     def _request(self, event: Request, turn: Turn) -> None:
         message = event.message
+        if (refusal := self._admission.refusal(event, self.groups)) is not None:
+            turn.reply(event.request_id, refusal)
+            return
         match message:
             case ConsumerGroupHeartbeatRequest():
                 self._heartbeat_of_consumer(event, message, turn)
@@ -357,6 +371,8 @@ class GroupCoordinator:
                 turn.reply(event.request_id, queries.list_groups(message, self.groups))
             case DeleteGroupsRequest():
                 self._deletions.request(event, message, turn)
+                for group_id in message.groups_names:
+                    self._forget_if_vacant(group_id)
             case _:
                 assert_never(message)
 
@@ -429,7 +445,7 @@ class GroupCoordinator:
         member = group.members.get(message.member_id)
         if member is not None:
             self._rebalance.touch(group, member, turn)
-        offsets.commit(event, message, group, self.config, turn)
+        offsets.commit(event, message, group, self.config, self._admission.room, turn)
         self._forget_if_vacant(message.group_id)
 
     def _commit_in_transaction(self, event: Request, message: TxnOffsetCommitRequest, turn: Turn) -> None:
@@ -443,7 +459,7 @@ class GroupCoordinator:
         member = group.members.get(message.member_id)
         if member is not None:
             self._rebalance.touch(group, member, turn)
-        transactional.commit(event, message, group, self.config, turn)
+        transactional.commit(event, message, group, self.config, self._admission.room, turn)
         self._forget_if_vacant(message.group_id)
 
     def _is_share_group(self, group_id: str) -> bool:
@@ -552,24 +568,16 @@ class GroupCoordinator:
             if group.persisted is not None or group.durable_half() is not None or group.offsets
         }
 
-    def _unstable(self, group_id: str) -> Counter[TopicPartition]:
-        counts: Counter[TopicPartition] = Counter()
-        for purpose in self._appends.purposes():
-            if isinstance(purpose, StoreTransactionalOffsets) and purpose.group_id == group_id:
-                counts.update(purpose.partitions)
-        for partition in {*self.groups[group_id].unstable, *counts}:
-            counts[partition] += self._pending_offsets.count(group_id, partition)
-        return counts
-
     def validate(self) -> None:
         """Assert the invariants. For tests and simulations, between steps, once loaded."""
         expected = {EXPIRY_KEY}
+        self._usage.validate(self.groups)
         in_flight = [group_id for purpose in self._appends.purposes() for group_id in group_ids(purpose)]
         for group_id, group in self.groups.items():
             group.validate()
             assert not group.vacant, group
             assert group.records_in_flight == in_flight.count(group_id), group
-            assert group.unstable == self._unstable(group_id), group
+            assert group.unstable == self._pending_offsets.unstable(group, self._appends.purposes()), group
             expected |= {Key(group_id, SESSION, m) for m in (*group.members, *group.pending_members)}
             expected = expected.union(*(turns.expected_deadlines(group) for turns in self._turns))
             if group.state is State.PREPARING_REBALANCE:

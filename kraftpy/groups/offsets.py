@@ -20,6 +20,7 @@ from kraftpy.groups.group import CONSUMER_PROTOCOL_TYPE, Group, State
 from kraftpy.groups.records import NO_TIMESTAMP, OffsetCommitKey, OffsetCommitValue, Record, offset_record
 from kraftpy.groups.streams_group import StreamsGroup
 from kraftpy.groups.turn import Turn
+from kraftpy.groups.usage import MAX_BYTES_SETTING, Room, Usage, weight_of_offset
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -122,8 +123,33 @@ def refuse_commit(message: OffsetCommitRequest, error_code: ErrorCode) -> Offset
     )
 
 
-def commit(event: Request, message: OffsetCommitRequest, group: Group, config: GroupConfig, turn: Turn) -> None:
-    """Store what passed `check_commit`; partitions with too much metadata are refused on their own."""
+def put(group: Group, partition: TopicPartition, value: OffsetCommitValue | None, usage: Usage) -> None:
+    """The group has this offset now; None: it has none any more. What the log says, be it replayed or just stored."""
+    before = group.offsets.pop(partition, None) if value is None else group.offsets.get(partition)
+    if before is not None:
+        usage.bytes -= weight_of_offset(before)
+    if value is not None:
+        group.offsets[partition] = value
+        usage.bytes += weight_of_offset(value)
+
+
+def lacks_room(
+    group: Group, partition: TopicPartition, value: OffsetCommitValue, room: Room, growth: int
+) -> ErrorCode | None:
+    """The error of an offset that would add to what is kept while there is no room; `growth` is on its way already."""
+    known = group.offsets.get(partition)
+    more = weight_of_offset(value) - (0 if known is None else weight_of_offset(known))
+    if more <= 0 or room.has(growth + more):
+        return None
+    room.refused(f"an offset of group {group.group_id} ({MAX_BYTES_SETTING}={room.max_bytes})")
+    return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+
+
+def commit(
+    event: Request, message: OffsetCommitRequest, group: Group, config: GroupConfig, room: Room, turn: Turn
+) -> None:
+    """Store what passed `check_commit`; partitions with too much metadata, or no room, are refused on their own."""
+    growth = 0
     records: list[Record] = []
     stored: list[TopicPartition] = []
     topics = []
@@ -136,8 +162,13 @@ def commit(event: Request, message: OffsetCommitRequest, group: Group, config: G
             else:
                 key = OffsetCommitKey(group_id=group.group_id, topic=topic.name, partition=each.partition_index)
                 value = _to_value(each, message.retention_time_ms, turn.timestamp)
-                records.append(offset_record(key, value))
-                stored.append(key.topic_partition)
+                code = lacks_room(group, key.topic_partition, value, room, growth)
+                if code is None:
+                    if key.topic_partition not in group.offsets:
+                        growth += weight_of_offset(value)
+                    records.append(offset_record(key, value))
+                    stored.append(key.topic_partition)
+                error = code or error
             partitions.append(OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error))
         topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     response = OffsetCommitResponse(topics=topics)

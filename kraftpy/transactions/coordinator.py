@@ -49,6 +49,7 @@ from kraftpy.transactions.events import (
 )
 from kraftpy.transactions.records import Record, read_key, read_value, transaction_record
 from kraftpy.transactions.transaction import AT_REST, PREPARED, State, Transaction, TransactionValue, follow
+from kraftpy.transactions.usage import MAX_BYTES_SETTING, Room, weight
 from kraftpy.types import Millis
 
 
@@ -67,8 +68,11 @@ class _InFlight:
 class TransactionCoordinator:
     """All transactional ids of one partition of `__transaction_state`."""
 
-    def __init__(self, config: TransactionConfig) -> None:
+    def __init__(self, config: TransactionConfig, room: Room | None = None) -> None:
+        """`room` is shared by all coordinators of a broker."""
         self.config = config
+        self.room = room or Room(config.kraftpy_transaction_coordinator_max_bytes)
+        self._used = 0
         self.transactions: dict[str, Transaction] = {}
         self._in_flight: dict[int, _InFlight] = {}
         self._next_token = 1
@@ -84,12 +88,20 @@ class TransactionCoordinator:
         if transactional_id is None:
             return
         stored = None if value is None else read_value(value)
+        known = self.transactions.get(transactional_id)
+        self._count(weight(transactional_id, None if known is None else known.value), stored, transactional_id)
         if stored is None or stored.state is State.DEAD:
             self.transactions.pop(transactional_id, None)
             return
         transaction = self.transactions.setdefault(transactional_id, Transaction(transactional_id=transactional_id))
         transaction.value = stored
         transaction.unmarked = set(stored.partitions) if stored.state in PREPARED else set()
+
+    def _count(self, before: int, stored: TransactionValue | None, transactional_id: str) -> None:
+        is_gone = stored is None or stored.state is State.DEAD
+        growth = (0 if is_gone else weight(transactional_id, stored)) - before
+        self._used += growth
+        self.room.used += growth
 
     def loaded(self, now: Millis, timestamp: Millis) -> list[Effect]:
         """The whole partition has been replayed: what was decided is carried out, wherever it was interrupted."""
@@ -103,6 +115,8 @@ class TransactionCoordinator:
 
     def unload(self) -> list[Effect]:
         """The partition is another broker's now: whoever waits shall look for it there. Drop the object afterwards."""
+        self.room.used -= self._used
+        self._used = 0
         moved = Result(error_code=ErrorCode.NOT_COORDINATOR)
         waiting = [each.request_id for each in self._in_flight.values() if each.request_id is not None]
         return [Reply(request_id=request_id, result=moved) for request_id in waiting]
@@ -167,10 +181,22 @@ class TransactionCoordinator:
         if decision.value is None:
             turn.reply(event.request_id, decision.result)
             return
+        if not isinstance(command, EndTransaction) and not self._has_room(command, transaction, decision.value):
+            turn.reply(event.request_id, Result(error_code=ErrorCode.POLICY_VIOLATION))
+            return
         if transaction is None:
             transaction = Transaction(transactional_id=command.transactional_id)
             self.transactions[command.transactional_id] = transaction
         self._append(transaction, decision, turn, event.request_id)
+
+    def _has_room(self, command: Command, transaction: Transaction | None, after: TransactionValue) -> bool:
+        key = command.transactional_id
+        growth = weight(key, after) - weight(key, None if transaction is None else transaction.value)
+        if self.room.has(growth, is_new=transaction is None):
+            return True
+        what = "a new transactional id" if transaction is None else "partitions of a transaction"
+        self.room.refused(f"{what} ({MAX_BYTES_SETTING}={self.room.max_bytes})")
+        return False
 
     def _decide(
         self,
@@ -314,6 +340,7 @@ class TransactionCoordinator:
         for transactional_id, transaction in self.transactions.items():
             transaction.validate()
             assert transaction.is_pending == (transactional_id in on_the_way), transaction
+        assert self._used == sum(weight(key, each.value) for key, each in self.transactions.items())
 
 
 class _Turn:

@@ -13,10 +13,12 @@ Left out: broker loggers and client metrics as resources (KIP-412, KIP-714): INV
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.apis import shortened
+from kraftpy.broker.topic_changes import UNITS_AT_ONCE
 from kraftpy.config import BrokerConfig, ConfigError
 from kraftpy.config.broker import CLUSTER_SETTINGS, DYNAMIC_ONLY, DYNAMIC_SETTINGS
 from kraftpy.config.describe import ConfigEntry, describe_broker, describe_every_broker, describe_group, describe_topic
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _CLIENT_METRICS = 16
 _BROKER_LOGGER = 8
 _FIRST_LIST_WITH_TYPES = 1
+_LONG_NAME = 256
 
 
 async def describe_configs(
@@ -198,19 +201,69 @@ def _inherited(name: str, operation: int, config: BrokerConfig) -> str | None:
 async def _set(
     broker: Broker, changes: Sequence[ConfigChange | ConfigResult], *, validate_only: bool
 ) -> list[ConfigResult]:
-    """Decide the changes as one; a result for each, in order. What is a result already stays what it is."""
+    """Decide the changes, many in parts; a result for each, in order. What is a result already stays what it is."""
     results = [_refused_here(change, broker) if isinstance(change, ConfigChange) else change for change in changes]
-    open_changes = [
-        change
-        for change, result in zip(changes, results, strict=True)
-        if isinstance(change, ConfigChange) and result is None
-    ]
-    command = SetConfigs(changes=tuple(open_changes), time_ms=broker.clock.now(), validate_only=validate_only)
+    places: dict[tuple[int, str], list[int]] = {}  # changes of one resource are judged together
+    new_groups = _NewGroups(broker)
+    for place, change in enumerate(changes):
+        if isinstance(change, ConfigChange) and results[place] is None:
+            if (refused := new_groups.refused(change)) is not None:
+                results[place] = refused
+            else:
+                places.setdefault((change.resource_type, change.resource_name), []).append(place)
+    part: list[int] = []
+    units = 0
+    for number, of_resource in enumerate(places.values(), 1):
+        part += of_resource
+        some = [change for place in of_resource if isinstance(change := changes[place], ConfigChange)]
+        units += sum(1 + len(change.operations) for change in some)
+        if units >= UNITS_AT_ONCE or number == len(places):
+            some = [change for place in part if isinstance(change := changes[place], ConfigChange)]
+            for place, result in zip(part, await _set_some(broker, some, validate_only=validate_only), strict=True):
+                results[place] = result
+            part, units = [], 0
+            await asyncio.sleep(0)
+    return [result for result in results if result is not None]
+
+
+async def _set_some(broker: Broker, changes: Sequence[ConfigChange], *, validate_only: bool) -> Sequence[ConfigResult]:
+    command = SetConfigs(changes=tuple(changes), time_ms=broker.clock.now(), validate_only=validate_only)
     try:
-        decided = iter((await broker.metadata.submit(command)).result or ())
+        return (await broker.metadata.submit(command)).result or ()
     except KafkaError as error:
-        decided = iter([_refused(change, error.code, error.message) for change in open_changes])
-    return [next(decided) if result is None else result for result in results]
+        return [_refused(change, error.code, error.message) for change in changes]
+
+
+class _NewGroups:
+    """Counts groups with settings of their own: they need not exist, and their settings are kept for good."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._image = broker.image
+        self._limit = broker.config.kraftpy_max_configured_groups
+        self._known: dict[str, None] | None = None
+        self._count = 0
+
+    def refused(self, change: ConfigChange) -> ConfigResult | None:
+        """What is told of settings for one group more than may have some; None for all other changes."""
+        if change.resource_type != ConfigResourceType.GROUP:
+            return None
+        if self._known is None:
+            self._known = dict.fromkeys(self._image.configured(ConfigResourceType.GROUP))
+            self._count = sum(map(_weight_of_name, self._known))
+        name = change.resource_name
+        if name in self._known:
+            return None
+        if self._count + _weight_of_name(name) > self._limit:
+            message = f"No more groups may have settings of their own: kraftpy.max.configured.groups={self._limit}."
+            return _refused(change, ErrorCode.POLICY_VIOLATION, message)
+        self._known[name] = None
+        self._count += _weight_of_name(name)
+        return None
+
+
+def _weight_of_name(name: str) -> int:
+    """A group whose name is very long counts for several."""
+    return 1 + len(name) // _LONG_NAME
 
 
 def _refused_here(change: ConfigChange, broker: Broker) -> ConfigResult | None:
