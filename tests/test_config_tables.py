@@ -27,6 +27,7 @@ OURS = {
     "kraftpy.max.configured.groups",
     "kraftpy.max.partitions",
     "kraftpy.max.producers",
+    "kraftpy.share.coordinator.max.bytes",
     "kraftpy.transaction.coordinator.max.bytes",
     "kraftpy.fetch.check.crcs",
     "kraftpy.fetch.zero.copy.min.bytes",

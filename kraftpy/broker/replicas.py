@@ -695,7 +695,7 @@ class Replicas:
         replica.advance_log_start(before)
         if replica.log.written_log_start < before:
             try:
-                await self.checkpoint()
+                await _to_the_end(self._checkpoint(unless=lambda: replica.log.written_log_start >= before))
             except OSError as error:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log start cannot be written: {error}") from error
 
@@ -782,8 +782,11 @@ class Replicas:
         """
         await _to_the_end(self._checkpoint())
 
-    async def _checkpoint(self) -> None:
+    async def _checkpoint(self, unless: Callable[[], bool] = lambda: False) -> None:
+        """`unless` is asked when its turn comes: one that was written for another may have been enough."""
         async with self._checkpointing:
+            if unless():
+                return
             failure: OSError | None = None
             for disk in [disk for disk in self.disks if disk.failure is None]:
                 points, starts = {}, {}

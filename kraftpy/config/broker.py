@@ -236,6 +236,7 @@ class BrokerConfig:
     transaction_state_log_segment_bytes: int = _default("transaction.state.log.segment.bytes")
 
     # The state of share groups
+    kraftpy_share_coordinator_max_bytes: int = _default("kraftpy.share.coordinator.max.bytes")
     share_coordinator_cold_partition_snapshot_interval_ms: int = _default(
         "share.coordinator.cold.partition.snapshot.interval.ms"
     )

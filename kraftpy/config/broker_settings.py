@@ -334,6 +334,8 @@ group.streams.session.timeout.ms                 int      45000 1..
     Session timeout of a streams group.
 
 # The state of share groups (KIP-932)
+kraftpy.share.coordinator.max.bytes              long     none->134217728 1..
+    Memory of the state of share partitions; to begin more than fit is refused.
 share.coordinator.cold.partition.snapshot.interval.ms int      300000 1..
     Pause between snapshots of idle share partitions.
 share.coordinator.snapshot.update.records.per.snapshot int      500 0..500

@@ -72,6 +72,7 @@ from kraftpy.groups.events import (
     TopicsDeleted,
     TransactionEnded,
 )
+from kraftpy.groups.expiry import EXPIRY_KEY, Expiry
 from kraftpy.groups.group import Group, State
 from kraftpy.groups.membership import Membership
 from kraftpy.groups.rebalance import JOIN, SESSION, SYNC, Rebalance, join_error
@@ -117,9 +118,6 @@ from kraftpy.protocol.messages.sync_group import SyncGroupRequest
 from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from kraftpy.types import Millis, TopicId, TopicPartition
 
-EXPIRY = "expiry"
-EXPIRY_KEY = Key("", EXPIRY)
-
 Durable = dict[
     str,
     tuple[
@@ -163,6 +161,7 @@ class GroupCoordinator:
         )
         self._turns = (self._consumers, self._shares, self._streams)
         self._deletions = Deletions(self.groups, self._rebalance, self._shares)
+        self._expiry = Expiry(config, self.groups, self._deadlines, self._deletions)
         self._loaded = False
         self._usage = Usage()
         self._admission = Admission(config, room, self._usage)
@@ -229,7 +228,7 @@ class GroupCoordinator:
         """The whole partition has been replayed: sessions of the members found begin now."""
         turn = self._turn(now, timestamp)
         self._loaded = True
-        self._arm_expiry(turn)
+        self._expiry.arm(turn)
         for _, group in sorted(self.groups.items()):
             self._restore(group, turn)
             self._usage.count(group)
@@ -468,8 +467,7 @@ class GroupCoordinator:
 
     def _delete_topics(self, topics: frozenset[str], turn: Turn) -> None:
         for group_id, group in sorted(self.groups.items()):
-            records = offsets.tombstones(group, topics)
-            if records:
+            for records in offsets.in_batches(offsets.tombstones(group, topics)):
                 turn.append(records, ExpireOffsets(group_id=group_id))
 
     # ---- what was appended
@@ -522,7 +520,7 @@ class GroupCoordinator:
 
     def _due(self, key: Key, turn: Turn) -> None:
         if key == EXPIRY_KEY:
-            self._expire_offsets(turn)
+            self._expiry.look(turn)
             return
         group = self.groups[key.group_id]
         turns = next((each for each in self._turns if key.kind in each.kinds), None)
@@ -537,22 +535,6 @@ class GroupCoordinator:
         elif key.kind == SYNC:
             self._rebalance.sync_time_is_up(group, turn)
         self._forget_if_vacant(key.group_id)
-
-    def _arm_expiry(self, turn: Turn) -> None:
-        self._deadlines.set(EXPIRY_KEY, Millis(turn.now + max(self.config.offsets_retention_check_interval_ms, 1)))
-
-    def _expire_offsets(self, turn: Turn) -> None:
-        """Delete offsets nobody needs, and groups with nothing left. Groups with records in flight have time."""
-        self._arm_expiry(turn)
-        for _, group in sorted(self.groups.items()):
-            if group.records_in_flight or group.share is not None:  # a share group is kept until it is deleted
-                continue
-            partitions = offsets.expired(group, self.config, turn.timestamp)
-            ends = group.is_empty and not group.pending_members
-            if ends and len(partitions) == len(group.offsets) and not group.unstable:
-                self._deletions.bury([group], turn)
-            elif partitions:
-                offsets.expire(group, partitions, turn)
 
     # ---- for tests and simulations
 

@@ -12,7 +12,7 @@ to one member; in Stable everybody has an assignment; nobody waits for a barrier
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -275,10 +275,16 @@ class Group:
             topics |= of_member
         return frozenset(topics)
 
-    def subscribes_to(self, topic: str) -> bool:
-        """Whether a member reads it, as far as is known: a consumer group whose topics are unknown reads all."""
+    def subscription(self) -> Callable[[str], bool]:
+        """Whether a member reads a topic, as far as is known: a consumer group whose topics are unknown reads all.
+
+        Members are asked once, and not again for each of many topics.
+        """
         topics = self.subscribed_topics()
-        return topic in topics if topics is not None else self.protocol_type == CONSUMER_PROTOCOL_TYPE
+        if topics is None:
+            reads_all = self.protocol_type == CONSUMER_PROTOCOL_TYPE
+            return lambda topic: reads_all
+        return topics.__contains__
 
     # ---- the durable half
 

@@ -21,8 +21,9 @@ Left out: two-phase commit (KIP-939).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode
@@ -51,6 +52,10 @@ from kraftpy.transactions.records import Record, read_key, read_value, transacti
 from kraftpy.transactions.transaction import AT_REST, PREPARED, State, Transaction, TransactionValue, follow
 from kraftpy.transactions.usage import MAX_BYTES_SETTING, Room, weight
 from kraftpy.types import Millis
+
+MOST_AT_ONCE: Final = 500
+"""Of thousands of ids that are due at the same time, so many are looked after before others are served."""
+_SOON_MS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,13 +308,17 @@ class TransactionCoordinator:
         """Abort what is open for too long (rule 33), and try again to store what is complete."""
         interval_ms = self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms
         self._look_for_open_at = Millis(turn.now + interval_ms)
-        for _, transaction in sorted(self.transactions.items()):
+        due = self._due(
+            lambda each, value: value.is_overdue(turn.timestamp) or (value.state in PREPARED and not each.unmarked)
+        )
+        if len(due) > MOST_AT_ONCE:
+            self._look_for_open_at = Millis(turn.now + _SOON_MS)
+        for transaction in due[:MOST_AT_ONCE]:
             value = transaction.value
-            if value is None or transaction.is_pending:
-                continue
+            assert value is not None
             if value.state in PREPARED and not transaction.unmarked:
                 self._complete(transaction, value, turn)
-            elif value.state is State.ONGOING and turn.timestamp - value.started_at >= value.timeout_ms:
+            elif value.is_overdue(turn.timestamp):
                 turn.note(transaction, f"aborted: open for {turn.timestamp - value.started_at} ms")
                 fenced = decisions.fence(value, turn.timestamp)
                 self._append(transaction, Decision(result=Result(), value=fenced), turn)
@@ -318,14 +327,24 @@ class TransactionCoordinator:
         """Forget ids that nobody used for long (rule 33)."""
         interval_ms = self.config.transaction_remove_expired_transaction_cleanup_interval_ms
         self._look_for_unused_at = Millis(turn.now + interval_ms)
-        for _, transaction in sorted(self.transactions.items()):
-            value = transaction.value
-            if value is None or transaction.is_pending or value.state not in AT_REST:
-                continue
-            if turn.timestamp - value.updated_at >= self.config.transactional_id_expiration_ms:
-                turn.note(transaction, "expired")
-                dead = follow(value, State.DEAD)
-                self._append(transaction, Decision(result=Result(), value=dead), turn)
+        unused_since = turn.timestamp - self.config.transactional_id_expiration_ms
+        due = self._due(lambda _, value: value.state in AT_REST and value.updated_at <= unused_since)
+        if len(due) > MOST_AT_ONCE:
+            self._look_for_unused_at = Millis(turn.now + _SOON_MS)
+        for transaction in due[:MOST_AT_ONCE]:
+            assert transaction.value is not None
+            turn.note(transaction, "expired")
+            dead = follow(transaction.value, State.DEAD)
+            self._append(transaction, Decision(result=Result(), value=dead), turn)
+
+    def _due(self, is_due: Callable[[Transaction, TransactionValue], bool]) -> list[Transaction]:
+        """Those of which nothing is on its way to the log, and for which it is so, by their ids."""
+        found = {
+            key: each
+            for key, each in self.transactions.items()
+            if each.value is not None and not each.is_pending and is_due(each, each.value)
+        }
+        return [found[key] for key in sorted(found)]
 
     # ---- for tests and simulations
 

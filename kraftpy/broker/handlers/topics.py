@@ -198,8 +198,11 @@ async def delete_records(
     deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
     topics = []
     for topic in request.topics:
-        deleting = [_delete(broker, topic.name, partition, deadline) for partition in topic.partitions]
-        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=await asyncio.gather(*deleting)))
+        answers: list[DeleteRecordsPartitionResult] = []
+        for first in range(0, len(topic.partitions), _AT_ONCE):
+            some = topic.partitions[first : first + _AT_ONCE]
+            answers += await asyncio.gather(*(_delete(broker, topic.name, each, deadline) for each in some))
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=answers))
     return DeleteRecordsResponse(topics=topics)
 
 
