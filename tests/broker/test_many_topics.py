@@ -13,24 +13,47 @@ from one_broker import BOUND_SECONDS, context, create, running
 from kraftpy.broker import replicas as replicas_module
 from kraftpy.broker.auto_creation import MOST_AT_ONCE, found_or_created
 from kraftpy.broker.broker import Broker
-from kraftpy.broker.handlers import configs, metadata, topics
+from kraftpy.broker.disks import Disk
+from kraftpy.broker.handlers import configs, leaders, metadata, topics
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.offline import Wanted
 from kraftpy.broker.topic_changes import MAX_TOPICS_PER_REQUEST, UNITS_AT_ONCE, change_topics
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import TopicsDeleted
-from kraftpy.metadata.commands import Command, CreatePartitions, CreateTopics, DeleteTopics, NewPartitions, SetConfigs
+from kraftpy.log.results import Origin
+from kraftpy.metadata.commands import (
+    AlterReassignments,
+    Command,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    ElectLeaders,
+    NewPartitions,
+    SetConfigs,
+)
 from kraftpy.metadata.decision import Decision
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from kraftpy.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from kraftpy.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from kraftpy.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kraftpy.protocol.messages.elect_leaders import PREFERRED, ElectLeadersRequest, TopicPartitions
 from kraftpy.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
 from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kraftpy.protocol.record_batch import encode_batch
 from kraftpy.types import ZERO_TOPIC_ID
 
 MANY = 3 * UNITS_AT_ONCE
@@ -275,3 +298,82 @@ async def test_settings_of_many_groups_are_set_in_parts_and_have_a_limit(
         assert ErrorCode.of(refused.error_code) is ErrorCode.POLICY_VIOLATION
         assert f"kraftpy.max.configured.groups={UNITS_AT_ONCE}" in refused.error_message
         assert known.error_code == ErrorCode.NONE, "what is there already may be changed"
+
+
+# --- administrators' other requests -----------------------------------------------------------------------------------
+
+
+async def test_elections_and_moves_of_many_partitions_are_done_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = UNITS_AT_ONCE + 20
+    async with running(tmp_path) as broker:
+        await create(broker, ["a"], partitions=count)
+        commands = submitted(broker, monkeypatch)
+        numbers = [5, *range(count), 5]
+        elected = await leaders.elect_leaders(
+            broker,
+            ElectLeadersRequest(
+                election_type=PREFERRED,
+                topic_partitions=[TopicPartitions(topic="a", partitions=numbers)],
+                timeout_ms=10_000,
+            ),
+            context(ApiKey.ELECT_LEADERS, 2),
+        )
+        told = [(each.partition_id, each.error_code) for each in elected.replica_election_results[0].partition_result]
+        assert [number for number, _ in told] == numbers
+        assert {error for number, error in told if number == 5} == {ErrorCode.INVALID_REQUEST}, "named three times"
+        assert {error for number, error in told if number != 5} == {ErrorCode.ELECTION_NOT_NEEDED}
+        altered = await leaders.alter_partition_reassignments(
+            broker,
+            AlterPartitionReassignmentsRequest(
+                topics=[
+                    ReassignableTopic(
+                        name="a",
+                        partitions=[ReassignablePartition(partition_index=each, replicas=[1]) for each in range(count)],
+                    )
+                ],
+                timeout_ms=10_000,
+            ),
+            context(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0),
+        )
+        moved = altered.responses[0].partitions
+        assert [each.partition_index for each in moved] == list(range(count))
+        assert {each.error_code for each in moved} == {ErrorCode.NONE}
+    sizes = [len(each.partitions or ()) for each in commands if isinstance(each, ElectLeaders)]
+    sizes += [len(each.reassignments) for each in commands if isinstance(each, AlterReassignments)]
+    assert len(sizes) >= 4
+    assert max(sizes) <= UNITS_AT_ONCE + 2, "what is named several times stays together"
+
+
+async def test_deletions_of_records_share_their_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each writes of all partitions where they start: one for each partition asked for would be their square."""
+    count = 50
+    written = 0
+    write = Disk.write_checkpoints
+
+    def counted(self: Disk, *offsets: Any) -> None:
+        nonlocal written
+        written += 1
+        write(self, *offsets)
+
+    async with running(tmp_path) as broker:
+        await create(broker, ["a"], partitions=count)
+        for number in range(count):
+            batch = encode_batch([(0, None, b"x", ())])
+            broker.replicas.leader("a", number).append(batch, Origin.CLIENT, broker.clock.now())
+        monkeypatch.setattr(Disk, "write_checkpoints", counted)
+        request = DeleteRecordsRequest(
+            topics=[
+                DeleteRecordsTopic(
+                    name="a",
+                    partitions=[DeleteRecordsPartition(partition_index=each, offset=1) for each in range(count)],
+                )
+            ],
+            timeout_ms=10_000,
+        )
+        answered = await topics.delete_records(broker, request, context(ApiKey.DELETE_RECORDS, 2))
+        assert {each.error_code for each in answered.topics[0].partitions} == {ErrorCode.NONE}
+        assert {each.low_watermark for each in answered.topics[0].partitions} == {1}
+        assert 1 <= written < 10
+        assert all(broker.replicas.leader("a", each).log.written_log_start == 1 for each in range(count))

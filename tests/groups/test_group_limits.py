@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from kraftpy.groups import expiry, offsets
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.coordinator import GroupCoordinator
-from kraftpy.groups.events import Append, Appended, Reply, Request, TransactionEnded
+from kraftpy.groups.events import Append, Appended, Reply, Request, Tick, TopicsDeleted, TransactionEnded
+from kraftpy.groups.expiry import Expiry
+from kraftpy.groups.group import Group
 from kraftpy.groups.records import Record
 from kraftpy.groups.usage import MEMBER_BYTES, OFFSET_BYTES, Room
 from kraftpy.protocol.errors import ErrorCode
@@ -56,6 +59,9 @@ class Machine:
             else:
                 self.coordinator.replay_pending(producer_id, key, value)
         self.coordinator.loaded(Millis(0))
+        self.appends: list[int] = []
+        """Bytes of each."""
+        self.now = Millis(1_000)
         self.answers: dict[int, Any] = {}
         self._numbers = itertools.count()
 
@@ -67,16 +73,21 @@ class Machine:
         return number
 
     def step(self, event: Any) -> None:
-        effects = [*self.coordinator.step(event, Millis(1_000))]
+        effects = [*self.coordinator.step(event, self.now)]
         while effects:
             effect = effects.pop(0)
             if isinstance(effect, Reply):
                 self.answers[effect.request_id] = effect.response
             elif isinstance(effect, Append):
                 self.log += [(effect.producer_id, record) for record in effect.records]
+                self.appends.append(sum(len(key) + len(value or b"") for key, value in effect.records))
                 done = Appended(token=effect.token, error_code=ErrorCode.NONE)
-                effects += self.coordinator.step(done, Millis(1_000))
+                effects += self.coordinator.step(done, self.now)
         self.coordinator.validate()
+
+    def tick(self, now: int) -> None:
+        self.now = Millis(now)
+        self.step(Tick())
 
     def ask(self, message: Any, version: int) -> Any:
         return self.answers.get(self.send(message, version))
@@ -306,3 +317,102 @@ def test_coordinators_share_their_room_and_give_it_back() -> None:
     assert other.commit("h", *range(20))[-1] is TOO_MUCH
     one.coordinator.unload()
     assert other.commit("h", *range(20)) == [ErrorCode.NONE] * 20
+
+
+# --- many of them -----------------------------------------------------------------------------------------------------
+
+BATCH_BYTES = 300_000
+"""More than one append has, and less than a log takes."""
+LONG = "g" * 5_000
+
+
+def largest_append(machine: Machine) -> int:
+    return max(machine.appends, default=0)
+
+
+def test_offsets_of_a_large_group_expire_in_appends_that_the_log_takes() -> None:
+    """One append for all of them would be refused for its size, each time again, and they would stay for good."""
+    machine = Machine()
+    machine.commit(LONG, *range(400))
+    machine.appends.clear()
+    machine.tick(8 * 24 * 3_600_000)
+    assert LONG not in machine.coordinator.groups
+    assert len(machine.appends) > 1
+    assert largest_append(machine) < BATCH_BYTES
+
+
+def test_a_large_group_is_deleted_in_appends_that_the_log_takes() -> None:
+    machine = Machine()
+    machine.commit(LONG, *range(400))
+    machine.appends.clear()
+    assert machine.ask(DeleteGroupsRequest(groups_names=[LONG]), 2).results[0].error_code == ErrorCode.NONE
+    assert LONG not in machine.coordinator.groups
+    assert largest_append(machine) < BATCH_BYTES
+
+
+def test_offsets_of_deleted_topics_go_in_appends_that_the_log_takes() -> None:
+    machine = Machine()
+    machine.commit(LONG, *range(400))
+    machine.appends.clear()
+    machine.step(TopicsDeleted(topics=("t",)))
+    assert LONG not in machine.coordinator.groups
+    assert largest_append(machine) < BATCH_BYTES
+
+
+def test_a_look_at_many_groups_is_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[str] = []
+    look_at = Expiry._look_at
+
+    def noted(self: Expiry, group: Group, turn: Any) -> None:
+        looked_at.append(group.group_id)
+        look_at(self, group, turn)
+
+    monkeypatch.setattr(Expiry, "_look_at", noted)
+    monkeypatch.setattr(expiry, "OFFSETS_AT_ONCE", 50)
+    machine = Machine()
+    for number in range(20):
+        machine.commit(f"g{number:02}", *range(9))
+    now = 8 * 24 * 3_600_000
+    pieces = []
+    while machine.coordinator.groups:
+        machine.tick(now)
+        pieces.append(len(looked_at))
+        due = machine.coordinator.next_deadline()
+        assert due is not None
+        now = due
+    assert pieces == [5, 10, 15, 20]
+    assert now >= 8 * 24 * 3_600_000 + 600_000, "the next look is not before its time"
+
+
+def test_members_are_asked_once_what_they_read_however_many_offsets_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    machine.ask(consumer("g", "m", "another"), 1)
+    joined = machine.coordinator.groups["g"].consumer
+    assert joined is not None
+    message = OffsetCommitRequest(
+        group_id="g",
+        member_id="m",
+        generation_id_or_member_epoch=joined.current("m").member_epoch,
+        topics=[
+            OffsetCommitRequestTopic(
+                name="t",
+                partitions=[
+                    OffsetCommitRequestPartition(partition_index=each, committed_offset=5, committed_metadata="")
+                    for each in range(50)
+                ],
+            )
+        ],
+    )
+    machine.ask(message, 9)
+    assert len(machine.coordinator.groups["g"].offsets) == 50
+    asked = 0
+    subscribed_topics = Group.subscribed_topics
+
+    def counted(self: Group) -> Any:
+        nonlocal asked
+        asked += 1
+        return subscribed_topics(self)
+
+    monkeypatch.setattr(Group, "subscribed_topics", counted)
+    gone = offsets.expired(machine.coordinator.groups["g"], machine.coordinator.config, Millis(8 * 24 * 3_600_000))
+    assert (len(gone), asked) == (50, 1)

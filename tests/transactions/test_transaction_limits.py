@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.transactions.config import TransactionConfig
-from kraftpy.transactions.coordinator import TransactionCoordinator
+from kraftpy.transactions.coordinator import MOST_AT_ONCE, TransactionCoordinator
 from kraftpy.transactions.events import (
     AddPartitions,
     Append,
@@ -19,6 +19,7 @@ from kraftpy.transactions.events import (
     Reply,
     Request,
     Result,
+    Tick,
     WriteMarkers,
 )
 from kraftpy.transactions.records import Record
@@ -39,6 +40,7 @@ class Machine:
             self.coordinator.replay(key, value)
         self.coordinator.loaded(NOW, NOW)
         self.log: list[Record] = []
+        self.now = NOW
         self._answer: Result | None = None
         self._fresh = 100
 
@@ -50,7 +52,7 @@ class Machine:
         return self._answer
 
     def _step(self, event: Event) -> None:
-        for effect in self.coordinator.step(event, NOW, NOW):
+        for effect in self.coordinator.step(event, self.now, self.now):
             if isinstance(effect, Reply):
                 self._answer = effect.result
             elif isinstance(effect, Append):
@@ -65,6 +67,11 @@ class Machine:
                         partitions=effect.partitions,
                     )
                 )
+
+    def tick(self, now: Millis) -> None:
+        self.now = now
+        self._step(Tick())
+        self.coordinator.validate()
 
     def init(self, name: str) -> Result:
         return self.ask(InitProducerId(transactional_id=name, timeout_ms=1_000))
@@ -121,3 +128,20 @@ def test_what_the_log_holds_is_loaded_though_it_is_above_the_bound() -> None:
     assert after.init("id-7").producer_id == owners["id-7"].producer_id
     after.coordinator.unload()
     assert after.room.used == 0
+
+
+def test_ids_that_expire_together_are_forgotten_in_portions() -> None:
+    machine = Machine(1 << 30)
+    count = 2 * MOST_AT_ONCE + 10
+    for number in range(count):
+        machine.init(f"id-{number}")
+    left = []
+    now = Millis(NOW + machine.coordinator.config.transactional_id_expiration_ms + 1)
+    while machine.coordinator.transactions:
+        machine.tick(now)
+        left.append(len(machine.coordinator.transactions))
+        due = machine.coordinator.next_deadline()
+        assert due is not None
+        now = Millis(due)
+    assert left == [count - MOST_AT_ONCE, count - 2 * MOST_AT_ONCE, 0]
+    assert machine.room.used == 0
