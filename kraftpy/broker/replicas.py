@@ -76,6 +76,8 @@ _SETTLED_AT_ONCE = 500
 _MADE_AT_ONCE = 100
 """Of thousands of new partitions, so many are made before others have the loop, and then can be used."""
 _PRODUCERS_SHARE = 4
+_THREADS_FOR_MANY = 3
+"""Those that make many partitions compete with the event loop for the interpreter: it waits for each of them."""
 _THREADS_THAT_SYNC = 16
 """To make partitions and to close them is to wait for the disk, which syncs many files in the time of one."""
 
@@ -411,12 +413,13 @@ class Replicas:
         self.offline.opening(wanted)
         new = [each for each in wanted if not any(each.key in disk.partitions for disk in self.disks)]
         made = {each.key for each in new}
-        await self._open_some([each for each in wanted if each.key not in made])
+        await self._open_some([each for each in wanted if each.key not in made], len(wanted))
+        threads = _THREADS_FOR_MANY if len(new) > _MADE_AT_ONCE else len(new)
         for first in range(0, len(new), _MADE_AT_ONCE):
-            await self._open_some(new[first : first + _MADE_AT_ONCE])
+            await self._open_some(new[first : first + _MADE_AT_ONCE], threads)
 
-    async def _open_some(self, wanted: Sequence[Wanted]) -> None:
-        opened, failures = await self._open_all(wanted)
+    async def _open_some(self, wanted: Sequence[Wanted], jobs_at_most: int) -> None:
+        opened, failures = await self._open_all(wanted, jobs_at_most)
         for each, failure in failures:
             # A replica that is alone and never was there: nobody else could lead it, and the metadata has better to do.
             is_told = len(each.partition.replicas) > 1 or not any(each.key in disk.new for disk in self.disks)
@@ -527,8 +530,8 @@ class Replicas:
 
     # --- opening -----------------------------------------------------------------------------
 
-    async def _open_all(self, wanted: Sequence[Wanted]) -> tuple[list[Replica], list[_Failure]]:
-        """Open logs, in several threads; and what stood in the way of those that could not be."""
+    async def _open_all(self, wanted: Sequence[Wanted], jobs_at_most: int) -> tuple[list[Replica], list[_Failure]]:
+        """Open logs, in several threads, but no more jobs; and what stood in the way of those that could not be."""
         if not wanted:
             return [], []
         loop = asyncio.get_running_loop()
@@ -537,20 +540,25 @@ class Replicas:
         replicas: list[Replica] = []
         failures: list[_Failure] = []
         with Opening(len(wanted), threads, recovery_threads, self._makers if makes_new else None) as opening:
+            placed = [(self._disk_for(each.key), each) for each in wanted]
             jobs = [
-                loop.run_in_executor(opening.pool, self._open, self._disk_for(each.key), each, opening)
-                for each in wanted
+                loop.run_in_executor(opening.pool, self._open_each, placed[first::jobs_at_most], opening)
+                for first in range(min(jobs_at_most, len(placed)))
             ]
             telling = asyncio.create_task(opening.tell())
             try:
-                results = await asyncio.gather(*jobs, return_exceptions=True)
+                done = await asyncio.gather(*jobs, return_exceptions=True)
             finally:
                 telling.cancel()
-            for each, opened in zip(wanted, results, strict=True):
+            results: dict[TopicPartition, Replica | OSError | layout.CorruptFile] = {}
+            for some in done:
+                if isinstance(some, BaseException):
+                    raise some
+                results.update(some)
+            for each in wanted:
+                opened = results[each.key]
                 if isinstance(opened, (OSError, layout.CorruptFile)):
                     failures.append((each, opened))
-                elif isinstance(opened, BaseException):
-                    raise opened
                 elif (failure := self._failure_of(opened.log_directory)) is not None:
                     failures.append((each, OSError(failure)))
                     self._release_later(opened)
@@ -584,11 +592,19 @@ class Replicas:
         disk.new.add(key)
         return disk
 
-    def _open(self, disk: Disk, wanted: Wanted, opening: Opening) -> Replica:
+    def _open_each(
+        self, placed: Sequence[tuple[Disk, Wanted]], opening: Opening
+    ) -> dict[TopicPartition, Replica | OSError | layout.CorruptFile]:
+        found: dict[TopicPartition, Replica | OSError | layout.CorruptFile] = {}
         with opening.job():
-            return self._opened(disk, wanted, opening)
+            for disk, wanted in placed:
+                try:
+                    found[wanted.key] = self._open(disk, wanted, opening)
+                except (OSError, layout.CorruptFile) as error:
+                    found[wanted.key] = error
+        return found
 
-    def _opened(self, disk: Disk, wanted: Wanted, opening: Opening) -> Replica:
+    def _open(self, disk: Disk, wanted: Wanted, opening: Opening) -> Replica:
         key, topic, config = wanted.key, wanted.topic, wanted.config
         if disk.directory.exists(str(key)):
             disk.set_aside_if_foreign(key, topic.topic_id)

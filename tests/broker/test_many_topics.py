@@ -126,9 +126,9 @@ async def test_partitions_are_made_in_slices_and_can_be_used_as_they_are_there(
     slices: list[int] = []
     open_all = replicas_module.Replicas._open_all
 
-    async def noted(self: replicas_module.Replicas, wanted: Sequence[Wanted]) -> Any:
+    async def noted(self: replicas_module.Replicas, wanted: Sequence[Wanted], jobs_at_most: int) -> Any:
         slices.append(len(wanted))
-        return await open_all(self, wanted)
+        return await open_all(self, wanted, jobs_at_most)
 
     monkeypatch.setattr(replicas_module.Replicas, "_open_all", noted)
     async with running(tmp_path) as broker:
