@@ -21,6 +21,13 @@ from kraftpy.config.topic_settings import NO_EFFECT, SYNONYMS
 EVERY = {**BROKER_SETTINGS, **OTHER_SETTINGS}
 OURS = {
     "kraftpy.broker.disconnect.grace.ms",
+    "kraftpy.fetch.session.partitions.max",
+    "kraftpy.group.coordinator.max.bytes",
+    "kraftpy.group.max.bytes",
+    "kraftpy.max.partitions",
+    "kraftpy.max.producers",
+    "kraftpy.share.coordinator.max.bytes",
+    "kraftpy.transaction.coordinator.max.bytes",
     "kraftpy.fetch.check.crcs",
     "kraftpy.fetch.zero.copy.min.bytes",
     "kraftpy.flush.before.ack",

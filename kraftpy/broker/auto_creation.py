@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from typing import Final
 
 from kraftpy.broker.internal_topics import settings_of
 from kraftpy.broker.metadata import MetadataLog
+from kraftpy.broker.topic_changes import change_topics
 from kraftpy.config import BrokerConfig
 from kraftpy.metadata.commands import ConfigValue, CreateTopics, NewTopic
 from kraftpy.metadata.image import Topic
+from kraftpy.metadata.topics import topic_name_problem
 from kraftpy.ports import Clock
-from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import TopicId
+
+MOST_AT_ONCE: Final = 100
+"""Topics that one request may have made; what it names beyond them is made when they are asked for again."""
 
 
 def new_topic_id() -> TopicId:
@@ -29,20 +35,22 @@ def new_topic_id() -> TopicId:
 async def auto_create_topics(
     names: Sequence[str], metadata: MetadataLog, config: BrokerConfig, clock: Clock
 ) -> dict[str, ErrorCode]:
-    """Create topics with the defaults; an error code for each that could not be."""
-    topics = [_new_topic(name, config) for name in dict.fromkeys(names)]
+    """Create topics with the defaults; an error code for each that could not be.
+
+    At most `MOST_AT_ONCE` are: the others are LEADER_NOT_AVAILABLE, on which clients ask again. Those whose names
+    cannot be topics' are INVALID_TOPIC_EXCEPTION.
+    """
+    wanted = list(dict.fromkeys(names))
+    refused = {name: ErrorCode.INVALID_TOPIC_EXCEPTION for name in wanted if topic_name_problem(name) is not None}
+    wanted = [name for name in wanted if name not in refused]
+    refused.update(dict.fromkeys(wanted[MOST_AT_ONCE:], ErrorCode.LEADER_NOT_AVAILABLE))
     command = CreateTopics(
-        topics=tuple(topics),
+        topics=tuple(_new_topic(name, config) for name in wanted[:MOST_AT_ONCE]),
         time_ms=clock.now(),
         default_partitions=config.num_partitions,
         default_replication_factor=config.default_replication_factor,
     )
-    try:
-        decision = await metadata.submit(command)
-    except KafkaError as error:
-        return {topic.name: error.code for topic in topics}
-    refused: dict[str, ErrorCode] = {}
-    for result in decision.result or ():
+    for result in await change_topics(command, metadata, config):
         # Somebody else may have created it in the meantime, which is as good.
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) and result.name is not None:
             refused[result.name] = result.error

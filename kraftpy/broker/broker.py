@@ -155,15 +155,21 @@ class Broker:
             config, clock, tasks, self.metadata, self.replicas, self.producer_ids, self.markers, self.peers
         )
         self.fetch_sessions = FetchSessions(
-            config.max_incremental_fetch_session_cache_slots, lambda: self.random.randrange(1, 2**31)
+            config.max_incremental_fetch_session_cache_slots,
+            lambda: self.random.randrange(1, 2**31),
+            config.kraftpy_fetch_session_partitions_max,
         )
         self.config_room = ConfigRoom(config.kraftpy_max_configs_bytes, lambda: self.image)
         self.group_settings = GroupSettingsNow(config, lambda: self.image, self.complaints)
-        self.share_sessions = ShareSessions(config.group_share_max_share_sessions)
+        self.share_sessions = ShareSessions(
+            config.group_share_max_share_sessions, config.kraftpy_fetch_session_partitions_max
+        )
         self.share_partitions = SharePartitions(
             clock, tasks, self.replicas, self.share_states, self.group_settings, self.share_sessions.has_group
         )
         self.shards = (self.coordinators, self.transactions, self.share_coordinators)
+        for shards in self.shards:
+            shards.complaints = self.complaints
         self.maintenance = Maintenance(
             config, clock, self.replicas, self.shards, lambda: self.connections, self.incidents
         )

@@ -58,6 +58,7 @@ from kraftpy.groups.events import (
 from kraftpy.groups.routing import merge, partition_for_group, refuse, split
 from kraftpy.groups.share_records import partitions_of
 from kraftpy.groups.topic_matches import TopicMatches
+from kraftpy.groups.usage import Room
 from kraftpy.metadata.records import PartitionCreated, Record, TopicDeleted
 from kraftpy.ports import Clock
 from kraftpy.protocol.compression import Compression
@@ -115,6 +116,7 @@ class Coordinators(Shards[GroupCoordinator]):
         self.commit_timeout_ms = config.offsets_commit_timeout_ms
         self._config = config
         self._group_config = _group_config(config)
+        self._room = Room(config.kraftpy_group_coordinator_max_bytes, self._refused)
         self._topics = _TopicsNow(metadata)
         self._matches = TopicMatches(self._topics, config.kraftpy_group_regex_cache_bytes)
         self.settings = GroupSettingsNow(config, lambda: metadata.image, tasks.incidents.complaints)
@@ -126,7 +128,7 @@ class Coordinators(Shards[GroupCoordinator]):
 
     def _make(self, replica: Replica) -> GroupCoordinator:
         return GroupCoordinator(
-            self._group_config, lambda: str(uuid.uuid4()), self._topics, self.settings, self._matches
+            self._group_config, lambda: str(uuid.uuid4()), self._topics, self.settings, self._matches, self._room
         )
 
     def _tick(self) -> Tick:
@@ -155,12 +157,15 @@ class Coordinators(Shards[GroupCoordinator]):
 
     def apply(self, records: Sequence[Record]) -> None:
         """Metadata has changed: leaderships come and go, deleted topics are forgotten by the groups."""
-        for record in records:
-            if isinstance(record, PartitionCreated | TopicDeleted):
-                self._topics.version += 1
-            if isinstance(record, TopicDeleted) and record.name != CONSUMER_OFFSETS:
-                for shard in self._shards.values():
-                    self._step(shard, TopicsDeleted(topics=(record.name,), topic_ids=(record.topic_id,)))
+        if any(isinstance(record, PartitionCreated | TopicDeleted) for record in records):
+            self._topics.version += 1
+        deleted = [each for each in records if isinstance(each, TopicDeleted) and each.name != CONSUMER_OFFSETS]
+        if deleted:
+            event = TopicsDeleted(
+                topics=tuple(record.name for record in deleted), topic_ids=tuple(record.topic_id for record in deleted)
+            )
+            for shard in list(self._shards.values()):
+                self._step(shard, event)
         super().apply(records)
 
     def stop(self) -> None:
@@ -320,6 +325,8 @@ class Coordinators(Shards[GroupCoordinator]):
 
 def _group_config(config: BrokerConfig) -> GroupConfig:
     return GroupConfig(
+        kraftpy_group_coordinator_max_bytes=config.kraftpy_group_coordinator_max_bytes,
+        kraftpy_group_max_bytes=config.kraftpy_group_max_bytes,
         group_min_session_timeout_ms=config.group_min_session_timeout_ms,
         group_max_session_timeout_ms=config.group_max_session_timeout_ms,
         group_max_size=config.group_max_size,

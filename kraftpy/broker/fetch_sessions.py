@@ -4,8 +4,10 @@ A session is a dictionary of partitions in the order they are served; one that r
 that a small `max_bytes` starves none. A request names its session and the session's epoch, which must match
 exactly: it is the only protection against a lost or repeated request.
 
-Invariants: at most `max.incremental.fetch.session.cache.slots` sessions; one evicts only a session unused for
-`EVICTION_MS` or, failing that, a smaller one that has existed for so long. A partition is left out of an incremental
+Invariants: at most `max.incremental.fetch.session.cache.slots` sessions, and `kraftpy.fetch.session.partitions.max`
+partitions in those of clients; one evicts only a session unused for `EVICTION_MS` or, failing that (and for a slot
+only), a smaller one that has existed for so long. A session that grows beyond the partitions there are is over: its
+client begins another, or goes on without. A partition is left out of an incremental
 answer only if it has no records, no error, and the same high watermark and log start offset as were last sent.
 
 A follower's session keeps `News` of its partitions, so that a request touches those that changed and no others. It is
@@ -29,6 +31,7 @@ NO_SESSION = 0
 NO_FOLLOWER = -1
 EVICTION_MS = 120_000
 _MAX_EPOCH = 2**31 - 1
+_NO_LIMIT = 2**31 - 1
 
 PartitionKey = tuple[str, bytes, int]
 """Topic name ("" where the client sent an id), topic id (zeros where it sent a name), partition."""
@@ -136,11 +139,14 @@ class FetchContext:
 class FetchSessions:
     """Every session of this broker.
 
-    `new_id` draws a random positive int32; `slots` bounds how many there are.
+    `new_id` draws a random positive int32; `slots` bounds how many there are, `most_partitions` what those of clients
+    remember all together.
     """
 
-    def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
+    def __init__(self, slots: int, new_id: Callable[[], int], most_partitions: int = _NO_LIMIT) -> None:
         self._slots = slots
+        self._most_partitions = most_partitions
+        self._partitions = 0
         self._new_id = new_id
         self._sessions: dict[int, Session] = {}
 
@@ -188,6 +194,7 @@ class FetchSessions:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"fetch session {session.id} is somebody else's")
         if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "topic ids and names mixed in one fetch session")
+        before = len(session.partitions)
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
                 session.partitions.pop((forgotten.topic, forgotten.topic_id, index), None)
@@ -206,6 +213,11 @@ class FetchSessions:
                 known.current_leader_epoch = partition.current_leader_epoch
                 known.last_fetched_epoch = partition.last_fetched_epoch
         session.used_at = now
+        if session.news is None:
+            self._partitions += len(session.partitions) - before
+            if len(session.partitions) > before and not self._has_room(0, now, session):
+                self._drop(session.id)
+                raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no room for fetch session {session.id}")
         partitions = list(session.partitions.values())
         if not partitions:
             self._drop(session.id)
@@ -219,6 +231,8 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None and session.news is not None:
             session.news.is_over = True
+        elif session is not None:
+            self._partitions -= len(session.partitions)
 
     def _create(
         self, partitions: list[FetchedPartition], uses_topic_ids: bool, now: Millis, *, follower_id: int
@@ -232,6 +246,8 @@ class FetchSessions:
                 if is_idle or any(partition.key in former.partitions for partition in partitions):
                     self._drop(former.id)
         if not partitions or not self._make_room(len(partitions), now, is_follower=is_follower):
+            return None
+        if not is_follower and not self._has_room(len(partitions), now):
             return None
         session_id = self._new_id()
         while session_id == NO_SESSION or session_id in self._sessions:
@@ -247,7 +263,20 @@ class FetchSessions:
             news=News() if is_follower else None,
         )
         self._sessions[session_id] = session
+        if not is_follower:
+            self._partitions += len(session.partitions)
         return session
+
+    def _has_room(self, count: int, now: Millis, growing: Session | None = None) -> bool:
+        """Whether so many more partitions may be remembered, be it in the place of sessions that nobody uses."""
+        if self._partitions + count <= self._most_partitions:
+            return True
+        for session in sorted(self._sessions.values(), key=lambda session: session.used_at):
+            if session.news is None and session is not growing and now - session.used_at > EVICTION_MS:
+                self._drop(session.id)
+                if self._partitions + count <= self._most_partitions:
+                    return True
+        return False
 
     def _make_room(self, size: int, now: Millis, *, is_follower: bool) -> bool:
         if len(self._sessions) < self._slots:

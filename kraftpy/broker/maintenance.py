@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 _FLUSH_CHECK_MS = 1000
 _CHECKPOINT_AT_MOST_EVERY_MS = 3000
 _DIRECTORY_CHECK_MS = 1000
+_PRODUCERS_CHECK_MS = 1_000
+_BEFORE_A_PAUSE = 500
+"""Partitions that a loop looks at before others have the event loop."""
 _IDLE_CHECK_MS = 30_000
 
 
@@ -57,6 +60,7 @@ class Maintenance:
             "flushes": self.flushes,
             "checkpoints": self.checkpoints,
             "expiry of producers": self.expiry,
+            "producers beyond the limit": self.producers,
             "idle connections": self.idle_connections,
             "lagging followers": self.followers,
             "high watermarks": self.high_watermarks,
@@ -93,7 +97,9 @@ class Maintenance:
             await _pause(interval_ms)
             await self._bring_online()
             now = self._clock.now()
-            for replica in self._replicas:
+            for number, replica in enumerate(self._replicas):
+                if number % _BEFORE_A_PAUSE == 0:
+                    await asyncio.sleep(0)
                 with self._contained(replica, "flush"):
                     is_news |= await self._flush(replica, now)
             await self._replicas.promise_what_is_synced()
@@ -159,11 +165,22 @@ class Maintenance:
         """Forget idempotent producers that have been silent for `producer.id.expiration.ms`."""
         while True:
             await _pause(self._config.producer_id_expiration_check_interval_ms)
-            for replica in self._replicas:
+            for number, replica in enumerate(self._replicas):
+                if number % _BEFORE_A_PAUSE == 0:
+                    await asyncio.sleep(0)
                 if replica.is_being_cut:
                     continue
                 with self._contained(replica, "expiry of producers"):
                     replica.log.expire_producers(self._clock.now())
+
+    async def producers(self) -> None:
+        """Keep no more producers than `kraftpy.max.producers`: those that wrote last."""
+        limit = self._config.kraftpy_max_producers
+        while True:
+            await _pause(_PRODUCERS_CHECK_MS)
+            gone = await self._replicas.forget_producers_beyond(limit)
+            if gone:
+                logger.info("%d producers are forgotten early: kraftpy.max.producers=%d", gone, limit)
 
     async def followers(self) -> None:
         """Propose to drop from the in-sync replicas whoever lags for `replica.lag.time.max.ms` (rule 12)."""

@@ -151,6 +151,8 @@ class MetadataLog:
         self._running: list[asyncio.Task[None]] = []
         self.acted_index = 0
         """The newest entry that the broker has acted on."""
+        self.many_topics = asyncio.Lock()
+        """Held for each part of a request for many topics (`topic_changes`): they take turns."""
 
     # --- state -------------------------------------------------------------------------------
 

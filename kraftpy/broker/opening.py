@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -29,11 +31,15 @@ _TELL_EVERY_S = 2.0
 class Opening:
     """Some logs that are opened together. A context: when it is left, its threads have ended."""
 
-    def __init__(self, logs: int, opening_threads: int, scanning_threads: int) -> None:
+    def __init__(self, logs: int, opening_threads: int, scanning_threads: int, shared: Threads | None = None) -> None:
+        """`shared` opens them instead of threads of its own: to start threads takes the event loop's time."""
         self.logs = logs
         self.opened = 0
-        self.pool = Threads(max(1, min(opening_threads, logs)), thread_name_prefix="open-log")
+        self._is_shared = shared is not None
+        self.pool = shared or Threads(max(1, min(opening_threads, logs)), thread_name_prefix="open-log")
         self.began_at = time.monotonic()
+        self._running = 0
+        self._idle = threading.Condition()
         self._scans = Threads(max(1, scanning_threads), thread_name_prefix="scan-log")
         self._scanned: list[tuple[int, int]] = []  # per log that is scanned: bytes done, of how many
 
@@ -43,8 +49,23 @@ class Opening:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.pool.shutdown(cancel_futures=True)
+        if not self._is_shared:
+            self.pool.shutdown(cancel_futures=True)
+        with self._idle:
+            self._idle.wait_for(lambda: self._running == 0)
         self._scans.shutdown(cancel_futures=True)
+
+    @contextmanager
+    def job(self) -> Generator[None, None, None]:
+        """Around what a thread does for it: none does anything once this is left."""
+        with self._idle:
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._running -= 1
+                self._idle.notify_all()
 
     def progress(self) -> Progress:
         """For one log: where its scan tells how far it is. Each log needs one of its own."""

@@ -67,7 +67,7 @@ from kraftpy.ports import Clock, Directory, Failure, failure_of
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.replication.events import ProposeIsr
 from kraftpy.replication.leader import PartitionState
-from kraftpy.types import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from kraftpy.types import BrokerId, LeaderEpoch, Millis, Offset, TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +76,13 @@ _FILES_WHILE_OPENING = 8
 _PARTITIONS_BEFORE_A_PAUSE = 20
 """What looks at each of thousands of partitions, on the loop, lets others have it in between."""
 _DELETE_AGAIN_SECONDS = 5.0
+_SETTLED_AT_ONCE = 500
+"""Of thousands of partitions that change, so many are looked at before others have the loop."""
+_MADE_AT_ONCE = 100
+"""Of thousands of new partitions, so many are made before others have the loop, and then can be used."""
+_PRODUCERS_SHARE = 4
+_THREADS_FOR_MANY = 3
+"""Those that make many partitions compete with the event loop for the interpreter: it waits for each of them."""
 _THREADS_THAT_SYNC = 16
 """To make partitions and to close them is to wait for the disk, which syncs many files in the time of one."""
 
@@ -157,6 +164,9 @@ class Replicas:
         """Partitions whose change of role met an unexpected error: tried again, as those that are offline."""
         self._not_reconfigured: set[str] = set()
         self._is_stopped = False
+        makers = max(1, min(_THREADS_THAT_SYNC, self._descriptors.work_files // (_FILES_WHILE_OPENING + 2)))
+        self._makers = Threads(makers, thread_name_prefix="make-log")
+        self._deleters = Threads(1, thread_name_prefix="delete-log")
         self._later: set[asyncio.TimerHandle] = set()
 
     def __iter__(self) -> Iterator[Replica]:
@@ -248,7 +258,7 @@ class Replicas:
             ours = {TopicPartition(topic.name, number) for topic, number, _ in image.partitions_of(self.broker_id)}
             if self._directories.may_lack:
                 self.offline.doubt(ours.difference(*(disk.partitions for disk in self.disks)))
-            await self._settle([(topic.topic_id, number) for topic, number, _ in image.partitions()])
+            await self._settle_some([(topic.topic_id, number) for topic, number, _ in image.partitions()])
         known = set(self._by_name) | {each.key for each in self.offline}
         for disk in self.disks:
             for stray in sorted(disk.partitions - known):
@@ -283,6 +293,8 @@ class Replicas:
             logger.critical("the checkpoints cannot be written: %s", error)
             is_clean = False
         self.syncs.stop()
+        self._makers.shutdown()
+        self._deleters.shutdown(cancel_futures=True)
         return is_clean
 
     async def apply(self, records: Sequence[Record], image: Image) -> None:
@@ -343,12 +355,21 @@ class Replicas:
         self._fetchers.wake()
 
     async def _settle(self, touched: Iterable[Number]) -> None:
+        """The same as `_settle_some`, for thousands of partitions: others have the loop in between."""
+        numbers = list(touched)
+        for first in range(0, len(numbers), _SETTLED_AT_ONCE):
+            if first:
+                await asyncio.sleep(0)
+            await self._settle_some(numbers[first : first + _SETTLED_AT_ONCE])
+
+    async def _settle_some(self, touched: Iterable[Number]) -> None:
         """Open what is this broker's now, let go of what no longer is, and take the roles there are."""
         image = self._image
         wanted: list[Wanted] = []
         gone: list[Replica] = []
         known: list[Replica] = []
         configs: dict[str, TopicConfig] = {}
+        alike: dict[tuple[tuple[str, str], ...], TopicConfig] = {}  # most topics are set alike
         for number in touched:
             topic = image.topic_by_id(number[0])
             if topic is None:  # deleted by a later record
@@ -361,7 +382,10 @@ class Replicas:
                 (known if is_ours else gone).append(replica)
             elif is_ours:
                 if topic.name not in configs:
-                    configs[topic.name] = self._topic_config(topic.name)
+                    overrides = tuple(image.topic_configs(topic.name).items())
+                    if overrides not in alike:
+                        alike[overrides] = self._topic_config(topic.name)
+                    configs[topic.name] = alike[overrides]
                 wanted.append(Wanted(topic, number[1], configs[topic.name]))
             else:
                 self.offline.gone(TopicPartition(topic.name, number[1]))
@@ -431,7 +455,15 @@ class Replicas:
                 self.offline.opening(wanted)
                 return
         self.offline.opening(wanted)
-        opened, failures = await self._open_all(wanted)
+        new = [each for each in wanted if not any(each.key in disk.partitions for disk in self.disks)]
+        made = {each.key for each in new}
+        await self._open_some([each for each in wanted if each.key not in made], len(wanted))
+        threads = _THREADS_FOR_MANY if len(new) > _MADE_AT_ONCE else len(new)
+        for first in range(0, len(new), _MADE_AT_ONCE):
+            await self._open_some(new[first : first + _MADE_AT_ONCE], threads)
+
+    async def _open_some(self, wanted: Sequence[Wanted], jobs_at_most: int) -> None:
+        opened, failures = await self._open_all(wanted, jobs_at_most)
         for each, failure in failures:
             # A replica that is alone and never was there: nobody else could lead it, and the metadata has better to do.
             is_told = len(each.partition.replicas) > 1 or not any(each.key in disk.new for disk in self.disks)
@@ -566,34 +598,39 @@ class Replicas:
 
     # --- opening -----------------------------------------------------------------------------
 
-    async def _open_all(self, wanted: Sequence[Wanted]) -> tuple[list[Replica], list[_Failure]]:
-        """Open logs, in several threads; and what stood in the way of those that could not be."""
+    async def _open_all(self, wanted: Sequence[Wanted], jobs_at_most: int) -> tuple[list[Replica], list[_Failure]]:
+        """Open logs, in several threads, but no more jobs; and what stood in the way of those that could not be."""
         if not wanted:
             return [], []
         loop = asyncio.get_running_loop()
         makes_new = not all(any(each.key in disk.partitions for disk in self.disks) for each in wanted)
         recovery_threads = self._config.num_recovery_threads_per_data_dir * len(self.disks)
-        threads = max(recovery_threads, _THREADS_THAT_SYNC) if makes_new else recovery_threads
-        threads = max(1, min(threads, self._descriptors.work_files // (_FILES_WHILE_OPENING + 2)))
+        threads = max(1, min(recovery_threads, self._descriptors.work_files // (_FILES_WHILE_OPENING + 2)))
         replicas: list[Replica] = []
         failures: list[_Failure] = []
-        with Opening(len(wanted), threads, recovery_threads) as opening:
+        with Opening(len(wanted), threads, recovery_threads, self._makers if makes_new else None) as opening:
+            placed = [(self._disk_for(each.key), each) for each in wanted]
             jobs = [
-                asyncio.ensure_future(self._open_in(loop, opening, self._disk_for(each.key), each)) for each in wanted
+                asyncio.ensure_future(self._open_in(loop, opening, placed[first::jobs_at_most]))
+                for first in range(min(jobs_at_most, len(placed)))
             ]
             telling = asyncio.create_task(opening.tell())
             try:
-                results = await asyncio.gather(*jobs, return_exceptions=True)
+                done = await asyncio.gather(*jobs, return_exceptions=True)
             finally:
                 telling.cancel()
-            for each, opened in zip(wanted, results, strict=True):
+            results: dict[TopicPartition, Replica | Exception] = {}
+            for some in done:
+                if isinstance(some, BaseException):
+                    raise some
+                results.update(some)
+            for each in wanted:
+                opened = results[each.key]
                 if isinstance(opened, (OSError, layout.CorruptFile)):
                     failures.append((each, opened))
                 elif isinstance(opened, Exception):
                     self._incidents.note(f"{each.key}: opening", opened, kind="opening")
                     failures.append((each, opened))
-                elif isinstance(opened, BaseException):
-                    raise opened
                 elif (failure := self._failure_of(opened.log_directory)) is not None:
                     failures.append((each, OSError(failure)))
                     self._release_later(opened)
@@ -619,8 +656,13 @@ class Replicas:
         sync = functools.partial(asyncio.to_thread, directory.sync)
         await patiently(sync, f"sync {directory.path}", self.complaints, is_sync=True)
 
-    async def _open_in(self, loop: asyncio.AbstractEventLoop, opening: Opening, disk: Disk, wanted: Wanted) -> Replica:
-        return await loop.run_in_executor(opening.pool, self._open, disk, wanted, opening)
+    async def _open_in(
+        self, loop: asyncio.AbstractEventLoop, opening: Opening, placed: Sequence[tuple[Disk, Wanted]]
+    ) -> dict[TopicPartition, Replica | Exception]:
+        try:
+            return await loop.run_in_executor(opening.pool, self._open_each, placed, opening)
+        except OSError as error:  # no thread
+            return {wanted.key: error for _, wanted in placed}
 
     def _complain(self, what: str, key: TopicPartition, error: Exception) -> None:
         """One line a minute for what hits many partitions at once, and passes."""
@@ -638,6 +680,18 @@ class Replicas:
         disk.partitions.add(key)
         disk.new.add(key)
         return disk
+
+    def _open_each(
+        self, placed: Sequence[tuple[Disk, Wanted]], opening: Opening
+    ) -> dict[TopicPartition, Replica | Exception]:
+        found: dict[TopicPartition, Replica | Exception] = {}
+        with opening.job():
+            for disk, wanted in placed:
+                try:
+                    found[wanted.key] = self._open(disk, wanted, opening)
+                except Exception as error:  # of this one alone
+                    found[wanted.key] = error
+        return found
 
     def _open(self, disk: Disk, wanted: Wanted, opening: Opening) -> Replica:
         key, topic, config = wanted.key, wanted.topic, wanted.config
@@ -685,7 +739,9 @@ class Replicas:
         if not replicas:
             return
         self._fetchers.assign([(replica, NO_LEADER) for replica in replicas])
-        for replica in replicas:
+        for number, replica in enumerate(replicas):
+            if number % _PARTITIONS_BEFORE_A_PAUSE == _PARTITIONS_BEFORE_A_PAUSE - 1:
+                await asyncio.sleep(0)
             key = replica.topic_partition
             if self._by_name.pop(key, None) is None:  # its disk failed meanwhile
                 self.offline.gone(key)
@@ -746,7 +802,7 @@ class Replicas:
         replica.advance_log_start(before)
         if replica.log.written_log_start < before:
             try:
-                await self.checkpoint()
+                await _to_the_end(self._checkpoint(unless=lambda: replica.log.written_log_start >= before))
             except OSError as error:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log start cannot be written: {error}") from error
 
@@ -783,6 +839,24 @@ class Replicas:
                 logger.info("%s: %d files out of retention", replica.topic_partition, len(gone))
                 self.delete_files_later(replica, gone)
 
+    async def forget_producers_beyond(self, limit: int) -> int:
+        """Forget those producers that have been silent for longest where there are more than `limit`; how many.
+
+        Counted are producers of partitions: one that writes to three counts three times. No partition keeps more than
+        a quarter of them. Those with an open transaction stay. Room for a tenth of `limit` is made at once.
+        """
+        replicas = [replica async for replica in self._at_leisure()]
+        gone = 0
+        most = max(1, limit // _PRODUCERS_SHARE)
+        for replica in [each for each in replicas if len(each.log.producers) > most]:
+            await asyncio.sleep(0)
+            gone += _forget_oldest([replica], len(replica.log.producers) - most + most // 10)
+        total = sum(len(replica.log.producers) for replica in replicas)
+        if total > limit:
+            await asyncio.sleep(0)
+            gone += _forget_oldest(replicas, total - limit + limit // 10)
+        return gone
+
     async def _at_leisure(self) -> AsyncIterator[Replica]:
         """The partitions whose log may be changed now, with a pause for others after each few of them."""
         for number, replica in enumerate(self):
@@ -808,8 +882,10 @@ class Replicas:
 
         def start() -> None:
             self._later.discard(handle)
+            if self._is_stopped:
+                return
             try:
-                deleting = loop.run_in_executor(None, _delete_quietly, delete)
+                deleting = loop.run_in_executor(self._deleters, _delete_quietly, delete)
             except OSError:  # no thread
                 self._call_later(_DELETE_AGAIN_SECONDS, delete)
             else:
@@ -835,8 +911,11 @@ class Replicas:
         """
         await _to_the_end(self._checkpoint())
 
-    async def _checkpoint(self) -> None:
+    async def _checkpoint(self, unless: Callable[[], bool] = lambda: False) -> None:
+        """`unless` is asked when its turn comes: one that was written for another may have been enough."""
         async with self._checkpointing:
+            if unless():
+                return
             failure: OSError | None = None
             for disk in [disk for disk in self.disks if disk.failure is None]:
                 points, starts = {}, {}
@@ -930,6 +1009,19 @@ class Replicas:
     def reports(self) -> dict[Number, ReplicaState]:
         """What the metadata is to be told of this broker's replicas (`offline`)."""
         return self.offline.reports(self._image, lambda number: number in self._by_id)
+
+
+def _forget_oldest(replicas: Sequence[Replica], count: int) -> int:
+    written_at = [each for replica in replicas for each in replica.log.producers.written_at()]
+    if not written_at:
+        return 0
+    written_at.sort()
+    until = Millis(written_at[min(max(count, 1), len(written_at)) - 1])
+    return sum(
+        len(replica.log.forget_producers(until))
+        for replica in replicas
+        if not replica.log.is_closed and not replica.is_being_cut
+    )
 
 
 def _eligible(image: Image) -> dict[BrokerId, int]:

@@ -29,7 +29,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from kraftpy.broker.containment import Tasks
+from kraftpy.broker.containment import Complaints, Tasks
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.replica import Replica
 from kraftpy.broker.replicas import Replicas
@@ -136,6 +136,8 @@ class Shards(ABC, Generic[M]):
         """Partitions whose shards failed repeatedly, until they are loaded again."""
         self._request_ids = itertools.count()
         self._is_stopped = False
+        self.complaints = Complaints()
+        """Where refusals are told; the broker puts its own in."""
 
     # --- what the machines are ---------------------------------------------------------------
 
@@ -154,6 +156,10 @@ class Shards(ABC, Generic[M]):
     @abstractmethod
     def _carry_out(self, shard: Shard[M], effect: Any) -> Sequence[Any]:
         """Do what the machine says; the effects of what follows at once."""
+
+    def _refused(self, what: str) -> None:
+        """There is no room for something that a client wants kept: one line of it a minute."""
+        self.complaints.write(logger, logging.WARNING, f"{self.topic} full", "", "there is no room for %s", what)
 
     # --- coming and going --------------------------------------------------------------------
 

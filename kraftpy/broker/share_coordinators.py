@@ -48,6 +48,7 @@ from kraftpy.share.events import (
     Write,
 )
 from kraftpy.share.records import ShareKey
+from kraftpy.share.usage import Room
 from kraftpy.types import Offset
 
 logger = logging.getLogger(__name__)
@@ -73,13 +74,15 @@ class ShareCoordinators(Shards[ShareCoordinator]):
         self._config = config
         self._machine_config = ShareCoordinatorConfig(
             snapshot_update_records_per_snapshot=config.share_coordinator_snapshot_update_records_per_snapshot,
+            kraftpy_share_coordinator_max_bytes=config.kraftpy_share_coordinator_max_bytes,
             cold_partition_snapshot_interval_ms=config.share_coordinator_cold_partition_snapshot_interval_ms,
         )
+        self._room = Room(config.kraftpy_share_coordinator_max_bytes, self._refused)
 
     # --- the machines ------------------------------------------------------------------------
 
     def _make(self, replica: Replica) -> ShareCoordinator:
-        return ShareCoordinator(self._machine_config)
+        return ShareCoordinator(self._machine_config, self._room)
 
     def _tick(self) -> Tick:
         return Tick()

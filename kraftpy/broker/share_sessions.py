@@ -4,7 +4,8 @@ A session is a member's of a group, and lives as long as the connection it was o
 which must match exactly: 0 opens a session (or opens it anew), -1 closes it, and in between it rises by one with each
 request, ShareFetch and ShareAcknowledge alike.
 
-Invariants: at most `group.share.max.share.sessions` at once; none is evicted for another, since a member would lose
+Invariants: at most `group.share.max.share.sessions` at once, with `kraftpy.fetch.session.partitions.max` partitions in
+all; none is evicted for another, since a member would lose
 what it has acquired.
 """
 
@@ -21,6 +22,7 @@ from kraftpy.types import TopicId
 OPENING_EPOCH = 0
 CLOSING_EPOCH = -1
 _MAX_EPOCH = 2**31 - 1
+_NO_LIMIT = 2**31 - 1
 
 
 class SessionKey(NamedTuple):
@@ -60,8 +62,10 @@ class ShareSession:
 class ShareSessions:
     """Every share session of this broker."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, most_partitions: int = _NO_LIMIT) -> None:
         self._limit = limit
+        self._most_partitions = most_partitions
+        self._partitions = 0
         self._sessions: dict[SessionKey, ShareSession] = {}
 
     def __len__(self) -> int:
@@ -101,18 +105,41 @@ class ShareSessions:
 
     def close(self, key: SessionKey) -> ShareSession | None:
         """Forget a session; what it was."""
-        return self._sessions.pop(key, None)
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            self._partitions -= len(session.partitions)
+        return session
+
+    def change(self, session: ShareSession, request: ShareFetchRequest) -> None:
+        """What a fetch adds to its session, and what it has forgotten.
+
+        Raises KafkaError (SHARE_SESSION_LIMIT_REACHED) for more partitions than there is room for; nothing is added.
+        """
+        forgotten = {
+            SharedPartition(TopicId(topic.topic_id), index): None
+            for topic in request.forgotten_topics_data
+            for index in topic.partitions
+        }
+        added = {
+            key: None
+            for topic in request.topics
+            for part in topic.partitions
+            if (key := SharedPartition(TopicId(topic.topic_id), part.partition_index)) not in forgotten
+        }
+        more = len(added.keys() - session.partitions.keys())
+        if more and self._partitions + more > self._most_partitions:
+            raise KafkaError(
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+                f"share sessions have {self._partitions} partitions, and {more} more would exceed "
+                f"kraftpy.fetch.session.partitions.max={self._most_partitions}",
+            )
+        before = len(session.partitions)
+        for each in forgotten:
+            session.partitions.pop(each, None)
+        for each in added:
+            session.partitions.setdefault(each)
+        self._partitions += len(session.partitions) - before
 
     def of_connection(self, connection: Hashable) -> list[SessionKey]:
         """The sessions that end with a connection."""
         return [session.key for session in self._sessions.values() if session.connection == connection]
-
-
-def change(session: ShareSession, request: ShareFetchRequest) -> None:
-    """What a fetch adds to its session, and what it has forgotten."""
-    for topic in request.topics:
-        for part in topic.partitions:
-            session.partitions.setdefault(SharedPartition(TopicId(topic.topic_id), part.partition_index))
-    for forgotten in request.forgotten_topics_data:
-        for index in forgotten.partitions:
-            session.partitions.pop(SharedPartition(TopicId(forgotten.topic_id), index), None)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from kraftpy.broker.auto_creation import new_topic_id
 from kraftpy.broker.metadata import MetadataLog
+from kraftpy.broker.topic_changes import change_topics
 from kraftpy.config import BrokerConfig
 from kraftpy.groups.streams_topology import InternalTopic
 from kraftpy.metadata.commands import ConfigValue, CreateTopics, NewTopic
 from kraftpy.ports import Clock
-from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.errors import ErrorCode
 
 _DEFAULT = -1
 
@@ -25,13 +26,9 @@ async def make_internal_topics(
         default_partitions=config.num_partitions,
         default_replication_factor=config.default_replication_factor,
     )
-    try:
-        decision = await metadata.submit(command)
-    except KafkaError as error:
-        return {topic.name: error.message for topic in topics}
     return {
         result.name: result.message or result.error.meaning
-        for result in decision.result or ()
+        for result in await change_topics(command, metadata, config)
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) and result.name is not None
     }
 

@@ -55,6 +55,7 @@ from kraftpy.transactions.events import (
 )
 from kraftpy.transactions.records import by_topic
 from kraftpy.transactions.transaction import EPOCH_BUMPS, Transaction
+from kraftpy.transactions.usage import Room
 from kraftpy.types import BrokerId, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
     ) -> None:
         super().__init__(clock, tasks, metadata, replicas)
         self._config = config
+        self._room = Room(config.kraftpy_transaction_coordinator_max_bytes, self._refused)
         self._machine_config = _transaction_config(config)
         self._producer_ids = producer_ids
         self._markers = markers
@@ -93,7 +95,7 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
     # --- the machines ------------------------------------------------------------------------
 
     def _make(self, replica: Replica) -> TransactionCoordinator:
-        return TransactionCoordinator(self._machine_config)
+        return TransactionCoordinator(self._machine_config, self._room)
 
     def _tick(self) -> Tick:
         return Tick()
@@ -314,6 +316,7 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
 
 def _transaction_config(config: BrokerConfig) -> TransactionConfig:
     return TransactionConfig(
+        kraftpy_transaction_coordinator_max_bytes=config.kraftpy_transaction_coordinator_max_bytes,
         transaction_max_timeout_ms=config.transaction_max_timeout_ms,
         transactional_id_expiration_ms=config.transactional_id_expiration_ms,
         transaction_abort_timed_out_transaction_cleanup_interval_ms=(

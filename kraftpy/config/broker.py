@@ -124,6 +124,7 @@ class BrokerConfig:
     # Topics
     auto_create_topics_enable: bool = _default("auto.create.topics.enable")
     delete_topic_enable: bool = _default("delete.topic.enable")
+    kraftpy_max_partitions: int = _default("kraftpy.max.partitions")
     num_partitions: int = _default("num.partitions")
     default_replication_factor: int = _default("default.replication.factor")
     min_insync_replicas: int = _default("min.insync.replicas")
@@ -179,6 +180,7 @@ class BrokerConfig:
     kraftpy_fetch_check_crcs: bool = _default("kraftpy.fetch.check.crcs")
     kraftpy_fetch_zero_copy_min_bytes: int = _default("kraftpy.fetch.zero.copy.min.bytes")
     max_incremental_fetch_session_cache_slots: int = _default("max.incremental.fetch.session.cache.slots")
+    kraftpy_fetch_session_partitions_max: int = _default("kraftpy.fetch.session.partitions.max")
     max_request_partition_size_limit: int = _default("max.request.partition.size.limit")
 
     # Replication
@@ -199,6 +201,8 @@ class BrokerConfig:
     group_initial_rebalance_delay_ms: int = _default("group.initial.rebalance.delay.ms")
     group_min_session_timeout_ms: int = _default("group.min.session.timeout.ms")
     group_max_session_timeout_ms: int = _default("group.max.session.timeout.ms")
+    kraftpy_group_coordinator_max_bytes: int = _default("kraftpy.group.coordinator.max.bytes")
+    kraftpy_group_max_bytes: int = _default("kraftpy.group.max.bytes")
     group_max_size: int = _default("group.max.size")
     group_consumer_assignors: tuple[str, ...] = _default("group.consumer.assignors")
     group_consumer_heartbeat_interval_ms: int = _default("group.consumer.heartbeat.interval.ms")
@@ -232,6 +236,7 @@ class BrokerConfig:
     transaction_remove_expired_transaction_cleanup_interval_ms: int = _default(
         "transaction.remove.expired.transaction.cleanup.interval.ms"
     )
+    kraftpy_transaction_coordinator_max_bytes: int = _default("kraftpy.transaction.coordinator.max.bytes")
     transaction_max_timeout_ms: int = _default("transaction.max.timeout.ms")
     transactional_id_expiration_ms: int = _default("transactional.id.expiration.ms")
     transaction_state_log_num_partitions: int = _default("transaction.state.log.num.partitions")
@@ -240,6 +245,7 @@ class BrokerConfig:
     transaction_state_log_segment_bytes: int = _default("transaction.state.log.segment.bytes")
 
     # The state of share groups
+    kraftpy_share_coordinator_max_bytes: int = _default("kraftpy.share.coordinator.max.bytes")
     share_coordinator_cold_partition_snapshot_interval_ms: int = _default(
         "share.coordinator.cold.partition.snapshot.interval.ms"
     )
@@ -283,6 +289,7 @@ class BrokerConfig:
     group_streams_session_timeout_ms: int = _default("group.streams.session.timeout.ms")
 
     # Idempotent producers
+    kraftpy_max_producers: int = _default("kraftpy.max.producers")
     producer_id_expiration_ms: int = _default("producer.id.expiration.ms")
     producer_id_expiration_check_interval_ms: int = _default("producer.id.expiration.check.interval.ms")
 

@@ -100,6 +100,8 @@ auto.create.topics.enable                        boolean  true
     Create a topic when a client first asks for it.
 delete.topic.enable                              boolean  true
     Allow topics to be deleted.
+kraftpy.max.partitions                           int      none->50000 1..
+    Partitions a cluster may have; what would exceed them is refused.
 num.partitions                                   int      1 1..
     Partitions of a topic created without a count.
 default.replication.factor                       int      1
@@ -206,6 +208,8 @@ kraftpy.fetch.zero.copy.min.bytes                int      none->4194304 0..
     From how many bytes of a partition on they go from file to socket without being copied (sendfile).
 max.incremental.fetch.session.cache.slots        int      1000 0..
     Fetch sessions kept at once.
+kraftpy.fetch.session.partitions.max             int      none->200000 1..
+    Partitions remembered in the fetch sessions of all clients, and in their share sessions.
 max.request.partition.size.limit                 int      2000 1..
     Most partitions in one answer that describes topics.
 
@@ -242,6 +246,10 @@ group.min.session.timeout.ms                     int      6000
     Shortest session timeout a member may ask for.
 group.max.session.timeout.ms                     int      1800000
     Longest session timeout a member may ask for.
+kraftpy.group.coordinator.max.bytes              long     none->268435456 1..
+    Memory of a broker's groups, their members and committed offsets; what would exceed it is refused.
+kraftpy.group.max.bytes                          int      none->8388608 1..
+    Memory of what the members of one classic group say of themselves.
 group.max.size                                   int      2147483647 1..
     Most members of a group.
 group.consumer.assignors                         list     uniform,range {uniform,range}
@@ -342,6 +350,8 @@ group.streams.session.timeout.ms                 int      45000 1..
     Session timeout of a streams group.
 
 # The state of share groups (KIP-932)
+kraftpy.share.coordinator.max.bytes              long     none->134217728 1..
+    Memory of the state of share partitions; to begin more than fit is refused.
 share.coordinator.cold.partition.snapshot.interval.ms int      300000 1..
     Pause between snapshots of idle share partitions.
 share.coordinator.snapshot.update.records.per.snapshot int      500 0..500
@@ -372,6 +382,8 @@ transaction.partition.verification.enable        boolean  true
     Check that a partition was added to its transaction.
 transaction.remove.expired.transaction.cleanup.interval.ms int      3600000 1..
     Pause between looks for expired transactional ids.
+kraftpy.transaction.coordinator.max.bytes        long     none->134217728 1..
+    Memory of a broker's transactional ids; new ones that would exceed it are refused.
 transaction.max.timeout.ms                       int      900000 1..
     Longest transaction timeout a producer may ask for.
 transactional.id.expiration.ms                   int      604800000 1..
@@ -386,6 +398,8 @@ transaction.state.log.segment.bytes              int      104857600 1..
     Segment size of __transaction_state.
 
 # Idempotent producers
+kraftpy.max.producers                            int      none->200000 100..
+    Producers remembered, by partition; beyond them those silent for longest are forgotten early.
 producer.id.expiration.ms                        int      86400000 1..
     How long a silent producer's sequence numbers are kept.
 producer.id.expiration.check.interval.ms         int      600000 1..

@@ -60,6 +60,10 @@ class GroupConfig:
     """The assignor of share groups, which nobody asks for."""
     group_share_initialize_retry_interval_ms: int = 30_000
     """How long the answer of share coordinators that were asked to initialize partitions is waited for."""
+    kraftpy_group_coordinator_max_bytes: int = 268_435_456
+    """Memory that all coordinators of a broker may use for groups and offsets; what would add to it is refused."""
+    kraftpy_group_max_bytes: int = 8_388_608
+    """Memory that the members of one classic group may use with what they say of themselves."""
     offset_metadata_max_bytes: int = 4_096
     """Characters of metadata a committed offset may carry (`offset.metadata.max.bytes`)."""
     offsets_retention_minutes: int = 10_080

@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from kraftpy.groups import consumer_queries, offsets, queries, share_queries, streams_queries, transactional
+from kraftpy.groups.admission import Admission
 from kraftpy.groups.appends import (
     Appends,
     DeleteGroupRecords,
@@ -71,6 +72,7 @@ from kraftpy.groups.events import (
     TopicsDeleted,
     TransactionEnded,
 )
+from kraftpy.groups.expiry import EXPIRY_KEY, Expiry
 from kraftpy.groups.group import Group, State
 from kraftpy.groups.invariants import Invariants
 from kraftpy.groups.membership import Membership
@@ -93,6 +95,7 @@ from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.transactional import PendingOffsets, settle
 from kraftpy.groups.turn import Turn
 from kraftpy.groups.unloading import refusals
+from kraftpy.groups.usage import OBJECTS_PER_BYTE, Room, Usage
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, ProtocolError
 from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
@@ -116,9 +119,6 @@ from kraftpy.protocol.messages.sync_group import SyncGroupRequest
 from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from kraftpy.types import Millis, TopicId
 
-EXPIRY = "expiry"
-EXPIRY_KEY = Key("", EXPIRY)
-
 
 class GroupCoordinator:
     """All groups of one partition of `__consumer_offsets`, and their committed offsets."""
@@ -130,11 +130,12 @@ class GroupCoordinator:
         topics: Topics | None = None,
         settings: Settings | None = None,
         matches: TopicMatches | None = None,
+        room: Room | None = None,
     ) -> None:
         """`new_id` gives text that never repeats and cannot be guessed, for member ids; `topics` are the cluster's.
 
-        `settings` gives those of single groups; without it all have those of `config`. `matches` is shared by the
-        coordinators of a node, and with it what they may spend on regular expressions.
+        `settings` gives those of single groups; without it all have those of `config`. `matches` and `room` are shared
+        by the coordinators of a node: what they may spend on regular expressions, and on what clients have kept.
         """
         self._matches = matches = matches or TopicMatches(topics or NoTopics())
         self.config = config
@@ -154,8 +155,11 @@ class GroupCoordinator:
         )
         self._turns = (self._consumers, self._shares, self._streams)
         self._deletions = Deletions(self.groups, self._rebalance, self._shares)
+        self._expiry = Expiry(config, self.groups, self._deadlines, self._deletions)
         self._loaded = False
-        self._pending_offsets = PendingOffsets()
+        self._usage = Usage()
+        self._admission = Admission(config, room, self._usage)
+        self._pending_offsets = PendingOffsets(self._usage)
         self._topics_deleted_early: set[str] = set()  # while loading: their offsets may still be about to be replayed
         self._topic_ids_deleted_early: set[TopicId] = set()
         self._invariants = Invariants(self.groups, self._deadlines, self._appends, self._turns, self._pending_offsets)
@@ -171,8 +175,10 @@ class GroupCoordinator:
                 case OffsetCommitKey() as named:
                     self._replay_offset(named, None if value is None else read_offset(value))
                 case GroupMetadataKey() as named:
+                    self._usage.stored(bytes(key), None if value is None else len(value), 2)
                     self._replay_group(named.group_id, None if value is None else read_group(value))
                 case None:
+                    self._usage.stored(bytes(key), None if value is None else len(value), OBJECTS_PER_BYTE)
                     emptied = replay_record(key, value, self.groups, self._group)
                     if emptied is not None:
                         self._forget_if_vacant(emptied)
@@ -192,7 +198,7 @@ class GroupCoordinator:
             group = self.groups[group_id]
             settle(group, [partition])
             if is_commit:
-                group.offsets[partition] = value
+                offsets.put(group, partition, value, self._usage)
                 self._pending_offsets.superseded(group, partition, by=place)
             self._forget_if_vacant(group_id)
 
@@ -201,9 +207,9 @@ class GroupCoordinator:
         if group is not None:
             self._pending_offsets.superseded(group, key.topic_partition)
         if value is not None:
-            self._group(key.group_id).offsets[key.topic_partition] = value
+            offsets.put(self._group(key.group_id), key.topic_partition, value, self._usage)
         elif key.group_id in self.groups:
-            self.groups[key.group_id].offsets.pop(key.topic_partition, None)
+            offsets.put(self.groups[key.group_id], key.topic_partition, None, self._usage)
             self._forget_if_vacant(key.group_id)
 
     def _replay_group(self, group_id: str, value: GroupMetadataValue | None) -> None:
@@ -217,13 +223,14 @@ class GroupCoordinator:
         """The whole partition has been replayed: sessions of the members found begin now."""
         turn = self._turn(now, timestamp)
         self._loaded = True
-        self._arm_expiry(turn)
+        self._expiry.arm(turn)
         for _, group in sorted(self.groups.items()):
             try:
                 self._restore(group, turn)
             except Exception as error:  # what was stored of its members cannot be used: they join again
                 self._rebalance.dissolve(group, turn)
                 turn.survived("a group's restoration", group.group_id, error)
+            self._usage.count(group)
         self._delete_topics(frozenset(self._topics_deleted_early), turn)
         self._shares.topics_deleted(self.groups, frozenset(self._topic_ids_deleted_early), turn)
         return turn.effects
@@ -241,6 +248,7 @@ class GroupCoordinator:
 
     def unload(self) -> list[Effect]:
         """The partition is another broker's now: whoever waits shall look for it there. Drop the object afterwards."""
+        self._admission.room.leave(self._usage)
         return [*refusals(self.groups, self._appends.purposes(), self._shares.waiting())]
 
     # ---- the machine
@@ -306,6 +314,9 @@ class GroupCoordinator:
         group = self.groups.get(group_id)
         if group is not None and group.vacant:
             del self.groups[group_id]
+            self._usage.bytes -= group.counted
+        elif group is not None:
+            self._usage.count(group)
 
     # ---- requests
 
@@ -334,6 +345,9 @@ class GroupCoordinator:
 
     def _request(self, event: Request, turn: Turn) -> None:
         message = event.message
+        if (refusal := self._admission.refusal(event, self.groups)) is not None:
+            turn.reply(event.request_id, refusal)
+            return
         match message:
             case ConsumerGroupHeartbeatRequest():
                 self._heartbeat_of_consumer(event, message, turn)
@@ -379,6 +393,8 @@ class GroupCoordinator:
                 turn.reply(event.request_id, queries.list_groups(message, self.groups))
             case DeleteGroupsRequest():
                 self._deletions.request(event, message, turn)
+                for group_id in message.groups_names:
+                    self._forget_if_vacant(group_id)
             case _:
                 assert_never(message)
 
@@ -451,7 +467,7 @@ class GroupCoordinator:
         member = group.members.get(message.member_id)
         if member is not None:
             self._rebalance.touch(group, member, turn)
-        offsets.commit(event, message, group, self.config, turn)
+        offsets.commit(event, message, group, self.config, self._admission.room, turn)
         self._forget_if_vacant(message.group_id)
 
     def _commit_in_transaction(self, event: Request, message: TxnOffsetCommitRequest, turn: Turn) -> None:
@@ -465,7 +481,7 @@ class GroupCoordinator:
         member = group.members.get(message.member_id)
         if member is not None:
             self._rebalance.touch(group, member, turn)
-        transactional.commit(event, message, group, self.config, turn)
+        transactional.commit(event, message, group, self.config, self._admission.room, turn)
         self._forget_if_vacant(message.group_id)
 
     def _is_share_group(self, group_id: str) -> bool:
@@ -474,8 +490,7 @@ class GroupCoordinator:
 
     def _delete_topics(self, topics: frozenset[str], turn: Turn) -> None:
         for group_id, group in sorted(self.groups.items()):
-            records = offsets.tombstones(group, topics)
-            if records:
+            for records in offsets.in_batches(offsets.tombstones(group, topics)):
                 turn.append(records, ExpireOffsets(group_id=group_id))
 
     # ---- what was appended
@@ -542,7 +557,7 @@ class GroupCoordinator:
 
     def _due(self, key: Key, turn: Turn) -> None:
         if key == EXPIRY_KEY:
-            self._expire_offsets(turn)
+            self._expiry.look(turn)
             return
         group, turns = self.groups.get(key.group_id), self._turns_of(key)
         if group is None:  # an unexpected error left the deadline behind
@@ -564,22 +579,6 @@ class GroupCoordinator:
     def _turns_of(self, key: Key) -> ConsumerTurns | ShareTurns | StreamsTurns | None:
         return next((each for each in self._turns if key.kind in each.kinds), None)
 
-    def _arm_expiry(self, turn: Turn) -> None:
-        self._deadlines.set(EXPIRY_KEY, Millis(turn.now + max(self.config.offsets_retention_check_interval_ms, 1)))
-
-    def _expire_offsets(self, turn: Turn) -> None:
-        """Delete offsets nobody needs, and groups with nothing left. Groups with records in flight have time."""
-        self._arm_expiry(turn)
-        for _, group in sorted(self.groups.items()):
-            if group.records_in_flight or group.share is not None:  # a share group is kept until it is deleted
-                continue
-            partitions = offsets.expired(group, self.config, turn.timestamp)
-            ends = group.is_empty and not group.pending_members
-            if ends and len(partitions) == len(group.offsets) and not group.unstable:
-                self._deletions.bury([group], turn)
-            elif partitions:
-                offsets.expire(group, partitions, turn)
-
     # ---- for tests and simulations
 
     def durable(self) -> Durable:
@@ -588,4 +587,6 @@ class GroupCoordinator:
 
     def validate(self) -> None:
         """Assert the invariants. For tests and simulations, between steps, once loaded."""
+        self._usage.validate(self.groups)
+        self._pending_offsets.validate()
         self._invariants.check(EXPIRY_KEY)

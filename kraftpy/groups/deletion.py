@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kraftpy.groups import offsets
-from kraftpy.groups.appends import DeleteGroupRecords, group_error
+from kraftpy.groups.appends import DeleteGroupRecords, ExpireOffsets, group_error
 from kraftpy.groups.consumer_group import Draft
 from kraftpy.groups.events import Request
 from kraftpy.groups.group import Group, State
@@ -22,6 +22,8 @@ from kraftpy.groups.turn import Turn
 from kraftpy.groups.unloading import failed_deletion
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+
+_MOST_TOGETHER = 100
 
 
 class Deletions:
@@ -75,7 +77,14 @@ class Deletions:
         response: DeleteGroupsResponse | None = None,
     ) -> None:
         """Empty groups become Dead until their tombstones are durable."""
-        records = [record for group in doomed for record in self._tombstones(group, turn)]
+        records = []
+        for group in doomed:
+            of_group = self._tombstones(group, turn)
+            if len(of_group) > _MOST_TOGETHER:  # what several groups have must fit into one batch
+                for some in offsets.in_batches(of_group[:-1]):
+                    turn.append(some, ExpireOffsets(group_id=group.group_id))
+                of_group = of_group[-1:]
+            records += of_group
         ids = tuple(group.group_id for group in doomed)
         turn.append(records, DeleteGroupRecords(group_ids=ids, request_id=request_id, response=response))
 

@@ -12,7 +12,7 @@ to one member; in Stable everybody has an assignment; nobody waits for a barrier
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -23,6 +23,7 @@ from kraftpy.groups.records import NO_TIMESTAMP, GroupMetadataValue, MemberMetad
 from kraftpy.groups.share_group import ShareGroup
 from kraftpy.groups.streams_group import StreamsGroup
 from kraftpy.groups.subscription import subscribed_topics
+from kraftpy.groups.usage import GROUP_BYTES, MEMBER_BYTES
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import Millis, TopicPartition
 
@@ -75,6 +76,11 @@ class Member:
     join: Waiting | None = None
     sync: Waiting | None = None
 
+    @property
+    def weight(self) -> int:
+        """What it counts for (`usage`)."""
+        return MEMBER_BYTES + sum(len(name) + len(metadata) for name, metadata in self.protocols)
+
     def metadata(self, protocol_name: str | None) -> bytes:
         """What it said of itself under that protocol; nothing where it does not know the protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
@@ -115,6 +121,8 @@ class Group:
     share: ShareGroup | None = None  # a share group (KIP-932), which is nothing else and stores no offsets
     is_changing: bool = False  # records of one of these are on the way to the log, or its state is being changed
     waiting: deque[Request | Key] = field(default_factory=deque)  # what comes after those
+    members_weight: int = 0  # the members' weights, of the classic half
+    counted: int = 0  # what the coordinator's usage holds of it, without its offsets and records
 
     # ---- state
 
@@ -155,6 +163,7 @@ class Group:
         """Let it in. The first member gives the group its protocol type when it is empty; see `protocol_type`."""
         self.pending_members.discard(member.member_id)
         self.members[member.member_id] = member
+        self.members_weight += member.weight
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
         if self.leader_id is None:
@@ -165,6 +174,8 @@ class Group:
         self.pending_members.discard(member_id)
         self.pending_sync.discard(member_id)
         member = self.members.pop(member_id, None)
+        if member is not None:
+            self.members_weight -= member.weight
         if member is not None and member.group_instance_id is not None:
             del self.static_members[member.group_instance_id]
         if self.leader_id == member_id:
@@ -183,6 +194,17 @@ class Group:
             self.pending_sync.remove(old_id)
             self.pending_sync.add(new_id)
         return member
+
+    def resubscribe(self, member: Member, protocols: Protocols) -> None:
+        """It says of itself what it said not before."""
+        self.members_weight -= member.weight
+        member.protocols = protocols
+        self.members_weight += member.weight
+
+    @property
+    def weight(self) -> int:
+        """What it counts for without its offsets and records (`usage`)."""
+        return GROUP_BYTES + 2 * len(self.group_id) + self.members_weight + MEMBER_BYTES * len(self.pending_members)
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
         """NONE where it is who it says; FENCED_INSTANCE_ID where another has taken over its instance id."""
@@ -258,10 +280,16 @@ class Group:
             topics |= of_member
         return frozenset(topics)
 
-    def subscribes_to(self, topic: str) -> bool:
-        """Whether a member reads it, as far as is known: a consumer group whose topics are unknown reads all."""
+    def subscription(self) -> Callable[[str], bool]:
+        """Whether a member reads a topic, as far as is known: a consumer group whose topics are unknown reads all.
+
+        Members are asked once, and not again for each of many topics.
+        """
         topics = self.subscribed_topics()
-        return topic in topics if topics is not None else self.protocol_type == CONSUMER_PROTOCOL_TYPE
+        if topics is None:
+            reads_all = self.protocol_type == CONSUMER_PROTOCOL_TYPE
+            return lambda topic: reads_all
+        return topics.__contains__
 
     # ---- the durable half
 
@@ -318,7 +346,7 @@ class Group:
         self.state = self.previous_state = State.EMPTY
         self.current_state_timestamp = NO_TIMESTAMP
         self.protocol_type = self.protocol_name = self.leader_id = None
-        self.members, self.static_members = {}, {}
+        self.members, self.static_members, self.members_weight = {}, {}, 0
         self.pending_members, self.pending_sync = set(), set()
         self.assignment_in_flight = False
 
@@ -333,7 +361,7 @@ class Group:
         member.client_host = durable.client_host
         member.rebalance_timeout_ms = durable.rebalance_timeout_ms
         member.session_timeout_ms = durable.session_timeout_ms
-        member.protocols = durable.protocols
+        self.resubscribe(member, durable.protocols)
 
     def validate(self) -> None:
         """Assert the invariants. For tests and simulations."""
@@ -358,6 +386,7 @@ class Group:
             assert not self.consumer.is_gone
             self.consumer.validate()
         members = self.members.values()
+        assert self.members_weight == sum(member.weight for member in members)
         assert self.members or self.state in (State.EMPTY, State.DEAD, State.PREPARING_REBALANCE), self.state
         assert not self.members or self.state not in (State.EMPTY, State.DEAD), self.state
         assert (self.leader_id is None) == (not self.members)

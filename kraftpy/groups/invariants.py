@@ -6,7 +6,6 @@ unexpected error has interrupted what it was doing with them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ from kraftpy.groups.appends import (
     Appends,
     StoreAssignment,
     StoreOffsets,
-    StoreTransactionalOffsets,
     group_ids,
     request_ids,
 )
@@ -24,7 +22,6 @@ from kraftpy.groups.group import Group, State
 from kraftpy.groups.rebalance import JOIN, SESSION, SYNC
 from kraftpy.groups.transactional import PendingOffsets
 from kraftpy.groups.turns import Turns
-from kraftpy.types import TopicPartition
 
 
 class Invariants:
@@ -61,7 +58,9 @@ class Invariants:
         except Exception:
             return False
         purposes = [each for each in self._appends.purposes() if group.group_id in group_ids(each)]
-        if group.records_in_flight != len(purposes) or group.unstable != self._unstable(group.group_id):
+        if group.records_in_flight != len(purposes):
+            return False
+        if group.unstable != self._pending_offsets.unstable(group, purposes):
             return False
         if group.waiting and not group.is_changing:
             return False
@@ -96,7 +95,7 @@ class Invariants:
         for group_id, group in self._groups.items():
             self._check_group(group)
             assert group.records_in_flight == in_flight.count(group_id), group
-            assert group.unstable == self._unstable(group_id), group
+            assert group.unstable == self._pending_offsets.unstable(group, self._appends.purposes()), group
             expected |= self.expected_deadlines(group)
         assert set(in_flight) <= self._groups.keys()
         known = self._deadlines.all().keys()
@@ -113,12 +112,3 @@ class Invariants:
             assert live.members == group.persisted.members, (live, group.persisted)
             assert live.generation_id == group.persisted.generation_id
             assert (live.leader, live.protocol) == (group.persisted.leader, group.persisted.protocol)
-
-    def _unstable(self, group_id: str) -> Counter[TopicPartition]:
-        counts: Counter[TopicPartition] = Counter()
-        for purpose in self._appends.purposes():
-            if isinstance(purpose, StoreTransactionalOffsets) and purpose.group_id == group_id:
-                counts.update(purpose.partitions)
-        for partition in {*self._groups[group_id].unstable, *counts}:
-            counts[partition] += self._pending_offsets.count(group_id, partition)
-        return counts

@@ -193,7 +193,7 @@ class Membership:
 
     def _update(self, joining: Joining, group: Group, member: Member, turn: Turn) -> None:
         """Take over what the member says of itself now, and let its request wait."""
-        member.protocols = joining.protocols
+        group.resubscribe(member, joining.protocols)
         member.rebalance_timeout_ms = joining.rebalance_timeout_ms
         member.session_timeout_ms = joining.session_timeout_ms
         member.client_id = joining.client_id

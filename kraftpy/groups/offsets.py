@@ -12,6 +12,8 @@ Read: KIP-211 (expiry), KIP-320 (leader epochs), KIP-447 (require_stable), KIP-4
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kraftpy.groups.appends import DeleteOffsets, ExpireOffsets, StoreOffsets
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.consumer_group import ConsumerGroup
@@ -20,6 +22,7 @@ from kraftpy.groups.group import CONSUMER_PROTOCOL_TYPE, Group, State
 from kraftpy.groups.records import NO_TIMESTAMP, OffsetCommitKey, OffsetCommitValue, Record, offset_record
 from kraftpy.groups.streams_group import StreamsGroup
 from kraftpy.groups.turn import Turn
+from kraftpy.groups.usage import MAX_BYTES_SETTING, Room, Usage, weight_of_offset
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -50,6 +53,8 @@ FIRST_FETCH_WITH_GROUPS = 8
 FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
 NO_OFFSET = OffsetCommitValue(offset=-1)
 _FOREVER = 2**63 - 1  # as late as the record can say
+_BATCH_BYTES = 1 << 18
+_RECORD_BYTES = 32
 
 
 # ---- OffsetCommit
@@ -122,8 +127,33 @@ def refuse_commit(message: OffsetCommitRequest, error_code: ErrorCode) -> Offset
     )
 
 
-def commit(event: Request, message: OffsetCommitRequest, group: Group, config: GroupConfig, turn: Turn) -> None:
-    """Store what passed `check_commit`; partitions with too much metadata are refused on their own."""
+def put(group: Group, partition: TopicPartition, value: OffsetCommitValue | None, usage: Usage) -> None:
+    """The group has this offset now; None: it has none any more. What the log says, be it replayed or just stored."""
+    before = group.offsets.pop(partition, None) if value is None else group.offsets.get(partition)
+    if before is not None:
+        usage.bytes -= weight_of_offset(before)
+    if value is not None:
+        group.offsets[partition] = value
+        usage.bytes += weight_of_offset(value)
+
+
+def lacks_room(
+    group: Group, partition: TopicPartition, value: OffsetCommitValue, room: Room, growth: int
+) -> ErrorCode | None:
+    """The error of an offset that would add to what is kept while there is no room; `growth` is on its way already."""
+    known = group.offsets.get(partition)
+    more = weight_of_offset(value) - (0 if known is None else weight_of_offset(known))
+    if more <= 0 or room.has(growth + more):
+        return None
+    room.refused(f"an offset of group {group.group_id} ({MAX_BYTES_SETTING}={room.max_bytes})")
+    return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+
+
+def commit(
+    event: Request, message: OffsetCommitRequest, group: Group, config: GroupConfig, room: Room, turn: Turn
+) -> None:
+    """Store what passed `check_commit`; partitions with too much metadata, or no room, are refused on their own."""
+    growth = 0
     records: list[Record] = []
     stored: list[TopicPartition] = []
     topics = []
@@ -136,8 +166,13 @@ def commit(event: Request, message: OffsetCommitRequest, group: Group, config: G
             else:
                 key = OffsetCommitKey(group_id=group.group_id, topic=topic.name, partition=each.partition_index)
                 value = _to_value(each, message.retention_time_ms, turn.timestamp)
-                records.append(offset_record(key, value))
-                stored.append(key.topic_partition)
+                code = lacks_room(group, key.topic_partition, value, room, growth)
+                if code is None:
+                    if key.topic_partition not in group.offsets:
+                        growth += weight_of_offset(value)
+                    records.append(offset_record(key, value))
+                    stored.append(key.topic_partition)
+                error = code or error
             partitions.append(OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error))
         topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     response = OffsetCommitResponse(topics=topics)
@@ -284,8 +319,23 @@ def is_known(group: Group, partition: TopicPartition) -> bool:
 
 def tombstones(group: Group, topics: frozenset[str] | None = None) -> list[Record]:
     """Tombstones of all its offsets, or of those of some topics, with those still on the way to the log."""
-    known = sorted(group.offsets.keys() | group.offsets_in_flight.keys() | group.unstable.keys())
-    return [_tombstone(group, each) for each in known if topics is None or each.topic in topics]
+    known = group.offsets.keys() | group.offsets_in_flight.keys() | group.unstable.keys()
+    return [_tombstone(group, each) for each in sorted(e for e in known if topics is None or e.topic in topics)]
+
+
+def in_batches(records: list[Record]) -> Iterator[list[Record]]:
+    """The same in several, none of which is too large for the log: or many offsets of a group could never go."""
+    batch: list[Record] = []
+    size = 0
+    for record in records:
+        key, value = record
+        batch.append(record)
+        size += _RECORD_BYTES + len(key) + len(value or b"")
+        if size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def delete(event: Request, message: OffsetDeleteRequest, group: Group | None, turn: Turn) -> None:
@@ -296,8 +346,9 @@ def delete(event: Request, message: OffsetDeleteRequest, group: Group | None, tu
         return
     records: list[Record] = []
     topics = []
+    subscribes_to = group.subscription()
     for topic in message.topics:
-        subscribed = group.subscribes_to(topic.name)
+        subscribed = subscribes_to(topic.name)
         error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
         partitions = []
         for each in topic.partitions:
@@ -310,6 +361,9 @@ def delete(event: Request, message: OffsetDeleteRequest, group: Group | None, tu
     if not records:
         turn.reply(event.request_id, response)
         return
+    *before, records = in_batches(records)
+    for each_batch in before:
+        turn.append(each_batch, ExpireOffsets(group_id=group.group_id))
     turn.append(records, DeleteOffsets(group_id=group.group_id, request_id=event.request_id, response=response))
 
 
@@ -349,18 +403,17 @@ def expired(group: Group, config: GroupConfig, timestamp: Millis) -> list[TopicP
         since = since_empty if since_empty != NO_TIMESTAMP else value.commit_timestamp
         return timestamp - since >= config.offsets_retention_ms
 
-    reads = group.state is State.STABLE or group.consumer is not None or group.streams is not None
-    return sorted(
-        partition
-        for partition, value in group.offsets.items()
-        if is_expired(value)
-        and partition not in group.unstable
-        and not (reads and group.subscribes_to(partition.topic))
-    )
+    due = [
+        partition for partition, value in group.offsets.items() if is_expired(value) and partition not in group.unstable
+    ]
+    if due and (group.state is State.STABLE or group.consumer is not None or group.streams is not None):
+        subscribes_to = group.subscription()
+        due = [partition for partition in due if not subscribes_to(partition.topic)]
+    return sorted(due)
 
 
 def expire(group: Group, partitions: list[TopicPartition], turn: Turn) -> None:
     """Delete these offsets; the group stays."""
     turn.note(group, f"{len(partitions)} offsets have expired")
-    records = [_tombstone(group, each) for each in partitions]
-    turn.append(records, ExpireOffsets(group_id=group.group_id))
+    for records in in_batches([_tombstone(group, each) for each in partitions]):
+        turn.append(records, ExpireOffsets(group_id=group.group_id))

@@ -14,12 +14,17 @@ Read: rules 33 and 38; KIP-98, KIP-447 (a member may only commit in its generati
 
 from __future__ import annotations
 
-from kraftpy.groups.appends import StoreTransactionalOffsets
+from collections import Counter
+from collections.abc import Iterable
+
+from kraftpy.groups.appends import Purpose, StoreTransactionalOffsets
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.events import Request
 from kraftpy.groups.group import Group, State
+from kraftpy.groups.offsets import lacks_room
 from kraftpy.groups.records import OffsetCommitKey, OffsetCommitValue, Record, offset_record
 from kraftpy.groups.turn import Turn
+from kraftpy.groups.usage import Room, Usage, weight_of_offset
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -41,7 +46,8 @@ _Told = OffsetFetchResponsePartition | OffsetFetchResponsePartitions
 class PendingOffsets:
     """The offsets of open transactions, by producer id. `Group.unstable` counts them, with those on their way."""
 
-    def __init__(self) -> None:
+    def __init__(self, usage: Usage) -> None:
+        self._usage = usage
         self._by_producer: dict[int, dict[tuple[str, TopicPartition], tuple[int, OffsetCommitValue]]] = {}
         self._added = 0
 
@@ -50,8 +56,11 @@ class PendingOffsets:
         pending = self._by_producer.setdefault(producer_id, {})
         if (group.group_id, partition) not in pending:
             group.unstable[partition] += 1
+        else:
+            self._usage.pending -= weight_of_offset(pending[group.group_id, partition][1])
         self._added += 1
         pending[group.group_id, partition] = self._added, value
+        self._usage.pending += weight_of_offset(value)
 
     def superseded(self, group: Group, partition: TopicPartition, by: int | None = None) -> None:
         """The group has a newer offset, or none any more: what is pending is older.
@@ -63,16 +72,31 @@ class PendingOffsets:
         key = group.group_id, partition
         for pending in self._by_producer.values():
             if key in pending and (by is None or pending[key][0] < by):
-                del pending[key]
+                self._usage.pending -= weight_of_offset(pending.pop(key)[1])
                 settle(group, [partition])
 
     def take(self, producer_id: int) -> dict[tuple[str, TopicPartition], tuple[int, OffsetCommitValue]]:
         """The transaction has ended: what it had pending, each with its place among all that were."""
-        return self._by_producer.pop(producer_id, {})
+        taken = self._by_producer.pop(producer_id, {})
+        self._usage.pending -= sum(weight_of_offset(value) for _, value in taken.values())
+        return taken
 
-    def count(self, group_id: str, partition: TopicPartition) -> int:
-        """How many transactions have an offset of it pending. For tests and simulations."""
-        return sum((group_id, partition) in pending for pending in self._by_producer.values())
+    def unstable(self, group: Group, purposes: Iterable[Purpose]) -> Counter[TopicPartition]:
+        """By partition, how many offsets are pending or on their way to the log."""
+        counts: Counter[TopicPartition] = Counter()
+        for purpose in purposes:
+            if isinstance(purpose, StoreTransactionalOffsets) and purpose.group_id == group.group_id:
+                counts.update(purpose.partitions)
+        for partition in {*group.unstable, *counts}:
+            key = group.group_id, partition
+            counts[partition] += sum(key in pending for pending in self._by_producer.values())
+        return counts
+
+    def validate(self) -> None:
+        """Assert that the bytes of all are counted. For tests and simulations."""
+        assert self._usage.pending == sum(
+            weight_of_offset(value) for pending in self._by_producer.values() for _, value in pending.values()
+        )
 
 
 def settle(group: Group, partitions: list[TopicPartition] | tuple[TopicPartition, ...]) -> None:
@@ -131,8 +155,11 @@ def failed(prepared: TxnOffsetCommitResponse, error_code: ErrorCode) -> TxnOffse
     return prepared
 
 
-def commit(event: Request, message: TxnOffsetCommitRequest, group: Group, config: GroupConfig, turn: Turn) -> None:
-    """Store what passed `check`; partitions with too much metadata are refused on their own."""
+def commit(
+    event: Request, message: TxnOffsetCommitRequest, group: Group, config: GroupConfig, room: Room, turn: Turn
+) -> None:
+    """Store what passed `check`; partitions with too much metadata, or without room, are refused on their own."""
+    growth = 0
     records: list[Record] = []
     stored: list[TopicPartition] = []
     response = refuse(message, ErrorCode.NONE)
@@ -148,6 +175,11 @@ def commit(event: Request, message: TxnOffsetCommitRequest, group: Group, config
                 metadata=each.committed_metadata or "",
                 commit_timestamp=turn.timestamp,
             )
+            if (code := lacks_room(group, key.topic_partition, value, room, growth)) is not None:
+                answer.error_code = code
+                continue
+            if key.topic_partition not in group.offsets:
+                growth += weight_of_offset(value)
             records.append(offset_record(key, value))
             stored.append(key.topic_partition)
     if not records:

@@ -1009,6 +1009,13 @@ class PartitionLog:
                 timestamp if timestamp >= 0 else segment.created_at,
             )
 
+    def forget_producers(self, until: Millis) -> list[int]:
+        """Forget producers that have written nothing since then and have no transaction open; their ids.
+
+        Should one of them go on it is let in at any sequence, like one that expired.
+        """
+        return self.producers.expire(until, 0)
+
     def expire_producers(self, now: Millis) -> list[int]:
         """Forget producers that were silent for too long; their ids."""
         return self.producers.expire(now, self._expiration_ms)

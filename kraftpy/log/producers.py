@@ -90,10 +90,12 @@ class Verification:
     It is no longer current when a marker came meanwhile: the answer is of a transaction that is over.
     """
 
-    __slots__ = ("producer_epoch",)
+    __slots__ = ("producer_epoch", "waiting")
 
     def __init__(self, producer_epoch: int) -> None:
         self.producer_epoch = producer_epoch
+        self.waiting = 0
+        """Requests that wait for the coordinator's answer; with the last of them it is forgotten."""
 
 
 class _Producer:
@@ -231,6 +233,12 @@ class ProducerStates:
             current = self._verifications[producer_id] = Verification(producer_epoch)
         return current
 
+    def answered(self, producer_id: int, verification: Verification) -> None:
+        """One of the requests that waited for it is over, whatever came of it: nothing is kept for nobody."""
+        verification.waiting -= 1
+        if verification.waiting <= 0 and self._verifications.get(producer_id) is verification:
+            del self._verifications[producer_id]
+
     def check_verified(self, producer_id: int, producer_epoch: int, verification: Verification | None) -> None:
         """That this producer may write in a transaction now. Raises KafkaError (INVALID_TXN_STATE)."""
         needed = self.verification(producer_id, producer_epoch)
@@ -326,6 +334,10 @@ class ProducerStates:
         for producer_id in gone:
             del self._producers[producer_id]
         return gone
+
+    def written_at(self) -> list[int]:
+        """When each producer without an open transaction wrote last, in milliseconds, in no order."""
+        return [each.written_at for each in self._producers.values() if each.first_open_offset < 0]
 
     def forget_open(self) -> None:
         """The log behind this snapshot is missing: whether what was open then has ended since cannot be known.

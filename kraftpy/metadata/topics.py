@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from kraftpy.metadata.commands import (
     ConfigOperation,
@@ -63,22 +64,28 @@ def topic_name_problem(name: str) -> str | None:
     return None
 
 
+def partitions_added(command: CreateTopics | CreatePartitions, image: Image) -> int:
+    """How many new partitions the command asks for, whether it may have them or not."""
+    if isinstance(command, CreatePartitions):
+        return sum(max(0, wanted.count - _count(image.topic(wanted.name))) for wanted in command.topics)
+    default = command.default_partitions
+    return sum(
+        len(topic.assignments) or (default if topic.partitions == -1 else max(topic.partitions, 0))
+        for topic in command.topics
+    )
+
+
 # -- creation
 
 
 def create_topics(command: CreateTopics, image: Image) -> Decision[tuple[TopicResult, ...]]:
     """Create each topic that may be created; POLICY_VIOLATION for all where they ask for too many partitions."""
-    default = command.default_partitions
-    wanted = sum(
-        len(topic.assignments) or (default if topic.partitions == -1 else max(topic.partitions, 0))
-        for topic in command.topics
-    )
-    if wanted > MAX_PARTITIONS_PER_REQUEST:
+    if partitions_added(command, image) > MAX_PARTITIONS_PER_REQUEST:
         return _too_many_partitions(command)
     times_named = Counter(topic.name for topic in command.topics)
     new_names: dict[str, str] = {}
     seed = image.partition_count
-    ids: list[TopicId] = []
+    ids: set[TopicId] = set()
     records: list[Record] = []
     results = []
     for topic in command.topics:
@@ -96,7 +103,7 @@ def create_topics(command: CreateTopics, image: Image) -> Decision[tuple[TopicRe
         except Refused as refused:
             results.append(_refused(topic.name, refused))
             continue
-        ids.append(topic.topic_id)
+        ids.add(topic.topic_id)
         new_names[_unified(topic.name)] = topic.name
         seed += len(placed)
         records.append(TopicCreated(name=topic.name, topic_id=topic.topic_id, created_ms=command.time_ms))
@@ -149,7 +156,7 @@ def _check_new_name(name: str, existing: Topic | None, new_names: dict[str, str]
         )
 
 
-def _check_new_id(topic_id: TopicId, ids: Sequence[TopicId], image: Image) -> None:
+def _check_new_id(topic_id: TopicId, ids: AbstractSet[TopicId], image: Image) -> None:
     """The proposer chose the id at random: anything but a new one is its mistake."""
     if len(topic_id) != 16 or topic_id in RESERVED_TOPIC_IDS or topic_id in ids or image.topic_by_id(topic_id):
         raise Refused(ErrorCode.INVALID_REQUEST, f"Topic id {topic_id.hex()} cannot be given to a new topic.")
@@ -287,8 +294,7 @@ def _check_reference(reference: TopicReference, named: Counter[str | TopicId]) -
 
 def create_partitions(command: CreatePartitions, image: Image) -> Decision[tuple[TopicResult, ...]]:
     """Add partitions to each topic that may grow; the new ones start at leader epoch 0."""
-    added = sum(max(0, wanted.count - _count(image.topic(wanted.name))) for wanted in command.topics)
-    if added > MAX_PARTITIONS_PER_REQUEST:
+    if partitions_added(command, image) > MAX_PARTITIONS_PER_REQUEST:
         return _too_many_partitions(command)
     times_named = Counter(wanted.name for wanted in command.topics)
     records: list[Record] = []

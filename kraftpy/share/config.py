@@ -11,6 +11,8 @@ class ShareCoordinatorConfig:
 
     snapshot_update_records_per_snapshot: int = 500
     cold_partition_snapshot_interval_ms: int = 300_000
+    kraftpy_share_coordinator_max_bytes: int = 134_217_728
+    """Memory that all coordinators of a broker may use; share partitions that would add to it are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

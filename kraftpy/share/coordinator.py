@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import Final, assert_never
 
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode
@@ -69,7 +69,12 @@ from kraftpy.share.records import (
     write_key,
     write_value,
 )
+from kraftpy.share.usage import MAX_BYTES_SETTING, MOST_BATCHES, Room, weight
 from kraftpy.types import Millis
+
+MOST_SNAPSHOTS: Final = 500
+"""Of thousands of share partitions that nothing happens to, so many are snapshot before others are served."""
+_SOON_MS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +106,17 @@ class _InFlight:
 class ShareCoordinator:
     """All share partitions of one partition of `__share_group_state`."""
 
-    def __init__(self, config: ShareCoordinatorConfig) -> None:
+    def __init__(self, config: ShareCoordinatorConfig, room: Room | None = None) -> None:
+        """`room` is shared by all coordinators of a broker."""
         self.config = config
+        self.room = room or Room(config.kraftpy_share_coordinator_max_bytes)
+        self._used = 0
         self.states: dict[ShareKey, ShareState] = {}
         self.records_since_pruned = 0
         """How many records were replayed since `pruned` was called."""
         self._in_flight: dict[int, _InFlight] = {}
+        self._busy: dict[ShareKey, int] = {}
+        """The share partitions of what is in flight, by its token."""
         self._lines: dict[ShareKey, deque[Request | None]] = {}
         """Who waits until the record of a share partition is there; None stands for its deletion with its topic."""
         self._next_token = 1
@@ -122,6 +132,17 @@ class ShareCoordinator:
         if found is None:
             return
         kind, share_key = found
+        before = self._weight(share_key)
+        self._replay(kind, share_key, value, offset)
+        growth = self._weight(share_key) - before
+        self._used += growth
+        self.room.used += growth
+
+    def _weight(self, key: ShareKey) -> int:
+        state = self.states.get(key)
+        return 0 if state is None else weight(key.group_id, len(state.batches))
+
+    def _replay(self, kind: int, share_key: ShareKey, value: Buffer | None, offset: int) -> None:
         if kind == SNAPSHOT:
             if value is None:
                 self.states.pop(share_key, None)
@@ -138,6 +159,8 @@ class ShareCoordinator:
 
     def unload(self) -> list[Effect]:
         """The partition is another broker's now: whoever waits shall look for it there. Drop the object afterwards."""
+        self.room.used -= self._used
+        self._used = 0
         moved = Result(error_code=ErrorCode.NOT_COORDINATOR)
         waiting = [each.request for each in self._in_flight.values()]
         waiting += [request for line in self._lines.values() for request in line]
@@ -182,7 +205,7 @@ class ShareCoordinator:
                 assert_never(event)
         if self._is_loaded and now >= self._look_for_cold_at:
             self._look_for_cold_at = Millis(now + self.config.cold_partition_snapshot_interval_ms)
-            self._snapshot_cold(effects, timestamp)
+            self._snapshot_cold(effects, now, timestamp)
         return effects
 
     def _request(self, event: Request, effects: list[Effect], timestamp: Millis) -> None:
@@ -202,7 +225,7 @@ class ShareCoordinator:
             self._decide(key, request, effects, timestamp)
 
     def _is_busy(self, key: ShareKey) -> bool:
-        return any(each.key == key for each in self._in_flight.values())
+        return key in self._busy
 
     def _decide(self, key: ShareKey, request: Request | None, effects: list[Effect], timestamp: Millis) -> None:
         """Decide one request. An unexpected error costs this request alone: nothing is changed before."""
@@ -221,7 +244,7 @@ class ShareCoordinator:
             if state is not None:
                 self._append(key, _tombstone(key), None, effects)
             return
-        refusal = _refusal(request.command, state)
+        refusal = _refusal(request.command, state) or self._without_room(request.command, state)
         if refusal is not None:
             effects.append(Reply(request_id=request.request_id, result=refusal))
             return
@@ -231,13 +254,27 @@ class ShareCoordinator:
         else:
             self._append(key, record, request, effects)
 
+    def _without_room(self, command: Command, state: ShareState | None) -> Result | None:
+        """Why a command is not carried out that asks for more memory than there is for it."""
+        match command:
+            case Initialize() if state is None and not self.room.has(weight(command.key.group_id, 0)):
+                setting = f"{MAX_BYTES_SETTING}={self.room.max_bytes}"
+                self.room.refused(f"a share partition of group {command.key.group_id} ({setting})")
+                return Result(error_code=ErrorCode.POLICY_VIOLATION, error_message=f"There is no room: {setting}.")
+            case Write() if state is not None and len(state.batches) + len(command.batches) > MOST_BATCHES:
+                message = f"A share partition has at most {MOST_BATCHES} batches."
+                return Result(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
+        return None
+
     def _append(self, key: ShareKey, record: Record, request: Request | None, effects: list[Effect]) -> None:
         token, self._next_token = self._next_token, self._next_token + 1
         self._in_flight[token] = _InFlight(key=key, record=record, request=request)
+        self._busy[key] = token
         effects.append(Append(record=record, token=token))
 
     def _appended(self, event: Appended, effects: list[Effect], timestamp: Millis) -> None:
         done = self._in_flight.pop(event.token)
+        del self._busy[done.key]
         if event.error_code is ErrorCode.NONE:
             self.replay(*done.record, event.offset)
             result = None if done.request is None else _result(done.request.command, self.states.get(done.key))
@@ -314,18 +351,25 @@ class ShareCoordinator:
             replace(changed, snapshot_epoch=snapshot_epoch, create_timestamp=timestamp, write_timestamp=timestamp),
         )
 
-    def _snapshot_cold(self, effects: list[Effect], timestamp: Millis) -> None:
+    def _snapshot_cold(self, effects: list[Effect], now: Millis, timestamp: Millis) -> None:
         """New snapshots of what has an old one, where most of the log could go if it were not for those."""
         if self.records_since_pruned <= 2 * len(self.states):
             return
         interval_ms = self.config.cold_partition_snapshot_interval_ms
-        for key, state in sorted(self.states.items()):
-            if timestamp - state.write_timestamp >= interval_ms and not self._is_busy(key):
-                try:
-                    again = replace(state, snapshot_epoch=state.snapshot_epoch + 1, write_timestamp=timestamp)
-                    self._append(key, _snapshot(key, again), None, effects)
-                except Exception as error:
-                    effects.append(Survived(kind="snapshot", name=key.group_id, error=error))
+        cold = [
+            key
+            for key, state in self.states.items()
+            if timestamp - state.write_timestamp >= interval_ms and not self._is_busy(key)
+        ]
+        for key in sorted(cold)[:MOST_SNAPSHOTS]:
+            state = self.states[key]
+            try:
+                again = replace(state, snapshot_epoch=state.snapshot_epoch + 1, write_timestamp=timestamp)
+                self._append(key, _snapshot(key, again), None, effects)
+            except Exception as error:
+                effects.append(Survived(kind="snapshot", name=key.group_id, error=error))
+        if len(cold) > MOST_SNAPSHOTS:
+            self._look_for_cold_at = Millis(now + _SOON_MS)
 
     # ---- for tests and simulations
 
@@ -337,6 +381,8 @@ class ShareCoordinator:
         """Assert the invariants. For tests and simulations, between steps."""
         on_the_way = [each.key for each in self._in_flight.values()]
         assert len(set(on_the_way)) == len(on_the_way), on_the_way
+        assert self._busy == {each.key: token for token, each in self._in_flight.items()}
+        assert self._used == sum(map(self._weight, self.states)), self._used
         assert set(self._lines) <= set(on_the_way), self._lines
         assert all(self._lines.values()), self._lines
         for state in self.states.values():

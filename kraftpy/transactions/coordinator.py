@@ -21,8 +21,9 @@ Left out: two-phase commit (KIP-939).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode
@@ -50,7 +51,12 @@ from kraftpy.transactions.events import (
 )
 from kraftpy.transactions.records import Record, read_key, read_value, transaction_record
 from kraftpy.transactions.transaction import AT_REST, PREPARED, State, Transaction, TransactionValue, follow
+from kraftpy.transactions.usage import MAX_BYTES_SETTING, Room, weight
 from kraftpy.types import Millis
+
+MOST_AT_ONCE: Final = 500
+"""Of thousands of ids that are due at the same time, so many are looked after before others are served."""
+_SOON_MS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +74,11 @@ class _InFlight:
 class TransactionCoordinator:
     """All transactional ids of one partition of `__transaction_state`."""
 
-    def __init__(self, config: TransactionConfig) -> None:
+    def __init__(self, config: TransactionConfig, room: Room | None = None) -> None:
+        """`room` is shared by all coordinators of a broker."""
         self.config = config
+        self.room = room or Room(config.kraftpy_transaction_coordinator_max_bytes)
+        self._used = 0
         self.transactions: dict[str, Transaction] = {}
         self._in_flight: dict[int, _InFlight] = {}
         self._next_token = 1
@@ -85,12 +94,20 @@ class TransactionCoordinator:
         if transactional_id is None:
             return
         stored = None if value is None else read_value(value)
+        known = self.transactions.get(transactional_id)
+        self._count(weight(transactional_id, None if known is None else known.value), stored, transactional_id)
         if stored is None or stored.state is State.DEAD:
             self.transactions.pop(transactional_id, None)
             return
         transaction = self.transactions.setdefault(transactional_id, Transaction(transactional_id=transactional_id))
         transaction.value = stored
         transaction.unmarked = set(stored.partitions) if stored.state in PREPARED else set()
+
+    def _count(self, before: int, stored: TransactionValue | None, transactional_id: str) -> None:
+        is_gone = stored is None or stored.state is State.DEAD
+        growth = (0 if is_gone else weight(transactional_id, stored)) - before
+        self._used += growth
+        self.room.used += growth
 
     def loaded(self, now: Millis, timestamp: Millis) -> list[Effect]:
         """The whole partition has been replayed: what was decided is carried out, wherever it was interrupted."""
@@ -104,6 +121,8 @@ class TransactionCoordinator:
 
     def unload(self) -> list[Effect]:
         """The partition is another broker's now: whoever waits shall look for it there. Drop the object afterwards."""
+        self.room.used -= self._used
+        self._used = 0
         moved = Result(error_code=ErrorCode.NOT_COORDINATOR)
         waiting = [each.request_id for each in self._in_flight.values() if each.request_id is not None]
         return [Reply(request_id=request_id, result=moved) for request_id in waiting]
@@ -180,10 +199,22 @@ class TransactionCoordinator:
         if decision.value is None:
             turn.reply(event.request_id, decision.result)
             return
+        if not isinstance(command, EndTransaction) and not self._has_room(command, transaction, decision.value):
+            turn.reply(event.request_id, Result(error_code=ErrorCode.POLICY_VIOLATION))
+            return
         if transaction is None:
             transaction = Transaction(transactional_id=command.transactional_id)
             self.transactions[command.transactional_id] = transaction
         self._append(transaction, decision, turn, event.request_id)
+
+    def _has_room(self, command: Command, transaction: Transaction | None, after: TransactionValue) -> bool:
+        key = command.transactional_id
+        growth = weight(key, after) - weight(key, None if transaction is None else transaction.value)
+        if self.room.has(growth, is_new=transaction is None):
+            return True
+        what = "a new transactional id" if transaction is None else "partitions of a transaction"
+        self.room.refused(f"{what} ({MAX_BYTES_SETTING}={self.room.max_bytes})")
+        return False
 
     def _decide(
         self,
@@ -299,13 +330,17 @@ class TransactionCoordinator:
         """Abort what is open for too long (rule 33), and try again to store what is complete."""
         interval_ms = self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms
         self._look_for_open_at = Millis(turn.now + interval_ms)
-        for _, transaction in sorted(self.transactions.items()):
+        due = self._due(
+            lambda each, value: value.is_overdue(turn.timestamp) or (value.state in PREPARED and not each.unmarked)
+        )
+        if len(due) > MOST_AT_ONCE:
+            self._look_for_open_at = Millis(turn.now + _SOON_MS)
+        for transaction in due[:MOST_AT_ONCE]:
             value = transaction.value
-            if value is None or transaction.is_pending:
-                continue
+            assert value is not None
             if value.state in PREPARED and not transaction.unmarked:
                 self._go_on(transaction, turn)
-            elif value.state is State.ONGOING and turn.timestamp - value.started_at >= value.timeout_ms:
+            elif value.is_overdue(turn.timestamp):
                 self._abort(transaction, value, turn)
 
     def _abort(self, transaction: Transaction, value: TransactionValue, turn: _Turn) -> None:
@@ -320,12 +355,13 @@ class TransactionCoordinator:
         """Forget ids that nobody used for long (rule 33)."""
         interval_ms = self.config.transaction_remove_expired_transaction_cleanup_interval_ms
         self._look_for_unused_at = Millis(turn.now + interval_ms)
-        for _, transaction in sorted(self.transactions.items()):
-            value = transaction.value
-            if value is None or transaction.is_pending or value.state not in AT_REST:
-                continue
-            if turn.timestamp - value.updated_at >= self.config.transactional_id_expiration_ms:
-                self._expire(transaction, value, turn)
+        unused_since = turn.timestamp - self.config.transactional_id_expiration_ms
+        due = self._due(lambda _, value: value.state in AT_REST and value.updated_at <= unused_since)
+        if len(due) > MOST_AT_ONCE:
+            self._look_for_unused_at = Millis(turn.now + _SOON_MS)
+        for transaction in due[:MOST_AT_ONCE]:
+            assert transaction.value is not None
+            self._expire(transaction, transaction.value, turn)
 
     def _expire(self, transaction: Transaction, value: TransactionValue, turn: _Turn) -> None:
         try:
@@ -334,6 +370,15 @@ class TransactionCoordinator:
             self._append(transaction, Decision(result=Result(), value=dead), turn)
         except Exception as error:
             turn.survived("expiry", transaction.transactional_id, error)
+
+    def _due(self, is_due: Callable[[Transaction, TransactionValue], bool]) -> list[Transaction]:
+        """Those of which nothing is on its way to the log, and for which it is so, by their ids."""
+        found = {
+            key: each
+            for key, each in self.transactions.items()
+            if each.value is not None and not each.is_pending and is_due(each, each.value)
+        }
+        return [found[key] for key in sorted(found)]
 
     # ---- for tests and simulations
 
@@ -348,6 +393,7 @@ class TransactionCoordinator:
         for transactional_id, transaction in self.transactions.items():
             transaction.validate()
             assert transaction.is_pending == (transactional_id in on_the_way), transaction
+        assert self._used == sum(weight(key, each.value) for key, each in self.transactions.items())
 
 
 class _Turn:

@@ -76,6 +76,10 @@ class TransactionValue:
         """The producer id has no further epoch to give."""
         return self.producer_epoch >= LAST_EPOCH
 
+    def is_overdue(self, timestamp: int) -> bool:
+        """Whether its transaction is open for longer than its producer allowed."""
+        return self.state is State.ONGOING and timestamp - self.started_at >= self.timeout_ms
+
     @property
     def raises_epoch(self) -> bool:
         """The epoch rises with every end."""

@@ -14,11 +14,13 @@ Left out: broker loggers and client metrics as resources (KIP-412, KIP-714): INV
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.apis import shortened
 from kraftpy.broker.config_changes import added_bytes, check_change, named_more_than_once
+from kraftpy.broker.topic_changes import UNITS_AT_ONCE
 from kraftpy.config import BrokerConfig
 from kraftpy.config.describe import ConfigEntry, describe_broker, describe_every_broker, describe_group, describe_topic
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType, SetConfigs
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 
 _CLIENT_METRICS = 16
 _BROKER_LOGGER = 8
-_CHANGES_AT_ONCE = 100
 _FIRST_LIST_WITH_TYPES = 1
 _DESCRIBED_AT_ONCE = 5
 _RESOURCE_UNITS = 100
@@ -209,11 +210,15 @@ async def _set(
     Each resource succeeds or fails by itself, so many are decided in several commands, and others are served between.
     """
     results = [_named_twice(change) if named else None for change, named in _named_again(changes)]
-    for start in range(0, len(changes), _CHANGES_AT_ONCE):
-        if start:
+    part: list[int] = []
+    units = 0
+    for number, change in enumerate(changes, 1):
+        part.append(number - 1)
+        units += 1 + (len(change.operations) if isinstance(change, ConfigChange) else 0)
+        if units >= UNITS_AT_ONCE or number == len(changes):
+            await _set_some(broker, changes, results, part, validate_only=validate_only)
             await asyncio.sleep(0)
-        some = range(start, min(start + _CHANGES_AT_ONCE, len(changes)))
-        await _set_some(broker, changes, results, some, validate_only=validate_only)
+            part, units = [], 0
     return [result for result in results if result is not None]
 
 
@@ -221,7 +226,7 @@ async def _set_some(
     broker: Broker,
     changes: Sequence[ConfigChange | ConfigResult],
     results: list[ConfigResult | None],
-    numbers: range,
+    numbers: Sequence[int],
     *,
     validate_only: bool,
 ) -> None:
@@ -239,13 +244,19 @@ async def _set_some(
                 results[number] = _refused(change, error.code, error.message)
     if not open_changes:
         return
-    added = sum(max(0, added_bytes(change, broker.image)) for change in open_changes.values())
-    command = SetConfigs(changes=tuple(open_changes.values()), time_ms=broker.clock.now(), validate_only=validate_only)
-    try:
-        with broker.config_room.held(added):
+    with contextlib.ExitStack() as held:
+        for number, change in list(open_changes.items()):
+            try:
+                held.enter_context(broker.config_room.held(added_bytes(change, broker.image)))
+            except KafkaError as error:
+                results[number] = _refused(change, error.code, error.message)
+                del open_changes[number]
+        changed = tuple(open_changes.values())
+        command = SetConfigs(changes=changed, time_ms=broker.clock.now(), validate_only=validate_only)
+        try:
             decided = (await broker.metadata.submit(command)).result or ()
-    except KafkaError as error:
-        decided = tuple(_refused(change, error.code, error.message) for change in open_changes.values())
+        except KafkaError as error:
+            decided = tuple(_refused(change, error.code, error.message) for change in changed)
     for number, result in zip(open_changes, decided, strict=True):
         results[number] = result
 

@@ -8,12 +8,17 @@ Moves under way are listed as this broker knows them, which may be a moment behi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.apis import shortened
 from kraftpy.broker.submitting import decided_within
+from kraftpy.broker.topic_changes import UNITS_AT_ONCE
 from kraftpy.metadata.commands import AlterReassignments, ElectLeaders, PartitionReference, Reassignment
+from kraftpy.metadata.decision import ElectionResult, ReassignmentResult
 from kraftpy.metadata.image import Image, Topic
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.alter_partition_reassignments import (
@@ -60,19 +65,63 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: R
         command = ElectLeaders(
             partitions=partitions, unclean=request.election_type == UNCLEAN, time_ms=broker.clock.now()
         )
-        decision = await decided_within(broker, command, request.timeout_ms)
-        if decision.error is not ErrorCode.NONE:
-            raise KafkaError(decision.error, decision.message or decision.error.meaning)
+        elected = await _decided_in_parts(broker, command, request.timeout_ms)
     except KafkaError as error:
         return _no_election(error, partitions or (), context.api_version)
     results: dict[str, ReplicaElectionResult] = {}
-    for result in decision.result or ():
+    for result in elected:
         _topic_of(results, result.topic).partition_result.append(
             PartitionResult(
                 partition_id=result.partition, error_code=result.error, error_message=shortened(result.message)
             )
         )
     return ElectLeadersResponse(replica_election_results=list(results.values()))
+
+
+async def _decided_in_parts(
+    broker: Broker, command: ElectLeaders | AlterReassignments, timeout_ms: int
+) -> list[ElectionResult | ReassignmentResult]:
+    """What becomes of each partition, in order: a request for many is several commands, so that others are served.
+
+    Raises KafkaError: what could not be decided; what came before it may be decided all the same.
+    """
+    named: Sequence[PartitionReference | Reassignment] | None = (
+        command.partitions if isinstance(command, ElectLeaders) else command.reassignments
+    )
+    if named is None or len(named) <= UNITS_AT_ONCE:
+        return await _decided(broker, command, timeout_ms)
+    deadline = asyncio.get_running_loop().time() + max(timeout_ms, 0) / 1000
+    alike: dict[tuple[str, int], list[int]] = {}  # those of one partition are judged together
+    for place, each in enumerate(named):
+        alike.setdefault((each.topic, each.partition), []).append(place)
+    places = [place for of_partition in alike.values() for place in of_partition]
+    ends = list(itertools.accumulate(map(len, alike.values())))
+    results: dict[int, ElectionResult | ReassignmentResult] = {}
+    begin = 0
+    for number, end in enumerate(ends, 1):
+        if end - begin < UNITS_AT_ONCE and number < len(ends):
+            continue
+        part = places[begin:end]
+        some: ElectLeaders | AlterReassignments
+        if isinstance(command, ElectLeaders):
+            assert command.partitions is not None
+            some = replace(command, partitions=tuple(command.partitions[place] for place in part))
+        else:
+            some = replace(command, reassignments=tuple(command.reassignments[place] for place in part))
+        left_ms = round((deadline - asyncio.get_running_loop().time()) * 1000)
+        async with broker.metadata.many_topics:
+            results.update(zip(part, await _decided(broker, some, left_ms), strict=True))
+        begin = end
+    return [results[place] for place in range(len(named))]
+
+
+async def _decided(
+    broker: Broker, command: ElectLeaders | AlterReassignments, timeout_ms: int
+) -> list[ElectionResult | ReassignmentResult]:
+    decision = await decided_within(broker, command, timeout_ms)
+    if decision.error is not ErrorCode.NONE:
+        raise KafkaError(decision.error, decision.message or decision.error.meaning)
+    return list(decision.result or ())
 
 
 def _no_election(error: KafkaError, partitions: Iterable[PartitionReference], version: int) -> ElectLeadersResponse:
@@ -114,13 +163,12 @@ async def alter_partition_reassignments(
         allow_replication_factor_change=request.allow_replication_factor_change
     )
     try:
-        decision = await decided_within(broker, command, request.timeout_ms)
+        altered = await _decided_in_parts(broker, command, request.timeout_ms)
     except KafkaError as error:
         response.error_code, response.error_message = error.code, shortened(error.message)
         return response
-    response.error_code, response.error_message = decision.error, shortened(decision.message)
     topics: dict[str, ReassignableTopicResponse] = {}
-    for result in decision.result or ():
+    for result in altered:
         topics.setdefault(result.topic, ReassignableTopicResponse(name=result.topic)).partitions.append(
             ReassignablePartitionResponse(
                 partition_index=result.partition, error_code=result.error, error_message=shortened(result.message)

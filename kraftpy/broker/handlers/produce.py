@@ -32,7 +32,7 @@ from kraftpy.broker.leader_hints import LeaderHints
 from kraftpy.broker.replica import Replica
 from kraftpy.log.appending import Prepared, demand_of
 from kraftpy.log.partition_log import Origin
-from kraftpy.log.producers import Verification
+from kraftpy.log.producers import ProducerStates, Verification
 from kraftpy.metadata.controller import is_internal
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.protocol.messages.fetch import NodeEndpoint
@@ -77,6 +77,10 @@ _Verified = dict[TopicPartition, tuple[Verification, ErrorCode]]
 """By partition what was to be verified, and what the transaction's coordinator said."""
 
 
+_Asked = tuple[ProducerStates, int, Verification]
+"""A verification that this request waits for, its producer's id, and where it is kept."""
+
+
 class _Unanswered(NamedTuple):
     """An append whose answer is not final: what it waits for."""
 
@@ -90,9 +94,34 @@ class _Unanswered(NamedTuple):
 async def produce(broker: Broker, request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
     """Append, wait for the acknowledgements asked for, answer; None for acks=0."""
     unanswered: list[_Unanswered] = []
-    verified: _Verified = {}
-    if request.transactional_id is not None:
-        verified = await _verify(broker, request, context)
+    if request.transactional_id is None:
+        responses = await _append_all(broker, request, context, {}, unanswered)
+    else:
+        asked: list[_Asked] = []
+        try:
+            verified = await _verify(broker, request, context, asked)
+            responses = await _append_all(broker, request, context, verified, unanswered)
+        finally:
+            for producers, producer_id, verification in asked:
+                producers.answered(producer_id, verification)
+    flushes = [_flush(waiting) for waiting in unanswered if waiting.flush_due] if request.acks != NONE else []
+    if flushes:
+        await asyncio.gather(*flushes)
+    if request.acks == ALL_IN_SYNC and unanswered:
+        await _committed(unanswered, request.timeout_ms)
+    if request.acks == NONE:
+        _tell_by_closing(responses)
+        return None
+    return ProduceResponse(responses=responses, node_endpoints=_name_leaders(broker, responses, context))
+
+
+async def _append_all(
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    verified: _Verified,
+    unanswered: list[_Unanswered],
+) -> list[TopicProduceResponse]:
     responses = [
         TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[])
         for topic in request.topic_data
@@ -115,15 +144,7 @@ async def produce(broker: Broker, request: ProduceRequest, context: RequestConte
             response.partition_responses.append(
                 _append(broker, request, context, topic, partition, verified, unanswered, batch)
             )
-    flushes = [_flush(waiting) for waiting in unanswered if waiting.flush_due] if request.acks != NONE else []
-    if flushes:
-        await asyncio.gather(*flushes)
-    if request.acks == ALL_IN_SYNC and unanswered:
-        await _committed(unanswered, request.timeout_ms)
-    if request.acks == NONE:
-        _tell_by_closing(responses)
-        return None
-    return ProduceResponse(responses=responses, node_endpoints=_name_leaders(broker, responses, context))
+    return responses
 
 
 def _append(
@@ -215,8 +236,11 @@ def _replica(
 # --- transactions -----------------------------------------------------------------------------------------------------
 
 
-async def _verify(broker: Broker, request: ProduceRequest, context: RequestContext) -> _Verified:
-    """What the coordinator says of the partitions in which the producer has no transaction open yet."""
+async def _verify(broker: Broker, request: ProduceRequest, context: RequestContext, waiting: list[_Asked]) -> _Verified:
+    """What the coordinator says of the partitions in which the producer has no transaction open yet.
+
+    What was begun for that is added to `waiting`; who asked ends it.
+    """
     verified: _Verified = {}
     asked: dict[tuple[int, int], list[TopicPartition]] = {}
     for topic in request.topic_data:
@@ -232,6 +256,8 @@ async def _verify(broker: Broker, request: ProduceRequest, context: RequestConte
             needed = replica.log.producers.verification(header.producer_id, header.producer_epoch)
             if needed is not None:
                 verified[replica.topic_partition] = needed, ErrorCode.NONE
+                needed.waiting += 1
+                waiting.append((replica.log.producers, header.producer_id, needed))
                 asked.setdefault((header.producer_id, header.producer_epoch), []).append(replica.topic_partition)
     if context.api_version < _FIRST_ADDING_VERSION and not broker.config.transaction_partition_verification_enable:
         return verified

@@ -34,7 +34,6 @@ from kraftpy.broker.share_sessions import (
     SessionKey,
     SharedPartition,
     ShareSession,
-    change,
 )
 from kraftpy.broker.waiting import Watch
 from kraftpy.metadata.features import SHARE_FEATURE
@@ -116,13 +115,17 @@ def _session_of_fetch(
         if sessions.find(key) is not None:
             close_session(broker, key)
         session = sessions.open(key, context.connection)
-        change(session, request)
+        try:
+            sessions.change(session, request)
+        except KafkaError:
+            close_session(broker, key)
+            raise
         return session
     if request.share_session_epoch == CLOSING_EPOCH and request.forgotten_topics_data:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "a session that is closed forgets everything")
     session = sessions.take(key, request.share_session_epoch)
     if request.share_session_epoch != CLOSING_EPOCH:
-        change(session, request)
+        sessions.change(session, request)
     return session
 
 

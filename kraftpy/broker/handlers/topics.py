@@ -1,8 +1,8 @@
 """CreateTopics (19), DeleteTopics (20), CreatePartitions (37), DeleteRecords (21).
 
-The first three are metadata commands, decided as one in the metadata log; topics succeed and fail independently.
-The answer comes when the partitions can be used. KIP-4, KIP-195, KIP-204 (DeleteRecords by watermark: KIP-107),
-KIP-464 (defaults for -1), KIP-516 (topic ids), KIP-525 (settings in the answer).
+The first three are metadata commands; topics succeed and fail independently, and many are done in parts
+(`topic_changes`). The answer comes when the partitions can be used. KIP-4, KIP-195, KIP-204 (DeleteRecords by
+watermark: KIP-107), KIP-464 (defaults for -1), KIP-516 (topic ids), KIP-525 (settings in the answer).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kraftpy.broker.apis import shortened
 from kraftpy.broker.auto_creation import new_topic_id
 from kraftpy.broker.config_changes import topic_problem
-from kraftpy.broker.submitting import decided_within
+from kraftpy.broker.topic_changes import change_topics
 from kraftpy.config.describe import describe_topic
 from kraftpy.metadata.commands import (
     ConfigValue,
@@ -34,6 +34,7 @@ from kraftpy.protocol.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 from kraftpy.protocol.messages.create_topics import (
+    CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
     CreateTopicsRequest,
@@ -55,59 +56,51 @@ if TYPE_CHECKING:
 
 _FIRST_TOPIC_ID_VERSION = 6
 HIGH_WATERMARK = -1
+MOST_DESCRIBED = 1_000
+"""The settings of so many topics are in one answer; DescribeConfigs has those of others that were created with them."""
+_AT_ONCE = 200
 
 
 async def create_topics(broker: Broker, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
     """Create each topic, or only check it (`validate_only`)."""
-    refused = _refused_settings(broker, request)
+    times = Counter(topic.name for topic in request.topics)
+    answers: list[CreatableTopicResult] = []
+    topics = []
+    for place, topic in enumerate(request.topics):
+        if place % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+        problem = _problem_of(topic, broker) if times[topic.name] == 1 else None  # else it is refused elsewhere
+        if problem is None:
+            topics.append(_new_topic(topic))
+        else:
+            answers.append(_refusal(topic.name, ErrorCode.INVALID_CONFIG, problem))
+    if not topics:
+        return CreateTopicsResponse(topics=answers)
     command = CreateTopics(
-        topics=tuple(
-            NewTopic(
-                name=topic.name,
-                topic_id=new_topic_id(),
-                partitions=topic.num_partitions,
-                replication_factor=topic.replication_factor,
-                assignments=tuple(
-                    ReplicaAssignment(
-                        partition=assignment.partition_index,
-                        replicas=tuple(BrokerId(replica) for replica in assignment.broker_ids),
-                    )
-                    for assignment in topic.assignments
-                ),
-                configs=tuple(ConfigValue(name=config.name, value=config.value) for config in topic.configs),
-            )
-            for topic in request.topics
-            if topic.name not in refused
-        ),
+        topics=tuple(topics),
         time_ms=broker.clock.now(),
         default_partitions=broker.config.num_partitions,
         default_replication_factor=broker.config.default_replication_factor,
         validate_only=request.validate_only,
     )
-    answers = [
-        CreatableTopicResult(name=name, error_code=ErrorCode.INVALID_CONFIG, error_message=shortened(problem))
-        for name, problem in refused.items()
-    ]
     added = sum(
         config_bytes(topic.name, config.name, config.value or "")
         for topic in command.topics
         for config in topic.configs
     )
-    if not command.topics:
-        return CreateTopicsResponse(topics=answers)
     try:
         with broker.config_room.held(added):
-            decision = await decided_within(broker, command, request.timeout_ms)
+            results = await change_topics(command, broker.metadata, broker.config, request.timeout_ms)
     except KafkaError as error:
-        answers += [
-            CreatableTopicResult(name=topic.name, error_code=error.code, error_message=shortened(error.message))
-            for topic in command.topics
-        ]
+        answers += [_refusal(topic.name, error.code, error.message) for topic in command.topics]
         return CreateTopicsResponse(topics=answers)
     overrides = {
-        topic.name: {c.name: c.value for c in topic.configs if c.value is not None} for topic in request.topics
+        topic.name: tuple((c.name, c.value) for c in topic.configs if c.value is not None) for topic in request.topics
     }
-    for result in decision.result or ():
+    described: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}  # most topics are set alike
+    for place, result in enumerate(results):
+        if place % _AT_ONCE == 0:
+            await asyncio.sleep(0)
         answer = CreatableTopicResult(
             name=result.name or "",
             topic_id=result.topic_id,
@@ -117,32 +110,53 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, context: R
         if result.error == ErrorCode.NONE:
             answer.num_partitions = result.partitions
             answer.replication_factor = result.replication_factor
-            answer.configs = [
-                CreatableTopicConfigs(
-                    name=entry.name,
-                    value=entry.value,
-                    read_only=entry.read_only,
-                    config_source=entry.source,
-                    is_sensitive=entry.is_sensitive,
-                )
-                for entry in describe_topic(
-                    overrides[result.name or ""], broker.config, cluster=broker.image.cluster_configs()
-                )
-            ]
+            answer.configs = []
+            if place < MOST_DESCRIBED:
+                key = overrides[result.name or ""]
+                if key not in described:
+                    described[key] = _described(dict(key), broker)
+                answer.configs = described[key]
         answers.append(answer)
     return CreateTopicsResponse(topics=answers)
 
 
-def _refused_settings(broker: Broker, request: CreateTopicsRequest) -> dict[str, str]:
-    """The topics whose settings this broker does not allow, and why. Names that come twice are refused elsewhere."""
-    times = Counter(topic.name for topic in request.topics)
-    refused = {}
-    for topic in request.topics:
-        if topic.configs and times[topic.name] == 1:
-            problem = topic_problem([(config.name, config.value) for config in topic.configs], broker.config)
-            if problem is not None:
-                refused[topic.name] = problem
-    return refused
+def _refusal(name: str, code: ErrorCode, message: str | None) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=code, error_message=shortened(message))
+
+
+def _problem_of(topic: CreatableTopic, broker: Broker) -> str | None:
+    """Why this broker does not allow the topic's settings; None if it does."""
+    return topic_problem([(config.name, config.value) for config in topic.configs], broker.config)
+
+
+def _new_topic(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        topic_id=new_topic_id(),
+        partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=tuple(
+            ReplicaAssignment(
+                partition=assignment.partition_index,
+                replicas=tuple(BrokerId(replica) for replica in assignment.broker_ids),
+            )
+            for assignment in topic.assignments
+        ),
+        configs=tuple(ConfigValue(name=config.name, value=config.value) for config in topic.configs),
+    )
+
+
+def _described(overrides: dict[str, str], broker: Broker) -> list[CreatableTopicConfigs]:
+    return [
+        CreatableTopicConfigs(
+            name=entry.name,
+            value=entry.value,
+            read_only=entry.read_only,
+            config_source=entry.source,
+            is_sensitive=entry.is_sensitive,
+        )
+        for entry in describe_topic(overrides, broker.config, cluster=broker.image.cluster_configs())
+    ]
 
 
 async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
@@ -160,21 +174,8 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: R
                 for reference in references
             ]
         )
-    try:
-        command = DeleteTopics(topics=tuple(references), time_ms=broker.clock.now())
-        decision = await decided_within(broker, command, request.timeout_ms)
-    except KafkaError as error:
-        return DeleteTopicsResponse(
-            responses=[
-                DeletableTopicResult(
-                    name=reference.name,
-                    topic_id=reference.topic_id,
-                    error_code=error.code,
-                    error_message=shortened(error.message),
-                )
-                for reference in references
-            ]
-        )
+    command = DeleteTopics(topics=tuple(references), time_ms=broker.clock.now())
+    results = await change_topics(command, broker.metadata, broker.config, request.timeout_ms)
     return DeleteTopicsResponse(
         responses=[
             DeletableTopicResult(
@@ -183,7 +184,7 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: R
                 error_code=result.error,
                 error_message=shortened(result.message),
             )
-            for result in decision.result or ()
+            for result in results
         ]
     )
 
@@ -208,23 +209,13 @@ async def create_partitions(
         time_ms=broker.clock.now(),
         validate_only=request.validate_only,
     )
-    try:
-        decision = await decided_within(broker, command, request.timeout_ms)
-    except KafkaError as error:
-        return CreatePartitionsResponse(
-            results=[
-                CreatePartitionsTopicResult(
-                    name=topic.name, error_code=error.code, error_message=shortened(error.message)
-                )
-                for topic in command.topics
-            ]
-        )
+    results = await change_topics(command, broker.metadata, broker.config, request.timeout_ms)
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(
                 name=result.name or "", error_code=result.error, error_message=shortened(result.message)
             )
-            for result in decision.result or ()
+            for result in results
         ]
     )
 
@@ -236,8 +227,11 @@ async def delete_records(
     deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
     topics = []
     for topic in request.topics:
-        deleting = [_delete(broker, topic.name, partition, deadline) for partition in topic.partitions]
-        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=await asyncio.gather(*deleting)))
+        answers: list[DeleteRecordsPartitionResult] = []
+        for first in range(0, len(topic.partitions), _AT_ONCE):
+            some = topic.partitions[first : first + _AT_ONCE]
+            answers += await asyncio.gather(*(_delete(broker, topic.name, each, deadline) for each in some))
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=answers))
     return DeleteRecordsResponse(topics=topics)
 
 

@@ -1,0 +1,136 @@
+"""Refuses members and groups that would take more memory than there is for them (`usage`).
+
+A classic group is bounded by itself (`kraftpy.group.max.bytes`), all groups of a broker together
+(`kraftpy.group.coordinator.max.bytes`). Who is refused is told GROUP_MAX_SIZE_REACHED, on which clients give up with an
+error that names the group; heartbeats of the newer protocols name the setting as well, and the broker's log does in
+any case. A member that says no more than it did is never refused.
+
+Left out: committed offsets, which `offsets` refuses one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.events import GroupResponse, Request
+from kraftpy.groups.group import Group
+from kraftpy.groups.rebalance import join_error
+from kraftpy.groups.usage import (
+    GROUP_BYTES,
+    GROUP_MAX_BYTES_SETTING,
+    MAX_BYTES_SETTING,
+    MEMBER_BYTES,
+    Room,
+    Usage,
+    weight_of_saying,
+)
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from kraftpy.protocol.messages.join_group import JoinGroupRequest
+from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+from kraftpy.protocol.messages.streams_group_heartbeat import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+    Topology,
+)
+
+_Heartbeat = ConsumerGroupHeartbeatRequest | ShareGroupHeartbeatRequest | StreamsGroupHeartbeatRequest
+_A_NAME = 8
+"""What a name or a number in a list counts for besides its characters."""
+
+
+class Admission:
+    """Looks at requests before groups do."""
+
+    def __init__(self, config: GroupConfig, room: Room | None, usage: Usage) -> None:
+        self._config = config
+        self.room = room or Room(config.kraftpy_group_coordinator_max_bytes)
+        self.room.join(usage)
+
+    def refusal(self, event: Request, groups: Mapping[str, Group]) -> GroupResponse | None:
+        """The answer to a request that would take too much; None for all others."""
+        message = event.message
+        if isinstance(message, JoinGroupRequest):
+            return self._join(event, message, groups.get(message.group_id))
+        if isinstance(
+            message, ConsumerGroupHeartbeatRequest | ShareGroupHeartbeatRequest | StreamsGroupHeartbeatRequest
+        ):
+            return self._heartbeat(message)
+        return None
+
+    def _join(self, event: Request, message: JoinGroupRequest, group: Group | None) -> GroupResponse | None:
+        wanted = MEMBER_BYTES + sum(len(each.name) + len(each.metadata) for each in message.protocols)
+        others = 0
+        known = 0
+        if group is not None:
+            member_id = message.member_id or group.static_members.get(message.group_instance_id or "", "")
+            member = group.members.get(member_id)
+            if member is not None:
+                known = member.weight
+            elif member_id in group.pending_members:
+                known = MEMBER_BYTES
+            others = group.weight - known
+        if wanted <= known:
+            return None
+        setting = None
+        if others + wanted > self._config.kraftpy_group_max_bytes:
+            setting = f"{GROUP_MAX_BYTES_SETTING}={self._config.kraftpy_group_max_bytes}"
+        elif not self.room.has(wanted - known + (GROUP_BYTES if group is None else 0)):
+            setting = f"{MAX_BYTES_SETTING}={self.room.max_bytes}"
+        if setting is None:
+            return None
+        self.room.refused(f"a member of group {message.group_id} ({setting})")
+        return join_error(event.api_version, message.member_id, ErrorCode.GROUP_MAX_SIZE_REACHED)
+
+    def _heartbeat(self, message: _Heartbeat) -> GroupResponse | None:
+        said = _said(message)
+        if said is None or self.room.has(weight_of_saying(said)):
+            return None
+        self.room.refused(f"a member of group {message.group_id} ({MAX_BYTES_SETTING}={self.room.max_bytes})")
+        text = f"There is no room for it: {MAX_BYTES_SETTING}={self.room.max_bytes}."
+        match message:
+            case ConsumerGroupHeartbeatRequest():
+                return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED, error_message=text)
+            case ShareGroupHeartbeatRequest():
+                return ShareGroupHeartbeatResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED, error_message=text)
+            case StreamsGroupHeartbeatRequest():
+                return StreamsGroupHeartbeatResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED, error_message=text)
+
+
+def _said(message: _Heartbeat) -> int | None:
+    """Characters, roughly, that a heartbeat says of its member for the first time; None where it says none."""
+    if message.member_epoch < 0:
+        return None
+    if isinstance(message, StreamsGroupHeartbeatRequest):
+        if message.topology is None and message.member_epoch != 0:
+            return None
+        tags = message.client_tags or ()
+        told = 0 if message.topology is None else _topology(message.topology)
+        return told + _names(part for tag in tags for part in (tag.key, tag.value))
+    names = message.subscribed_topic_names
+    regex = message.subscribed_topic_regex if isinstance(message, ConsumerGroupHeartbeatRequest) else None
+    if names is None and regex is None and message.member_epoch != 0:
+        return None
+    return _names(names or ()) + len(regex or "")
+
+
+def _names(names: Iterable[str]) -> int:
+    return sum(_A_NAME + len(name) for name in names)
+
+
+def _topology(topology: Topology) -> int:
+    size = 0
+    for each in topology.subtopologies:
+        size += _names((each.subtopology_id, *each.source_topics, *each.source_topic_regex))
+        size += _names(each.repartition_sink_topics)
+        for topic in (*each.state_changelog_topics, *each.repartition_source_topics):
+            size += _names((topic.name, *(part for pair in topic.topic_configs for part in (pair.key, pair.value))))
+        for group in each.copartition_groups:
+            size += 2 * (
+                len(group.source_topics) + len(group.source_topic_regex) + len(group.repartition_source_topics)
+            )
+    return size

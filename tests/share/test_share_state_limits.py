@@ -1,0 +1,116 @@
+"""The state of share partitions has a bound in bytes: new ones are refused, those that are there go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.share.batches import DeliveryState, StateBatch
+from kraftpy.share.config import ShareCoordinatorConfig
+from kraftpy.share.coordinator import MOST_SNAPSHOTS, ShareCoordinator
+from kraftpy.share.events import Append, Appended, Delete, Initialize, Read, Reply, Request, Result, Tick, Write
+from kraftpy.share.records import Record, ShareKey
+from kraftpy.share.usage import MOST_BATCHES, STATE_BYTES, Room
+from kraftpy.types import Millis, TopicId
+
+TOPIC = TopicId(b"t" * 16)
+
+
+class Machine:
+    """A coordinator whose appends are durable at once."""
+
+    def __init__(self, max_bytes: int, log: Sequence[Record] = ()) -> None:
+        self.refused: list[str] = []
+        self.room = Room(max_bytes, self.refused.append)
+        self.coordinator = ShareCoordinator(ShareCoordinatorConfig(), self.room)
+        self.log: list[Record] = []
+        self.now = Millis(1_000)
+        self.appended = 0
+        for offset, (key, value) in enumerate(log):
+            self.coordinator.replay(key, value, offset)
+        self.coordinator.loaded(self.now, self.now)
+        self._answer: Result | None = None
+
+    def ask(self, command: Any) -> Result:
+        self._answer = None
+        self.step(Request(request_id=0, command=command))
+        assert self._answer is not None
+        return self._answer
+
+    def step(self, event: Any) -> None:
+        effects = [*self.coordinator.step(event, self.now, self.now)]
+        while effects:
+            effect = effects.pop(0)
+            if isinstance(effect, Reply):
+                self._answer = effect.result
+            elif isinstance(effect, Append):
+                self.appended += 1
+                self.log.append(effect.record)
+                done = Appended(token=effect.token, offset=len(self.log), error_code=ErrorCode.NONE)
+                effects += self.coordinator.step(done, self.now, self.now)
+        self.coordinator.validate()
+
+    def begin(self, number: int) -> Result:
+        return self.ask(Initialize(key=ShareKey("g", TOPIC, number), state_epoch=1, start_offset=0))
+
+
+def test_new_share_partitions_are_refused_and_those_that_are_there_go_on() -> None:
+    machine = Machine(10 * (STATE_BYTES + 2))
+    told = [machine.begin(number) for number in range(20)]
+    assert [each.error_code for each in told[:10]] == [ErrorCode.NONE] * 10
+    assert {each.error_code for each in told[10:]} == {ErrorCode.POLICY_VIOLATION}
+    assert f"kraftpy.share.coordinator.max.bytes={machine.room.max_bytes}" in (told[-1].error_message or "")
+    key = ShareKey("g", TOPIC, 3)
+    assert machine.ask(Read(key=key, leader_epoch=1)).error_code is ErrorCode.NONE
+    acknowledged = StateBatch(first_offset=5, last_offset=6, state=DeliveryState.ACKNOWLEDGED, delivery_count=1)
+    written = Write(key=key, state_epoch=1, leader_epoch=1, start_offset=0, batches=(acknowledged,))
+    assert machine.ask(written).error_code is ErrorCode.NONE, "what became of records is never refused"
+    assert machine.ask(Delete(key=key)).error_code is ErrorCode.NONE
+    machine.ask(Delete(key=ShareKey("g", TOPIC, 4)))
+    assert machine.begin(30).error_code is ErrorCode.NONE
+
+
+def test_more_batches_than_any_leader_has_in_flight_are_refused() -> None:
+    machine = Machine(1 << 30)
+    machine.begin(0)
+    key = ShareKey("g", TOPIC, 0)
+    machine.ask(Read(key=key, leader_epoch=1))
+    many = tuple(
+        StateBatch(first_offset=10 * n, last_offset=10 * n, state=DeliveryState.ACKNOWLEDGED, delivery_count=1)
+        for n in range(1, MOST_BATCHES + 2)
+    )
+    told = machine.ask(Write(key=key, state_epoch=1, leader_epoch=1, start_offset=0, batches=many))
+    assert told.error_code is ErrorCode.INVALID_REQUEST
+
+
+def test_what_the_log_holds_is_loaded_though_it_is_above_the_bound() -> None:
+    before = Machine(1 << 30)
+    for number in range(50):
+        before.begin(number)
+    after = Machine(1_000, before.log)
+    assert len(after.coordinator.states) == 50
+    assert after.begin(50).error_code is ErrorCode.POLICY_VIOLATION
+    assert after.begin(7).error_code is ErrorCode.NONE, "asked again"
+    after.coordinator.unload()
+    assert after.room.used == 0
+
+
+def test_cold_share_partitions_are_snapshot_in_portions() -> None:
+    machine = Machine(1 << 30)
+    count = MOST_SNAPSHOTS + 10
+    for number in range(count):
+        machine.begin(number)
+    for _ in range(2):  # or there would not be enough in the log that could go
+        for number in range(count):
+            machine.ask(Read(key=ShareKey("g", TOPIC, number), leader_epoch=_ + 1))
+    machine.appended = 0
+    taken = []
+    machine.now = Millis(machine.now + 2 * machine.coordinator.config.cold_partition_snapshot_interval_ms)
+    while machine.appended < count:
+        machine.step(Tick())
+        taken.append(machine.appended)
+        due = machine.coordinator.next_deadline()
+        assert due is not None
+        machine.now = Millis(due)
+    assert taken == [MOST_SNAPSHOTS, count]
