@@ -25,6 +25,7 @@ OURS = {
     "kraftpy.fetch.zero.copy.min.bytes",
     "kraftpy.flush.before.ack",
     "kraftpy.quorum.secret",
+    "kraftpy.quorum.secret.file",
 }
 """What Kafka has not."""
 PYTHON_TYPES = {

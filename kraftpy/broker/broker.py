@@ -46,6 +46,7 @@ from kraftpy.broker.share_sessions import ShareSessions
 from kraftpy.broker.share_states import ShareStates
 from kraftpy.broker.transactions import TransactionCoordinators
 from kraftpy.config import BrokerConfig, Listener
+from kraftpy.config.quorum import Voter
 from kraftpy.log.layout import CorruptFile
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import AllocateProducerIds
@@ -96,7 +97,7 @@ class Broker:
         self.node_id = BrokerId(config.node_id)
         self.random = random.SystemRandom()
         self.directories = LogDirectories(config, clock) if directories is None else directories
-        self.links = None if config.is_alone else _links(config, tasks)
+        self.links = None if config.is_alone else _links(config, tasks, self.complaints, self.incidents)
         self.metadata = MetadataLog(config, clock, self._metadata_changed, tasks, self.links)
         self.controller: Controller | None = None
         if config.is_controller:
@@ -197,8 +198,11 @@ class Broker:
         """Serve clients. Raises StartupError for whatever stands in the way."""
         await self._bind()
         try:
-            await asyncio.to_thread(self.directories.open)
-            if self.links is not None:
+            opening = asyncio.to_thread(self.directories.open)
+            if self.links is None:
+                await opening
+            else:
+                await asyncio.gather(opening, self.links.derive_key())
                 self.links.cluster_id = self.directories.cluster_id
             await self.metadata.start(self.directories.metadata_directory)
             await self._link()
@@ -305,6 +309,34 @@ class Broker:
                     bound.close()
                 raise StartupError(f"listeners: cannot listen on {listener}: {_reason(error)}") from error
             self.controller_address.append(Listener(listener.name, listener.host or socket.gethostname(), port))
+        if (problem := self._why_untrusted()) is not None:
+            if self.links is not None:
+                await self.links.stop()
+            for bound in self._servers:
+                bound.close()
+            raise StartupError(problem)
+
+    def _why_untrusted(self) -> str | None:
+        """Why other nodes may not be met as the settings want it: beyond this machine that takes a secret.
+
+        A node that is its own quorum may have a listener for others that nobody is to use, as Kafka's examples for a
+        single node do: without a secret it takes no connection from beyond this machine (`Links.must_not_meet`).
+        """
+        if self.links is None or self.links.is_protected or self.config.is_own_quorum:
+            return None
+        from kraftpy.broker.quorum_secret import is_remote_address
+
+        quorum = self.config.controller_quorum_voters or self.config.controller_quorum_bootstrap_servers
+        addresses = [voter.address if isinstance(voter, Voter) else voter for voter in quorum]
+        where = self.links.remote_listener()
+        if where is None:
+            where = next((address.host for address in addresses if is_remote_address(address.host)), None)
+        if where is None:
+            return None
+        return (
+            f"kraftpy.quorum.secret is not set, and {where} is beyond this machine: set the same secret on every node of "
+            "the cluster (kraftpy.quorum.secret or kraftpy.quorum.secret.file), or keep the quorum on 127.0.0.1"
+        )
 
     async def _link(self) -> None:
         if self.links is not None:
@@ -418,15 +450,22 @@ class Broker:
             del self._connections_by_host[connection.client_host]
 
 
-def _links(config: BrokerConfig, tasks: Tasks) -> Links:
+def _links(config: BrokerConfig, tasks: Tasks, complaints: Complaints, incidents: Incidents) -> Links:
     from kraftpy.broker.links import Links  # here, for a node that is alone
+    from kraftpy.broker.quorum_secret import SecretError, configured_secret
 
+    try:
+        secret = configured_secret(config)
+    except SecretError as error:
+        raise StartupError(str(error)) from None
     return Links(
         config.node_id,
         is_voter=config.is_controller,
         tasks=tasks,
         silence_ms=config.controller_quorum_fetch_timeout_ms,
-        secret=config.kraftpy_quorum_secret,
+        secret=secret,
+        complaints=complaints,
+        incidents=incidents,
     )
 
 

@@ -111,7 +111,8 @@ class BrokerConfig:
     controlled_shutdown_enable: bool = _default("controlled.shutdown.enable")
     auto_leader_rebalance_enable: bool = _default("auto.leader.rebalance.enable")
     leader_imbalance_check_interval_seconds: int = _default("leader.imbalance.check.interval.seconds")
-    kraftpy_quorum_secret: str | None = _default("kraftpy.quorum.secret")
+    kraftpy_quorum_secret: str | None = field(default=_default("kraftpy.quorum.secret"), repr=False)
+    kraftpy_quorum_secret_file: str | None = _default("kraftpy.quorum.secret.file")
     kraftpy_broker_disconnect_grace_ms: int = _default("kraftpy.broker.disconnect.grace.ms")
     kraftpy_flush_before_ack: bool = _default("kraftpy.flush.before.ack")
 

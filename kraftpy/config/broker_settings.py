@@ -79,7 +79,9 @@ leader.imbalance.check.interval.seconds          long     300 1..
 
 # Ours, which Kafka has not
 kraftpy.quorum.secret                            password null
-    Secret that the nodes of a cluster prove to each other; the same on all of them.
+    Secret that the nodes of a cluster prove to each other; the same on all of them, 16 characters or more.
+kraftpy.quorum.secret.file                       string   null
+    File that holds the secret, in place of kraftpy.quorum.secret.
 kraftpy.broker.disconnect.grace.ms               int      none->100 0..
     Time a broker has to reconnect to the controller before it is taken for dead.
 kraftpy.flush.before.ack                         boolean  none->false
