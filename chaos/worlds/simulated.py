@@ -18,6 +18,7 @@ from chaos.worlds.cleaning import cleaning_on_the_loop
 from chaos.worlds.loop import Process, SimulatedLoop, current, seeded_world
 from chaos.worlds.network import Network
 from kraftpy.broker.broker import Broker, StartupError
+from kraftpy.broker.containment import Fatal
 from kraftpy.broker.directories import DirectoryFailed, LogDirectories
 from kraftpy.broker.server import start
 from kraftpy.client.fetcher import Fetcher
@@ -174,7 +175,7 @@ class Node:
                 await stop.wait()
                 was_ready, self.is_ready = self.is_ready, False
                 await broker.stop(is_ready=was_ready)
-        except* (StartupError, DirectoryFailed) as errors:
+        except* (StartupError, DirectoryFailed, Fatal) as errors:
             self._exited(str(_first(errors)))
         except* Exception as errors:
             logger.exception("%s ended", self.host)

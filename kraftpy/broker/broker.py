@@ -98,7 +98,7 @@ class Broker:
         self.random = random.SystemRandom()
         self.directories = LogDirectories(config, clock) if directories is None else directories
         self.links = None if config.is_alone else _links(config, tasks, self.complaints, self.incidents)
-        self.metadata = MetadataLog(config, clock, self._metadata_changed, tasks, self.links)
+        self.metadata = MetadataLog(config, clock, self._metadata_changed, tasks, self.links, self.incidents)
         self.controller: Controller | None = None
         if config.is_controller:
             self.controller = Controller(config, clock, self.metadata, self.directories, tasks, self.links)
@@ -334,8 +334,8 @@ class Broker:
         if where is None:
             return None
         return (
-            f"kraftpy.quorum.secret is not set, and {where} is beyond this machine: set the same secret on every node of "
-            "the cluster (kraftpy.quorum.secret or kraftpy.quorum.secret.file), or keep the quorum on 127.0.0.1"
+            f"kraftpy.quorum.secret is not set, and {where} is beyond this machine: set the same secret on every node "
+            "of the cluster (kraftpy.quorum.secret or kraftpy.quorum.secret.file), or keep the quorum on 127.0.0.1"
         )
 
     async def _link(self) -> None:

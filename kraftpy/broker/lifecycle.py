@@ -195,7 +195,7 @@ class Lifecycle:
             )
         if leader is None or self._links is None:
             return HeartbeatReply(error=ErrorCode.NOT_CONTROLLER)
-        from kraftpy.broker.link import LinkError
+        from kraftpy.broker.link_bodies import LinkError
 
         body = {
             "epoch": self.broker_epoch,

@@ -2,7 +2,7 @@
 
     caller: hello                      version, nonce
     called: hello                      version, nonce
-    caller: keyed hash, identity       over both hellos and the identity: node, cluster, whom it expects, whether it knocks
+    caller: keyed hash, identity       over both hellos and the identity: node, cluster, whom it expects, does it knock
     called: keyed hash, identity       the same of its own; only after the caller's was right
 
 The key is made of the secret of the cluster (`quorum_secret`); without one it is a constant: the nodes are then told
@@ -168,8 +168,8 @@ class Link(asyncio.Protocol):
                 if version != VERSION:
                     raise Unwelcome(
                         "version",
-                        f"it speaks version {version} of links, this node {VERSION}: all nodes of a cluster have to run "
-                        "versions of kraftpy that share one",
+                        f"it speaks version {version} of links, this node {VERSION}: all nodes of a cluster have to "
+                        "run versions of kraftpy that share one",
                     )
                 self._state = _State.PROOF
                 if self._is_caller:

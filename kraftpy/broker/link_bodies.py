@@ -170,5 +170,3 @@ def read_identity(content: bytes) -> dict[str, Any]:
         raise BadBodyError("its identity is no map")
     _check("its identity", _IDENTITY, {}, identity)
     return identity
-
-

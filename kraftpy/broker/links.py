@@ -6,7 +6,7 @@ brings is looked at. So what arrives from a peer between `is_up=True` and `is_up
 connection.
 
 Who connects: a node that does not vote connects to every voter; of two voters the one with the higher id connects, and
-the other knocks (connects, proves who it is, and hangs up) to be called at once after a start. A lost link is tried again
+the other knocks (connects, proves who it is, hangs up) to be called at once after a start. A lost link is tried again
 after `_RETRY_SECONDS`, then more and more slowly, up to `_MAX_RETRY_SECONDS`; the name is resolved anew each time.
 
 How a connection begins, what keeps it alive and what a peer can do to it, `link` says; what is said over it,
@@ -28,8 +28,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
 
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
-from kraftpy.broker.link import ANSWER, ONE_WAY, REFUSAL, TICKS_OF_SILENCE, Body, Link, LinkError
-from kraftpy.broker.link_bodies import ANSWERS, REQUESTS, BadBodyError, check, printable
+from kraftpy.broker.link import ANSWER, ONE_WAY, REFUSAL, TICKS_OF_SILENCE, Body, Link
+from kraftpy.broker.link_bodies import ANSWERS, REQUESTS, BadBodyError, LinkError, check, printable
 from kraftpy.broker.quorum_secret import NO_SECRET_KEY, derived_key, is_loopback, is_remote_address
 from kraftpy.config import Address, Listener
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES

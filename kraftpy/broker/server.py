@@ -21,6 +21,7 @@ from pathlib import Path
 
 from kraftpy import __version__
 from kraftpy.broker.broker import Broker, StartupError
+from kraftpy.broker.containment import Fatal
 from kraftpy.broker.directories import DirectoryFailed
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.config import BrokerConfig
@@ -48,7 +49,7 @@ def run(config: BrokerConfig) -> int:
         error = _first(errors)
         print(f"kraftpy: {error}", file=sys.stderr)
         status = EXIT_FAILURE if isinstance(error, StartupError) and error.is_damage else EXIT_USAGE
-    except* DirectoryFailed as errors:
+    except* (DirectoryFailed, Fatal) as errors:
         print(f"kraftpy: {_first(errors)}", file=sys.stderr)
         status = EXIT_FAILURE
     return status
@@ -123,7 +124,7 @@ def _seconds_since_process_start() -> float:
         return time.process_time()
 
 
-def _first(errors: BaseExceptionGroup[StartupError | DirectoryFailed]) -> BaseException:
+def _first(errors: BaseExceptionGroup[StartupError | DirectoryFailed | Fatal]) -> BaseException:
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -19,8 +19,8 @@ import pytest
 from kraftpy.broker import link as link_module
 from kraftpy.broker import links as module
 from kraftpy.broker.containment import UNEXPECTED, Complaints, Incidents
-from kraftpy.broker.link import VERSION, LinkError
-from kraftpy.broker.link_bodies import ANSWERS, REQUESTS, BadBodyError, check
+from kraftpy.broker.link import VERSION
+from kraftpy.broker.link_bodies import ANSWERS, REQUESTS, BadBodyError, LinkError, check
 from kraftpy.broker.links import Links
 from kraftpy.broker.quorum_secret import (
     SecretError,
@@ -207,9 +207,7 @@ async def test_strangers_of_one_address_do_not_keep_out_those_of_another(
             assert await reader.readexactly(4)
 
 
-async def test_complaints_about_a_stranger_are_one_line_a_minute(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_complaints_about_a_stranger_are_one_line_a_minute(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     _, address = await one_voter(make)
     for number in range(20):
@@ -357,9 +355,7 @@ def test_every_body_is_checked_field_by_field(shapes: Any, good: dict[str, dict[
                 check(shapes, kind, odd)
 
 
-async def test_bodies_of_another_shape_are_refused_with_one_line(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_bodies_of_another_shape_are_refused_with_one_line(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     complaints = Complaints()
     incidents = Incidents(complaints)
     one, two = await two_voters(make, secret=SECRET, complaints=complaints, incidents=incidents)
@@ -377,7 +373,7 @@ async def test_bodies_of_another_shape_are_refused_with_one_line(
 
         two.serve(kind, answer)
     for kind, body in GOOD_REQUESTS.items():
-        for odd in ({**body, "more\x1b": 1}, {name: None for name in body}, {}):
+        for odd in ({**body, "more\x1b": 1}, dict.fromkeys(body), {}):
             if kind == "submit":
                 assert one.send(2, kind, odd)
             elif (kind, odd) != ("describe quorum", {}) and (kind, odd.get("add", "")) != ("change voter", None):

@@ -22,7 +22,8 @@ import pytest
 
 from kraftpy.broker import link as link_module
 from kraftpy.broker import links as module
-from kraftpy.broker.link import Link, LinkError
+from kraftpy.broker.link import Link
+from kraftpy.broker.link_bodies import LinkError
 from kraftpy.broker.links import Links
 from kraftpy.config import Address, Listener
 
