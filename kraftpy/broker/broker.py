@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kraftpy.broker import apis
+from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Response
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.controller import Controller
@@ -104,6 +105,13 @@ class Broker:
             self.controller = Controller(config, clock, self.metadata, self.directories, tasks, self.links)
         self.lifecycle = Lifecycle(config, clock, self.metadata, self.controller, self.links, tasks)
         self.isr_proposals = IsrProposals(self.node_id, lambda: self.broker_epoch, self.metadata, clock, tasks)
+        self.proof = BrokerProof(
+            self.node_id,
+            image=lambda: self.image,
+            broker_epoch=lambda: self.broker_epoch,
+            incarnation_id=self.lifecycle.incarnation_id,
+            key=self._proof_key,
+        )
         self.fetchers = Fetchers(
             config,
             clock,
@@ -111,6 +119,7 @@ class Broker:
             image=lambda: self.image,
             broker_epoch=lambda: self.broker_epoch,
             checkpoint=lambda: self.replicas.checkpoint(),
+            proof=self.proof,
         )
         self.replicas = Replicas(
             config,
@@ -126,10 +135,10 @@ class Broker:
             self.node_id, lambda: self.broker_epoch, self.metadata, clock, self.directories, self.replicas
         )
         self.share_coordinators = ShareCoordinators(config, clock, tasks, self.metadata, self.replicas)
-        self.share_states = ShareStates(config, clock, self.metadata, self.share_coordinators)
+        self.share_states = ShareStates(config, clock, self.metadata, self.share_coordinators, self.proof)
         self.coordinators = Coordinators(config, clock, tasks, self.metadata, self.replicas, self.share_states)
         self.producer_ids = ProducerIds(self._allocate_producer_ids, tasks)
-        self.peers = Peers(config, lambda: self.image)
+        self.peers = Peers(config, lambda: self.image, self.proof)
         self.marker_writer = MarkerWriter(self.replicas, self.coordinators, clock)
         self.markers = MarkerSender(self.node_id, lambda: self.image, self.marker_writer, self.peers, tasks)
         self.transactions = TransactionCoordinators(
@@ -182,6 +191,9 @@ class Broker:
     def connections(self) -> Sequence[Connection]:
         """Every open client connection."""
         return list(self._connections)
+
+    def _proof_key(self) -> bytes:
+        return bytes(32) if self.links is None else self.links.key_for(b"connections of brokers")
 
     def endpoints(self, listener: str) -> list[tuple[BrokerId, str, int, str | None]]:
         """(id, host, port, rack) of every live broker that has this listener."""

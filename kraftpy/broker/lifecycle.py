@@ -65,7 +65,8 @@ class Lifecycle:
         self._controller = controller
         self._links = links
         self._tasks = tasks
-        self._incarnation_id = uuid.uuid4().bytes
+        self.incarnation_id = uuid.uuid4().bytes
+        """Of this process; told to nodes of the cluster only, since it proves who this broker is (`broker_proof`)."""
         self._endpoints: tuple[Endpoint, ...] = ()
         self._directories: LogDirectories | None = None
         self._synced_replicas: tuple[SyncedReplicas, ...] = ()
@@ -107,7 +108,7 @@ class Lifecycle:
         try:
             if directories.previous_broker_epoch < 0:
                 self._synced_replicas = await asyncio.to_thread(directories.synced_replicas)
-            await asyncio.to_thread(directories.begin, self._incarnation_id)
+            await asyncio.to_thread(directories.begin, self.incarnation_id)
         except OSError as error:
             logger.warning("%s: what a crash leaves is taken for lost: %s", directories.paths[0], error)
 
@@ -116,7 +117,7 @@ class Lifecycle:
         before = self._directories
         command = RegisterBroker(
             broker_id=BrokerId(self._config.node_id),
-            incarnation_id=self._incarnation_id,
+            incarnation_id=self.incarnation_id,
             endpoints=self._endpoints,
             time_ms=self._clock.now(),
             rack=self._config.broker_rack,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from broker_wire import BOUND_SECONDS, ask, connect, create_topic
+from broker_wire import BOUND_SECONDS, ask, connect, create_topic, say_to_be_a_broker
 from transactional_wire import (
     NOW,
     V1,
@@ -188,8 +188,11 @@ def test_rule_31_nothing_is_written_outside_of_an_open_transaction(connection: s
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_brokers_add_and_verify_for_several_transactions_at_once(
-    connection: socket.socket, topic: str, version: int
+    broker: EmbeddedBroker, connection: socket.socket, topic: str, version: int
 ) -> None:
+    posed = ask(connection, ApiKey.ADD_PARTITIONS_TO_TXN, version, AddPartitionsToTxnRequest(transactions=[]))
+    assert posed.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "a client asked"
+    say_to_be_a_broker(connection, broker.data_dir / "logs")
     first, second = made(connection, V2), made(connection, V2)
 
     def asked(*, verify: bool) -> list[list[int]]:
