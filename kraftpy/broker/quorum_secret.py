@@ -11,7 +11,11 @@ Left out: a key exchange that allows no guesses at all (a PAKE), and changing th
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import secrets
+import tempfile
 from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
@@ -50,6 +54,29 @@ def configured_secret(config: BrokerConfig) -> str | None:
             "such as `openssl rand -base64 32` gives"
         )
     return secret
+
+
+def make_secret_file(path: str) -> None:
+    """Write a random secret to a file that only its owner may read, unless it is there. Raises SecretError.
+
+    Of several processes that do so at once one wins, and none ever reads a part of a secret.
+    """
+    file = Path(path)
+    if file.exists():
+        return
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=".", dir=file.parent)
+        try:
+            with open(descriptor, "w") as made:
+                made.write(f"{secrets.token_urlsafe(32)}\n")
+                made.flush()
+                os.fsync(descriptor)
+            with contextlib.suppress(FileExistsError):
+                os.link(name, path)
+        finally:
+            os.unlink(name)
+    except OSError as error:
+        raise SecretError(f"{FILE_SETTING}={path} cannot be made: {error.strerror or error}") from None
 
 
 @lru_cache(maxsize=4)

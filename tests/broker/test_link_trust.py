@@ -11,6 +11,7 @@ import hashlib
 import logging
 import struct
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from kraftpy.broker.quorum_secret import (
     derived_key,
     is_loopback,
     is_remote_address,
+    make_secret_file,
 )
 from kraftpy.config import Address, BrokerConfig, Listener
 from kraftpy.metadata.codec import pack, unpack
@@ -290,6 +292,19 @@ def test_where_the_secret_comes_from(tmp_path: Path) -> None:
         with pytest.raises(SecretError, match=reason):
             configured_secret(BrokerConfig.of(settings))
     assert SECRET not in repr(BrokerConfig.of({"kraftpy.quorum.secret": SECRET}))
+
+
+def test_of_several_that_make_the_secret_one_wins(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    with ThreadPoolExecutor(6) as threads:
+        for _ in range(20):
+            list(threads.map(make_secret_file, [str(file)] * 6))
+            kept = file.read_text()
+            assert len(kept.strip()) >= 32
+            make_secret_file(str(file))
+            assert file.read_text() == kept
+            assert [each.name for each in tmp_path.iterdir()] == ["secret"]
+            file.unlink()
 
 
 def test_which_addresses_are_of_this_machine() -> None:
