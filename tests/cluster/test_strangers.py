@@ -7,10 +7,11 @@ metadata log that no node could start with again.
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ import pytest
 from cutting import BOUND_SECONDS, create, until
 
 from kraftpy.broker.containment import UNEXPECTED
+from kraftpy.broker.format import format_directories
 from kraftpy.broker.link_bodies import LinkError
 from kraftpy.broker.links import Links
-from kraftpy.config import Address
+from kraftpy.config import Address, BrokerConfig, Listener
 from kraftpy.metadata.codec import pack
 from kraftpy.metadata.commands import (
     DeleteTopics,
@@ -154,6 +156,75 @@ def test_without_the_secret_nobody_is_a_node() -> None:
             assert "an\nother" not in cluster.logs(node)
             assert cluster.logs(node).count("does not know the secret") == 1, "one line a minute"
             assert SECRET not in cluster.logs(node)
+
+
+# -- a voter that has met nobody yet
+
+
+@asynccontextmanager
+async def lone_voter(directory: Path, ports: dict[int, int]) -> AsyncIterator[subprocess.Popen[str]]:
+    """Node 1 of a quorum of three, which has the id of its cluster, and waits for the others."""
+    format_directories(BrokerConfig.of({"log.dirs": str(directory / "data")}), "ours")
+    overrides = {
+        "log.dirs": str(directory / "data"),
+        "listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{ports[1]}",
+        "controller.quorum.voters": ",".join(f"{node}@127.0.0.1:{port}" for node, port in ports.items()),
+    }
+    arguments = [part for name, text in overrides.items() for part in ("--override", f"{name}={text}")]
+    with (directory / "log").open("w") as log:
+        process = subprocess.Popen([sys.executable, "-m", "kraftpy", "server", *arguments], stderr=log, text=True)  # noqa: ASYNC220
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now, each another."""
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(each.getsockname()[1]) for each in held]
+
+
+async def happens(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(BOUND_SECONDS):
+        while not what():  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.02)
+
+
+async def test_a_voter_that_has_no_peer_yet_does_not_believe_who_comes_to_it(tmp_path: Path) -> None:
+    ports = dict(zip((1, 2, 3), free_ports(3), strict=True))
+    log = tmp_path / "log"
+    async with lone_voter(tmp_path, ports) as process, asyncio.TaskGroup() as tasks:
+        settings: Any = {"tasks": tasks, "silence_ms": 2000}
+        strangers = [Links(number, is_voter=False, **settings) for number in (STRANGER, STRANGER + 1)]
+        for stranger in strangers:
+            stranger.cluster_id = "theirs"
+            await stranger.start({1: Address("127.0.0.1", ports[1])})
+        await happens(lambda: "is of cluster theirs, this one of ours" in log.read_text())
+        hello = pack({"version": 1, "node": 2, "nonce": bytes(32), "cluster": "theirs", "knocks": True})
+        for _ in range(40):  # longer than it takes to look at what it has met
+            reader, writer = await asyncio.open_connection("127.0.0.1", ports[1])
+            writer.write(len(hello).to_bytes(4, "big") + hello)
+            await reader.read(1)
+            writer.close()
+            await asyncio.sleep(0.05)
+            assert process.poll() is None, log.read_text()
+        assert log.read_text().count("is of cluster theirs") == 1, "one line a minute"
+
+        # A node at the address of another voter has to do with this one: then it is the settings that are wrong.
+        other = Links(2, is_voter=True, **settings)
+        other.cluster_id = "another"
+        await other.listen(Listener("CONTROLLER", "127.0.0.1", ports[2]))
+        await other.start({1: Address("127.0.0.1", ports[1])})
+        await happens(lambda: process.poll() is not None)
+        assert process.returncode == 2
+        assert log.read_text().splitlines()[-1] == (
+            f"kraftpy: log.dirs: {tmp_path}/data belongs to cluster ours, the quorum to cluster another"
+        )
+        for links in (*strangers, other):
+            await links.stop()
 
 
 # -- a node that is to be met beyond this machine
