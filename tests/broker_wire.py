@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import struct
+import tempfile
 from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
+from kraftpy.broker.broker_proof import BrokerProof
+from kraftpy.broker.directories import METADATA_DIRECTORY
+from kraftpy.broker.quorum_secret import NO_SECRET_KEY
+from kraftpy.broker.runtime import OsDirectory
+from kraftpy.metadata.controller import MetadataStateMachine
+from kraftpy.metadata.journal import Journal
+from kraftpy.metadata.quorum_messages import command_in, unpack_snapshot
 from kraftpy.ports import Buffer
 from kraftpy.protocol.apis import APIS, ApiKey
 from kraftpy.protocol.errors import ErrorCode
@@ -18,6 +29,7 @@ from kraftpy.protocol.messages.produce import PartitionProduceData, ProduceReque
 from kraftpy.protocol.record_batch import encode_batch, iter_records, split_batches
 from kraftpy.protocol.schema import decode
 from kraftpy.testing.cluster import EmbeddedBroker
+from kraftpy.types import BrokerId
 
 BOUND_SECONDS = 20.0
 
@@ -68,6 +80,35 @@ def answer(connection: socket.socket, key: ApiKey, version: int, correlation_id:
     found, body = decode_response_header(key, version, read_frame(connection))
     assert found == correlation_id
     return decode(APIS[key].response, body, version)
+
+
+def say_to_be_a_broker(connection: socket.socket, data: Path, *, to: int = 1, is_alone: bool = True) -> None:
+    """Prove to node `to` to be the very broker that keeps its data there, with what its metadata say of it."""
+    with tempfile.TemporaryDirectory() as copied:
+        shutil.copytree(data / METADATA_DIRECTORY, copied, dirs_exist_ok=True)
+        journal = Journal(OsDirectory(copied))
+        loaded = journal.load()
+        journal.close()
+    machine = MetadataStateMachine()
+    if loaded.snapshot is not None:
+        machine.restore(unpack_snapshot(loaded.snapshot.data).state)
+    for entry in loaded.entries:
+        if (command := command_in(entry.data)) is not None:
+            machine.apply(entry.index, entry.term, command)
+    name = next(line for line in (data / "meta.properties").read_text().splitlines() if line.startswith("node.id="))
+    broker = machine.image.broker(BrokerId(int(name.partition("=")[2])))
+    assert broker is not None
+    key = bytes(32) if is_alone else blake2b(b"connections of brokers", key=NO_SECRET_KEY, digest_size=32).digest()
+    proof = BrokerProof(
+        broker.broker_id,
+        image=lambda: machine.image,
+        broker_epoch=lambda: broker.broker_epoch,
+        incarnation_id=broker.incarnation_id,
+        key=lambda: key,
+    )
+    software, said = proof.software_for(BrokerId(to))
+    hello = ApiVersionsRequest(client_software_name=software, client_software_version=said)
+    assert ask(connection, ApiKey.API_VERSIONS, 3, hello).error_code == ErrorCode.NONE
 
 
 def serves(bootstrap: str) -> None:

@@ -6,9 +6,10 @@ import itertools
 import socket
 import time
 from collections.abc import Container
+from pathlib import Path
 from typing import Any, ClassVar
 
-from broker_wire import BOUND_SECONDS, ask, connect
+from broker_wire import BOUND_SECONDS, ask, connect, say_to_be_a_broker
 
 from kraftpy.broker.share_apis import coordinator_key
 from kraftpy.protocol.apis import ApiKey
@@ -35,9 +36,17 @@ Batches = list[tuple[int, int, list[int]]]
 
 
 def begin(
-    connection: socket.socket, group: str, topic_id: bytes, partition: int = 0, *, start: int = 0, state_epoch: int = 1
+    connection: socket.socket,
+    group: str,
+    topic_id: bytes,
+    partition: int = 0,
+    *,
+    data: Path,
+    is_alone: bool = True,
+    start: int = 0,
+    state_epoch: int = 1,
 ) -> None:
-    """What the group coordinator does for the first member of a group."""
+    """What the group coordinator does for the first member of a group; in the name of the broker that keeps `data`."""
     key = coordinator_key(ShareKey(group, TopicId(topic_id), partition))
     find = FindCoordinatorRequest(key_type=2, coordinator_keys=[key])
     part = initialize.PartitionData(partition=partition, state_epoch=state_epoch, start_offset=start)
@@ -49,6 +58,7 @@ def begin(
         code = found.error_code
         if code == ErrorCode.NONE:
             with connect(f"{found.host}:{found.port}") as coordinator:
+                say_to_be_a_broker(coordinator, data, to=found.node_id, is_alone=is_alone)
                 answered = ask(coordinator, ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, request)
             code = answered.results[0].partitions[0].error_code
             if code == ErrorCode.NONE:

@@ -35,6 +35,7 @@ OURS = {
     "kraftpy.quorum.secret",
     "kraftpy.metadata.cache.max.bytes",
     "kraftpy.request.receive.timeout.ms",
+    "kraftpy.quorum.secret.file",
 }
 """What Kafka has not."""
 PYTHON_TYPES = {

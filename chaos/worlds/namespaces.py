@@ -197,6 +197,7 @@ class NamespacesWorld(Machines):
             "listeners": f"PLAINTEXT://{host}:{CLIENT_PORT},CONTROLLER://{host}:{CONTROLLER_PORT}",
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": voters,
+            "kraftpy.quorum.secret": "a secret of the namespaces",
             "log.dirs": str(self._disks[node].data),
             "default.replication.factor": replicas,
             "min.insync.replicas": str(min(2, len(self.nodes))),

@@ -286,6 +286,7 @@ class SimulatedCluster:
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": ",".join(f"{voter}@node{voter}:{CONTROLLER_PORT}" for voter in self.voters),
             "log.dirs": "/data",
+            "kraftpy.quorum.secret": "a secret of the simulation",
             "initial.broker.registration.timeout.ms": "600000",  # nobody starts it again who gives up sooner
             "offsets.topic.num.partitions": "4",
             "offsets.topic.replication.factor": str(copies),

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker import apis
+from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.config_changes import ConfigRoom
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Response
 from kraftpy.broker.connection_limits import ConnectionLimits
@@ -53,6 +54,7 @@ from kraftpy.broker.share_states import ShareStates
 from kraftpy.broker.slicing import Slices
 from kraftpy.broker.transactions import TransactionCoordinators
 from kraftpy.config import BrokerConfig, Listener
+from kraftpy.config.quorum import Voter
 from kraftpy.log.layout import CorruptFile
 from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import AllocateProducerIds
@@ -114,13 +116,20 @@ class Broker:
         )
         self.random = random.SystemRandom()
         self.directories = LogDirectories(config, clock) if directories is None else directories
-        self.links = None if config.is_alone else _links(config, tasks)
-        self.metadata = MetadataLog(config, clock, self._metadata_changed, tasks, self.links)
+        self.links = None if config.is_alone else _links(config, tasks, self.complaints, self.incidents)
+        self.metadata = MetadataLog(config, clock, self._metadata_changed, tasks, self.links, self.incidents)
         self.controller: Controller | None = None
         if config.is_controller:
             self.controller = Controller(config, clock, self.metadata, self.directories, tasks, self.links)
         self.lifecycle = Lifecycle(config, clock, self.metadata, self.controller, self.links, tasks)
         self.isr_proposals = IsrProposals(self.node_id, lambda: self.broker_epoch, self.metadata, clock, tasks)
+        self.proof = BrokerProof(
+            self.node_id,
+            image=lambda: self.image,
+            broker_epoch=lambda: self.broker_epoch,
+            incarnation_id=self.lifecycle.incarnation_id,
+            key=self._proof_key,
+        )
         self.fetchers = Fetchers(
             config,
             clock,
@@ -128,6 +137,7 @@ class Broker:
             image=lambda: self.image,
             broker_epoch=lambda: self.broker_epoch,
             checkpoint=lambda: self.replicas.checkpoint(),
+            proof=self.proof,
         )
         self.replicas = Replicas(
             config,
@@ -145,10 +155,10 @@ class Broker:
             self.node_id, lambda: self.broker_epoch, self.metadata, clock, self.directories, self.replicas
         )
         self.share_coordinators = ShareCoordinators(config, clock, tasks, self.metadata, self.replicas)
-        self.share_states = ShareStates(config, clock, self.metadata, self.share_coordinators)
+        self.share_states = ShareStates(config, clock, self.metadata, self.share_coordinators, self.proof)
         self.coordinators = Coordinators(config, clock, tasks, self.metadata, self.replicas, self.share_states)
         self.producer_ids = ProducerIds(self._allocate_producer_ids, tasks)
-        self.peers = Peers(config, lambda: self.image)
+        self.peers = Peers(config, lambda: self.image, self.proof)
         self.marker_writer = MarkerWriter(self.replicas, self.coordinators, clock, self.incidents)
         self.markers = MarkerSender(self.node_id, lambda: self.image, self.marker_writer, self.peers, tasks)
         self.transactions = TransactionCoordinators(
@@ -216,6 +226,9 @@ class Broker:
         """What this node has survived and cannot do (`broker.health`)."""
         return health_of(self)
 
+    def _proof_key(self) -> bytes:
+        return bytes(32) if self.links is None else self.links.key_for(b"connections of brokers")
+
     def endpoints(self, listener: str) -> list[tuple[BrokerId, str, int, str | None]]:
         """(id, host, port, rack) of every live broker that has this listener."""
         found = []
@@ -234,8 +247,11 @@ class Broker:
             raise StartupError(f"a limit of {limit} open files (ulimit -n) is too low: {least} are enough")
         await self._bind()
         try:
-            await asyncio.to_thread(self.directories.open)
-            if self.links is not None:
+            opening = asyncio.to_thread(self.directories.open)
+            if self.links is None:
+                await opening
+            else:
+                await asyncio.gather(opening, self.links.derive_key())
                 self.links.cluster_id = self.directories.cluster_id
             await self.metadata.start(self.directories.metadata_directory)
             await self._link()
@@ -345,6 +361,34 @@ class Broker:
                     bound.close()
                 raise StartupError(f"listeners: cannot listen on {listener}: {_reason(error)}") from error
             self.controller_address.append(Listener(listener.name, listener.host or socket.gethostname(), port))
+        if (problem := self._why_untrusted()) is not None:
+            if self.links is not None:
+                await self.links.stop()
+            for bound in self._servers:
+                bound.close()
+            raise StartupError(problem)
+
+    def _why_untrusted(self) -> str | None:
+        """Why other nodes may not be met as the settings want it: beyond this machine that takes a secret.
+
+        A node that is its own quorum may have a listener for others that nobody is to use, as Kafka's examples for a
+        single node do: without a secret it takes no connection from beyond this machine (`Links.must_not_meet`).
+        """
+        if self.links is None or self.links.is_protected or self.config.is_own_quorum:
+            return None
+        from kraftpy.broker.quorum_secret import is_remote_address
+
+        quorum = self.config.controller_quorum_voters or self.config.controller_quorum_bootstrap_servers
+        addresses = [voter.address if isinstance(voter, Voter) else voter for voter in quorum]
+        where = self.links.remote_listener()
+        if where is None:
+            where = next((address.host for address in addresses if is_remote_address(address.host)), None)
+        if where is None:
+            return None
+        return (
+            f"kraftpy.quorum.secret is not set, and {where} is beyond this machine: set the same secret on every node "
+            "of the cluster (kraftpy.quorum.secret or kraftpy.quorum.secret.file), or keep the quorum on 127.0.0.1"
+        )
 
     def _let_many_wait(self, server: asyncio.Server) -> None:
         """Set the backlog, which asyncio takes for the number of connections it accepts in one go, too."""
@@ -460,15 +504,22 @@ class Broker:
         self._connection_limits.gone(connection.client_host)
 
 
-def _links(config: BrokerConfig, tasks: Tasks) -> Links:
+def _links(config: BrokerConfig, tasks: Tasks, complaints: Complaints, incidents: Incidents) -> Links:
     from kraftpy.broker.links import Links  # here, for a node that is alone
+    from kraftpy.broker.quorum_secret import SecretError, configured_secret
 
+    try:
+        secret = configured_secret(config)
+    except SecretError as error:
+        raise StartupError(str(error)) from None
     return Links(
         config.node_id,
         is_voter=config.is_controller,
         tasks=tasks,
         silence_ms=config.controller_quorum_fetch_timeout_ms,
-        secret=config.kraftpy_quorum_secret,
+        secret=secret,
+        complaints=complaints,
+        incidents=incidents,
     )
 
 

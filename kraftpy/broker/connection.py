@@ -138,6 +138,10 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self.held_bytes = 0
         self.client_host = ""
+        self.broker_claim = ""
+        """What the other end says of itself, if it says to be a broker (`broker_proof`)."""
+        self.proved_broker: tuple[int, int] | None = None
+        """The broker and the epoch that it has proved with that claim."""
         self.last_active_at = 0.0
         self.is_serving = False
         """A request is being answered: however long that takes, the connection is not idle."""

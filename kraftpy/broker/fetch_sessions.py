@@ -163,7 +163,9 @@ class FetchSessions:
         asked = _asked_for(request)
         uses_topic_ids = api_version >= 13
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._drop(request.session_id)
+            ended = self._sessions.get(request.session_id)
+            if ended is not None and ended.follower_id == follower_id:  # no consumer ends a follower's
+                self._drop(request.session_id)
             partitions = list({partition.key: partition for partition in asked}.values())
             session = None
             if request.session_epoch == INITIAL_EPOCH and api_version >= 7:

@@ -25,6 +25,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
+from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.containment import Tasks
 from kraftpy.broker.replica import NO_LEADER, Replica
 from kraftpy.broker.throttle import Throttles
@@ -71,12 +72,14 @@ class Fetchers:
         image: Callable[[], Image],
         broker_epoch: Callable[[], int],
         checkpoint: Callable[[], Awaitable[None]],
+        proof: BrokerProof,
     ) -> None:
         self.config = config
         self.clock = clock
         self.image = image
         self.broker_epoch = broker_epoch
         self.checkpoint = checkpoint
+        self.proof = proof
         self._tasks = tasks
         self.incidents = tasks.incidents
         self._is_started = False
@@ -231,6 +234,7 @@ class _Fetcher:
     async def _fetch(self) -> None:
         """Connect, and fetch for as long as that goes well. Raises KafkaError."""
         self._awake.clear()
+        epoch = self._fetchers.broker_epoch()
         connection = self._connection = await self._connect()
         version = connection.version(ApiKey.FETCH, low=_FIRST_VERSION)
         if self._has_complained:
@@ -243,6 +247,9 @@ class _Fetcher:
             now = self._fetchers.clock.monotonic_ms()
             self._set_positions(now)
             self._plan.broker_epoch = self._fetchers.broker_epoch()
+            if self._plan.broker_epoch != epoch:  # it is proved by the connection: that takes another
+                self._plan.lost()
+                return
             rest_ms = min((until - now for until in self._resting.values()), default=self._limits.max_wait_ms)
             request = self._plan.request(self._limits, max(1, min(rest_ms, self._limits.max_wait_ms)))
             if request is None:
@@ -271,6 +278,7 @@ class _Fetcher:
             client_id=f"broker-{config.node_id}-fetcher",
             request_timeout_ms=config.replica_socket_timeout_ms,
             setup_timeout_ms=config.replica_socket_timeout_ms,
+            software=self._fetchers.proof.software_for(self.leader),
         )
 
     async def _rest(self, seconds: float) -> None:

@@ -67,7 +67,8 @@ class Lifecycle:
         self._controller = controller
         self._links = links
         self._tasks = tasks
-        self._incarnation_id = uuid.uuid4().bytes
+        self.incarnation_id = uuid.uuid4().bytes
+        """Of this process; told to nodes of the cluster only, since it proves who this broker is (`broker_proof`)."""
         self._endpoints: tuple[Endpoint, ...] = ()
         self._directories: LogDirectories | None = None
         self._synced_replicas: tuple[SyncedReplicas, ...] = ()
@@ -111,7 +112,7 @@ class Lifecycle:
                 self._synced_replicas = await patiently(
                     lambda: asyncio.to_thread(directories.synced_replicas), "read what was synced", Complaints()
                 )
-            begin = functools.partial(asyncio.to_thread, directories.begin, self._incarnation_id)
+            begin = functools.partial(asyncio.to_thread, directories.begin, self.incarnation_id)
             await patiently(begin, "write which processes ran with these disks", Complaints(), is_sync=True)
         except OSError as error:
             logger.warning("%s: what a crash leaves is taken for lost: %s", directories.paths[0], error)
@@ -121,7 +122,7 @@ class Lifecycle:
         before = self._directories
         command = RegisterBroker(
             broker_id=BrokerId(self._config.node_id),
-            incarnation_id=self._incarnation_id,
+            incarnation_id=self.incarnation_id,
             endpoints=self._endpoints,
             time_ms=self._clock.now(),
             rack=self._config.broker_rack,
@@ -200,7 +201,7 @@ class Lifecycle:
             )
         if leader is None or self._links is None:
             return HeartbeatReply(error=ErrorCode.NOT_CONTROLLER)
-        from kraftpy.broker.link import LinkError
+        from kraftpy.broker.link_bodies import LinkError
 
         body = {
             "epoch": self.broker_epoch,

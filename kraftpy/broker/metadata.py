@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from kraftpy.broker.containment import Fatal, Tasks
+from kraftpy.broker.containment import Fatal, Incidents, Tasks
 from kraftpy.broker.noting import Note, NotingMachine
 from kraftpy.broker.quorum_description import (
     QuorumDescription,
@@ -38,6 +38,8 @@ from kraftpy.broker.quorum_description import (
 from kraftpy.broker.voter import Voter
 from kraftpy.config import BrokerConfig
 from kraftpy.config.quorum import parse_address
+from kraftpy.config.settings import ConfigError
+from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.commands import (
     AllocateProducerIds,
     AlterReassignments,
@@ -70,6 +72,7 @@ from kraftpy.metadata.decision import (
 )
 from kraftpy.metadata.image import Image
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES
+from kraftpy.metadata.proposals import check_proposal
 from kraftpy.metadata.records import Record
 from kraftpy.ports import Clock, Directory
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -122,13 +125,15 @@ class MetadataLog:
         changed: Changed,
         tasks: Tasks,
         links: Links | None = None,
+        incidents: Incidents | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
         self._changed = changed
         self._tasks = tasks
         self._links = links
-        self._machine = NotingMachine()
+        self._incidents = incidents
+        self._machine = NotingMachine(self._unusable)
         self._coming: NotingMachine | None = None
         """A machine that replays the journal after the disk was full, until it has what `_machine` has."""
         self._source: Voter | Observer | None = None
@@ -261,10 +266,15 @@ class MetadataLog:
 
     def _new_machine(self) -> NotingMachine:
         if self._source is None or self._applied_index == 0:
-            self._machine = NotingMachine()
+            self._machine = NotingMachine(self._unusable)
             return self._machine
-        self._coming = NotingMachine()
+        self._coming = NotingMachine(self._unusable)
         return self._coming
+
+    def _unusable(self, index: int, reason: str) -> None:
+        """An entry of the log changed nothing, on every node, because it is no command."""
+        if self._incidents is not None:
+            self._incidents.note(f"entry {index} of the metadata log", ValueError(reason), kind="metadata log")
 
     # --- submitting --------------------------------------------------------------------------
 
@@ -359,9 +369,15 @@ class MetadataLog:
             self._send(pending)
 
     def _submitted(self, peer: int, body: dict[str, Any]) -> None:
-        data = body.get("data")
-        if self._source is not None and type(data) is bytes and len(data) < MAX_ENTRY_BYTES:
-            self._source.propose(data)
+        if self._source is None or self._source.leader_id != self._config.node_id:
+            return
+        try:
+            check_proposal(body["data"], peer)
+        except CodecError as error:
+            assert self._links is not None
+            self._links.refuse_body(peer, error)
+        else:
+            self._source.propose(body["data"])
 
     def _connection(self, peer: int, is_up: bool) -> None:
         if is_up and peer == self.leader_id:
@@ -494,7 +510,13 @@ class MetadataLog:
 
     def _voters_are(self, voters: Mapping[int, str]) -> None:
         assert self._links is not None
-        self._links.set_voters({node_id: parse_address("voters", text) for node_id, text in voters.items() if text})
+        self._links.set_voters(
+            {
+                node_id: parse_address("voters", text)
+                for node_id, text in voters.items()
+                if text and _address_problem(text) is None
+            }
+        )
 
     # --- the quorum itself -------------------------------------------------------------------
 
@@ -511,6 +533,8 @@ class MetadataLog:
         Raises KafkaError: NOT_CONTROLLER where the leader cannot be asked, INVALID_REQUEST with its reason where it
         refuses.
         """
+        if add is not None and (problem := _address_problem(add[1])) is not None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
         if self.is_leader:
             assert isinstance(self._source, Voter)
             reason = await self._source.change_voter(add=add, remove=remove)
@@ -524,7 +548,7 @@ class MetadataLog:
         leader = self.leader_id
         if leader is None or leader == self._config.node_id or self._links is None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "the metadata quorum has no leader")
-        from kraftpy.broker.link import LinkError
+        from kraftpy.broker.link_bodies import LinkError
 
         try:
             return await self._links.request(leader, kind, body, self._config.request_timeout_ms)
@@ -539,11 +563,22 @@ class MetadataLog:
         self._check_leading()
         assert isinstance(self._source, Voter)
         add = body["add"]
+        if add is not None and (problem := _address_problem(add[1])) is not None:
+            return {"refused": problem}
         reason = await self._source.change_voter(add=None if add is None else (add[0], add[1]), remove=body["remove"])
         return {"refused": reason}
 
     def _check_leading(self) -> None:
         if not self.is_leader:
-            from kraftpy.broker.link import LinkError
+            from kraftpy.broker.link_bodies import LinkError
 
             raise LinkError("this node does not lead the metadata quorum")
+
+
+def _address_problem(text: str) -> str | None:
+    """Why a voter cannot be reached at this address; None if it can."""
+    try:
+        parse_address("the voter's address", text)
+    except ConfigError as error:
+        return str(error)
+    return None

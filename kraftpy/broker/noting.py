@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from kraftpy.metadata.controller import MetadataStateMachine
@@ -17,7 +18,9 @@ class Note(NamedTuple):
 class NotingMachine:
     """The metadata state machine as the quorum drives it, with a note of what has changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, unusable: Callable[[int, str], None] | None = None) -> None:
+        """`unusable` is told of an entry that changed nothing because it is no command, and why."""
+        self._unusable = unusable
         self.state = MetadataStateMachine()
         self._notes: list[Note] = []
 
@@ -25,6 +28,8 @@ class NotingMachine:
         """Decide a committed command."""
         applied = self.state.apply(index, term, data)
         self._notes.append(Note(applied))
+        if applied.is_unusable and self._unusable is not None:
+            self._unusable(index, applied.decision.message or "")
         return applied
 
     def snapshot(self) -> bytes:

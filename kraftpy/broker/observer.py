@@ -3,6 +3,9 @@
 It asks the leader where that is known and connected, and the other voters in turn else, for what comes after the entry
 it has. Only committed entries are ever told, so nothing it has is taken back. Its journal is for a quick start, and for
 the time when no voter can be reached; where the disk is full it goes on without one.
+
+An answer of another form than a voter's is not taken in, and the next voter is asked. An entry that a newer version
+wrote ends this node (`Fatal`): it could not follow the others any more.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kraftpy.broker.containment import Tasks
+from kraftpy.broker.containment import Fatal, Tasks
 from kraftpy.broker.threads import Threads
 from kraftpy.broker.voter import FOLLOW_WAIT_MS, journal_failed, passes
+from kraftpy.metadata.codec import CodecError
+from kraftpy.metadata.commands import NewerSchemaError
 from kraftpy.metadata.journal import Journal
 from kraftpy.metadata.quorum import SNAPSHOT_AFTER_ENTRIES
-from kraftpy.metadata.quorum_messages import command_in, pack_snapshot, unpack_snapshot
+from kraftpy.metadata.quorum_messages import BadMessageError, command_in, pack_snapshot, unpack_snapshot
 from kraftpy.metadata.raft import StateMachine
 from kraftpy.ports import Directory
 
@@ -98,7 +103,7 @@ class Observer:
         return await asyncio.get_running_loop().run_in_executor(self._disk, function, *arguments)
 
     async def _run(self) -> None:
-        from kraftpy.broker.link import LinkError
+        from kraftpy.broker.link_bodies import LinkError
 
         tried: set[int] = set()  # who knew of no leader, or did not answer, since somebody did
         while True:
@@ -129,7 +134,14 @@ class Observer:
                 if answer["leader"] in tried:  # it did not answer, or does not lead: whoever names it may be behind
                     await asyncio.sleep(_PAUSE_SECONDS)
                 tried.clear()
-            await self._take(answer)
+            try:
+                await self._take(answer)
+            except NewerSchemaError as error:
+                raise Fatal(str(error)) from error
+            except (BadMessageError, CodecError) as error:
+                self._links.refuse_body(voter, error)
+                tried.add(voter)
+                await asyncio.sleep(_PAUSE_SECONDS)
 
     def _nearest(self, tried: set[int]) -> int | None:
         """The leader; else one voter after the other: a disk may be full, and who has it knows nothing meanwhile."""
@@ -152,6 +164,8 @@ class Observer:
                 self._snapshot_due_at, self._applied_bytes = index + SNAPSHOT_AFTER_ENTRIES, 0
         for index, term, data in answer["entries"]:
             if index == self.applied_index + 1:
+                if term < self._last_term:
+                    raise BadMessageError(f"entry {index} of term {term} follows one of term {self._last_term}")
                 if self._journal is not None:
                     self._journal.append(term, data)
                 self._apply(index, term, data)
@@ -175,7 +189,12 @@ class Observer:
     def _apply(self, index: int, term: int, data: bytes) -> None:
         command = command_in(data)
         if command is not None:
-            self._machine.apply(index, term, command)
+            try:
+                self._machine.apply(index, term, command)
+            except CodecError:
+                raise
+            except Exception as error:
+                raise Fatal(f"entry {index} of the metadata log could not be taken in: {error!r}") from error
             self._applied_bytes += len(command)
         self.applied_index, self._last_term = index, term
 

@@ -1,7 +1,7 @@
 """Requests to other brokers, over the listener that brokers use among themselves: one connection to each.
 
 A connection is opened when it is first needed, and again after it was lost. Whoever asks hears of a lost one by an
-error and decides what to do; nothing is sent twice from here.
+error and decides what to do; nothing is sent twice from here. On each this broker proves who it is (`broker_proof`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.config import BrokerConfig
 from kraftpy.metadata.image import Image
 from kraftpy.protocol.apis import ApiKey
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
 class Peers:
     """The other brokers, as far as they were asked something."""
 
-    def __init__(self, config: BrokerConfig, image: Callable[[], Image]) -> None:
+    def __init__(self, config: BrokerConfig, image: Callable[[], Image], proof: BrokerProof) -> None:
         self._config = config
         self._image = image
-        self._connections: dict[BrokerId, Connection] = {}
+        self._proof = proof
+        self._connections: dict[BrokerId, tuple[Connection, tuple[str, str]]] = {}
+        """With what this broker has said of itself on it."""
         self._opening: dict[BrokerId, asyncio.Lock] = {}
 
     async def ask(self, broker_id: BrokerId, key: ApiKey, request: Any, *, low: int = 0, high: int = 0x7FFF) -> Any:
@@ -35,7 +38,7 @@ class Peers:
 
     def close(self) -> None:
         """Let go of every connection."""
-        for connection in self._connections.values():
+        for connection, _ in self._connections.values():
             connection.close()
         self._connections.clear()
 
@@ -44,19 +47,24 @@ class Peers:
         from kraftpy.client.runtime import RealRuntime
 
         async with self._opening.setdefault(broker_id, asyncio.Lock()):
-            connection = self._connections.get(broker_id)
+            connection, said = self._connections.get(broker_id, (None, None))
+            software = self._proof.software_for(broker_id)
             if connection is not None and not connection.closed:
-                return connection
+                if said == software:
+                    return connection
+                connection.close()  # this broker has another epoch since
             broker = self._image().broker(broker_id)
             endpoint = None if broker is None else broker.endpoint(self._config.inter_broker_listener)
             if endpoint is None:
                 raise BrokerUnreachable(f"broker {broker_id} has no listener {self._config.inter_broker_listener}")
-            connection = self._connections[broker_id] = await Connection.open(
+            connection = await Connection.open(
                 RealRuntime(),
                 endpoint.host,
                 endpoint.port,
                 client_id=f"broker-{self._config.node_id}-peer",
                 request_timeout_ms=self._config.replica_socket_timeout_ms,
                 setup_timeout_ms=self._config.replica_socket_timeout_ms,
+                software=software,
             )
+            self._connections[broker_id] = connection, software
             return connection

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kraftpy.broker.auto_creation import found_or_created
+from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.internal_topics import SHARE_GROUP_STATE
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.peers import Peers
@@ -55,13 +56,18 @@ class ShareStates:
     """The share coordinators of the whole cluster, as one thing that is asked."""
 
     def __init__(
-        self, config: BrokerConfig, clock: Clock, metadata: MetadataLog, coordinators: ShareCoordinators
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        metadata: MetadataLog,
+        coordinators: ShareCoordinators,
+        proof: BrokerProof,
     ) -> None:
         self._config = config
         self._clock = clock
         self._metadata = metadata
         self._coordinators = coordinators
-        self._peers = Peers(config, lambda: metadata.image)
+        self._peers = Peers(config, lambda: metadata.image, proof)
         self._try_s = config.share_coordinator_write_timeout_ms / 1000
         self._is_closed = False
 
@@ -161,7 +167,11 @@ class ShareStates:
             logger.debug("broker %d, asked for %s: %r", broker_id, api_key.name, error)
             return {each.key: _UNREACHABLE for each in asked}
         told = results_of(request.group_id, response)
-        return {each.key: told.get(each.key, _UNREACHABLE) for each in asked}
+        found = {each.key: told.get(each.key, _UNREACHABLE) for each in asked}
+        for key, result in found.items():
+            if result.error_code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:  # this broker's epoch has changed meanwhile
+                found[key] = _UNREACHABLE
+        return found
 
     async def answer_here(self, asked: Iterable[Asked]) -> dict[ShareKey, Result]:
         """What the coordinators of this broker say."""

@@ -223,6 +223,8 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
             )
         except KafkaError as error:
             return dict.fromkeys(partitions, error.code)
+        if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:  # this broker's epoch has changed meanwhile
+            return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if response.error_code != ErrorCode.NONE:
             return dict.fromkeys(partitions, ErrorCode.of(response.error_code))
         told = {

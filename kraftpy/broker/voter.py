@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kraftpy.broker.containment import Tasks
+from kraftpy.broker.containment import Fatal, Tasks
 from kraftpy.broker.directories import DirectoryFailed
 from kraftpy.broker.threads import Threads
 from kraftpy.broker.waiting import Waiter
@@ -259,7 +259,11 @@ class Voter:
 
         def receive(quorum: Quorum, now: int) -> None:
             if self._sessions.get(peer) is session:
-                quorum.receive(peer, body, now)
+                try:
+                    quorum.receive(peer, body, now)
+                except BadMessageError as error:
+                    assert self._links is not None
+                    self._links.refuse_body(peer, error)
 
         self._feed(receive)
 
@@ -296,9 +300,9 @@ class Voter:
                 self._turn(self._quorum)
             except OSError as error:
                 raise journal_failed(error) from error
-            except QuorumStoppedError:
+            except QuorumStoppedError as error:
                 if not self._is_journal_failing:
-                    raise
+                    raise Fatal(str(error)) from error
                 while self._quorum is quorum:  # `_keep` gives it up, or ends this node
                     told = self._told
                     await told.wait()
@@ -312,10 +316,7 @@ class Voter:
         now = self._clock.monotonic_ms()
         while self._inbox:
             given = self._inbox.popleft()
-            try:
-                given(quorum, now)
-            except BadMessageError as error:
-                logger.error("a message of the quorum is refused: %s", error)
+            given(quorum, now)
         quorum.tick(now)
         self._send(quorum)
         if quorum.needs_sync or quorum.snapshot_due or quorum.received_snapshot is not None:
@@ -368,6 +369,8 @@ class Voter:
                 if not passes(error):
                     raise journal_failed(error) from error
                 await self._give_up(error)
+            except QuorumStoppedError as error:
+                raise Fatal(str(error)) from error
 
     async def _sync(self, quorum: Quorum, journal: Journal) -> None:
         self._send(quorum)

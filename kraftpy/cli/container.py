@@ -6,6 +6,8 @@ So that a user's compose file needs no more than another `image:`, the places an
   arguments of the form KAFKA_NODE_ID=1;
 - where only advertised.listeners are given, listeners are the same ports on every interface;
 - CLUSTER_ID marks new log directories;
+- a file that is named as kraftpy.quorum.secret.file, and that is not there, is made with a random secret: on a volume
+  that all nodes of a cluster share, the first one makes it for all;
 - with nothing said about listeners the broker is at port 9092 and told to clients as localhost:9092.
 
 Settings and variables for what is not here (a heap, JMX, ...) are ignored, with a warning or silently.
@@ -70,10 +72,15 @@ def run(arguments: Sequence[str]) -> None:
             from kraftpy.broker.format import format_directories
 
             format_directories(config, cluster_id)
+        if config.kraftpy_quorum_secret_file is not None:
+            from kraftpy.broker.quorum_secret import make_secret_file
+
+            make_secret_file(config.kraftpy_quorum_secret_file)
     except Exception as error:
         from kraftpy.broker.directories import DirectoryError
+        from kraftpy.broker.quorum_secret import SecretError
 
-        if not isinstance(error, ConfigError | DirectoryError):
+        if not isinstance(error, ConfigError | DirectoryError | SecretError):
             raise
         print(f"kraftpy: {printable(str(error))}", file=sys.stderr)
         sys.exit(EXIT_SETTINGS)

@@ -71,9 +71,10 @@ def response_class(key: ApiKey) -> type[Any]:
     return APIS[key].response
 
 
-def hello() -> ApiVersionsRequest:
-    """The request that opens a connection."""
-    return ApiVersionsRequest(client_software_name="kraftpy", client_software_version=kraftpy.__version__)
+def hello(software: tuple[str, str] | None = None) -> ApiVersionsRequest:
+    """The request that opens a connection. `software` is its name and version, kraftpy's own where it is None."""
+    name, version = ("kraftpy", kraftpy.__version__) if software is None else software
+    return ApiVersionsRequest(client_software_name=name, client_software_version=version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +120,17 @@ class _Waiting(NamedTuple):
 class Connection(asyncio.Protocol):
     """An open connection. Use `Connection.open`."""
 
-    def __init__(self, *, name: str, client_id: str, runtime: Runtime, request_timeout_ms: float) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        client_id: str,
+        runtime: Runtime,
+        request_timeout_ms: float,
+        software: tuple[str, str] | None = None,
+    ) -> None:
         self.name = name
+        self._software = software
         self.versions: VersionRanges = {}
         self.features_epoch = -1
         self.features: Mapping[str, int] = {}
@@ -149,14 +159,21 @@ class Connection(asyncio.Protocol):
         client_id: str,
         request_timeout_ms: float,
         setup_timeout_ms: float,
+        software: tuple[str, str] | None = None,
     ) -> Connection:
-        """Connect and agree on versions. Raises `BrokerUnreachable` or another `KafkaError`."""
+        """Connect and agree on versions; `software` is as in `hello`. Raises `BrokerUnreachable` or a `KafkaError`."""
         name = f"{host}:{port}"
         connection: Connection | None = None
         try:
             async with asyncio.timeout(setup_timeout_ms / 1000):
                 connection = await runtime.connect(
-                    lambda: cls(name=name, client_id=client_id, runtime=runtime, request_timeout_ms=request_timeout_ms),
+                    lambda: cls(
+                        name=name,
+                        client_id=client_id,
+                        runtime=runtime,
+                        request_timeout_ms=request_timeout_ms,
+                        software=software,
+                    ),
                     host,
                     port,
                 )
@@ -187,7 +204,8 @@ class Connection(asyncio.Protocol):
     async def _ask_versions(self, version: int) -> Hello:
         """Send ApiVersions; its answer is read by hand because its form depends on its error."""
         waiter = self._raw_hello = self._loop.create_future()
-        self._write(encode_request(ApiKey.API_VERSIONS, version, self._take_id(), self._client_id, hello()))
+        asked = hello(self._software)
+        self._write(encode_request(ApiKey.API_VERSIONS, version, self._take_id(), self._client_id, asked))
         try:
             return read_hello(await waiter, version)
         except ProtocolError as bad:

@@ -117,6 +117,7 @@ class BrokerConfig:
     kraftpy_quorum_secret: str | None = field(default=_default("kraftpy.quorum.secret"), repr=False)
     kraftpy_metadata_cache_max_bytes: int = _default("kraftpy.metadata.cache.max.bytes")
     kraftpy_request_receive_timeout_ms: int = _default("kraftpy.request.receive.timeout.ms")
+    kraftpy_quorum_secret_file: str | None = _default("kraftpy.quorum.secret.file")
     kraftpy_broker_disconnect_grace_ms: int = _default("kraftpy.broker.disconnect.grace.ms")
     kraftpy_flush_before_ack: bool = _default("kraftpy.flush.before.ack")
     kraftpy_max_configs_bytes: int = _default("kraftpy.max.configs.bytes")

@@ -83,7 +83,9 @@ leader.imbalance.check.interval.seconds          long     300 1..
 
 # Ours, which Kafka has not
 kraftpy.quorum.secret                            password null
-    Secret that the nodes of a cluster prove to each other; the same on all of them.
+    Secret that the nodes of a cluster prove to each other; the same on all of them, 16 characters or more.
+kraftpy.quorum.secret.file                       string   null
+    File that holds the secret, in place of kraftpy.quorum.secret.
 kraftpy.metadata.cache.max.bytes                 long     none->33554432 0..
     Memory of encoded answers about all topics, which many clients ask for; 0 keeps none.
 kraftpy.request.receive.timeout.ms               int      none->60000 1..

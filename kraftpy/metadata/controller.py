@@ -10,7 +10,7 @@ commands: the local journal of a single node, or a quorum.
 `apply` is total. Bytes that are no command, or a failure of ours within `decide`, become a refusal that changes
 nothing, since a command that raises would raise on every node and at every restart. What does stop the node: a
 command that a newer version wrote, want of memory (the other nodes may have had it), and a failure within `replay`,
-with half a decision taken in.
+with half a decision taken in. What others ask for is looked at before it gets into the log (`proposals`).
 
 A command may come as a submission: the second time that one comes, it changes nothing and says so. The term of an
 entry is the controller's epoch: what a controller decided by itself (fencing, balancing) is refused in another's term.
@@ -140,29 +140,31 @@ class MetadataStateMachine:
         try:
             submission, command = decode_submission(data)
         except CodecError as error:
-            return Applied(submission=None, decision=Decision(error=ErrorCode.INVALID_REQUEST, message=str(error)))
+            decision: Decision[Any] = Decision(error=ErrorCode.INVALID_REQUEST, message=str(error))
+            return Applied(submission=None, decision=decision, is_unusable=True)
         if submission is not None and self.image.submissions.has(submission):
             return Applied(submission=submission, decision=Decision(message="applied before"), is_duplicate=True)
-        decision = self._decide(command, term)
+        decision, is_unusable = self._decide(command, term)
         if submission is not None:
             self.image.submissions.add(submission)
         for record in decision.records:
             self.image.replay(record, index)
-        return Applied(submission=submission, decision=decision)
+        return Applied(submission=submission, decision=decision, is_unusable=is_unusable)
 
-    def _decide(self, data: bytes | memoryview, term: int) -> Decision[Any]:
+    def _decide(self, data: bytes | memoryview, term: int) -> tuple[Decision[Any], bool]:
+        """The decision, and whether there was nothing that could be decided."""
         try:
             command = decode_command(data)
             if refused := _other_term(command, term):
-                return refused
-            return decide(command, self.image)
+                return refused, False
+            return decide(command, self.image), False
         except (NewerSchemaError, MemoryError, RecursionError):
             raise
         except CodecError as error:
-            return Decision(error=ErrorCode.INVALID_REQUEST, message=str(error))
+            return Decision(error=ErrorCode.INVALID_REQUEST, message=str(error)), True
         except Exception as error:
             message = f"a metadata command could not be decided: {type(error).__name__}: {error}"
-            return Decision(error=ErrorCode.UNKNOWN_SERVER_ERROR, message=message)
+            return Decision(error=ErrorCode.UNKNOWN_SERVER_ERROR, message=message), True
 
     def snapshot(self) -> bytes:
         """Everything that was applied, as bytes that `restore` takes."""

@@ -111,6 +111,8 @@ class Applied:
     submission: SubmissionId | None
     decision: Decision[Any]
     is_duplicate: bool = False
+    is_unusable: bool = False
+    """It was no command at all, or its decision failed: it changed nothing, here and on every node."""
 
 
 class Refused(Exception):

@@ -42,6 +42,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kraftpy.metadata import quorum_messages as messages
+from kraftpy.metadata.codec import CodecError
 from kraftpy.metadata.journal import MAX_ENTRY_BYTES, Entry, Journal, Loaded, Snapshot
 from kraftpy.metadata.quorum_messages import BadMessageError, unpack_snapshot
 from kraftpy.metadata.raft import Chance, Message, Raft, StateMachine
@@ -132,7 +133,8 @@ class Quorum:
             self._failure = error
             raise
         except Exception as error:
-            self._failure = QuorumStoppedError(f"the metadata quorum has failed on this node: {error!r}")
+            what = str(error) if isinstance(error, CodecError) else repr(error)
+            self._failure = QuorumStoppedError(f"the metadata quorum has failed on this node: {what}")
             raise self._failure from error
         finally:
             NOW_S.reset(token)

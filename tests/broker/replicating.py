@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 from kraftpy.broker import apis
+from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Response
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.coordinators import Coordinators
@@ -70,6 +71,8 @@ class Cluster:
         self.machine = MetadataStateMachine()
         self.disks = disks or {}
         self.nodes: dict[int, Node] = {}
+        self.proofs: dict[int, BrokerProof] = {}
+        """Of the latest life of each node, also when it has ended."""
         self.refuse: Callable[[Any], Decision[Any] | None] = lambda command: None
         self._directory = directory
         self._tasks = tasks
@@ -91,6 +94,10 @@ class Cluster:
             decision = self.machine.apply(self._index, 1, encode_command(command)).decision
             await self._tell(decision.records)
         return decision
+
+    async def wait_for(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
+        """Metadata are never behind here."""
+        return condition()
 
     async def catch_up(self) -> None:
         """Every node has acted on what was decided when this returns."""
@@ -235,6 +242,13 @@ class Node:
         self.complaints = Complaints()
         self.incidents = incidents = Incidents(self.complaints)
         self.tasks = tasks = Tasks(group, incidents, ())
+        self.proof = BrokerProof(
+            number,
+            image=lambda: cluster.image,
+            broker_epoch=lambda: self.broker_epoch,
+            incarnation_id=id(self).to_bytes(16, "big"),
+            key=lambda: bytes(32),
+        )
         proposals = IsrProposals(self.node_id, lambda: self.broker_epoch, cluster, self.clock, tasks)  # type: ignore[arg-type]
         self.proposals = proposals
         self.fetchers = Fetchers(
@@ -244,12 +258,13 @@ class Node:
             image=lambda: cluster.image,
             broker_epoch=lambda: self.broker_epoch,
             checkpoint=lambda: self.replicas.checkpoint(),
+            proof=self.proof,
         )
         self.replicas = Replicas(
             self.config, self.clock, self.directories, proposals.propose, self.fetchers, cluster.catch_up, incidents
         )
         share_coordinators = ShareCoordinators(self.config, self.clock, tasks, cluster, self.replicas)  # type: ignore[arg-type]
-        share_states = ShareStates(self.config, self.clock, cluster, share_coordinators)  # type: ignore[arg-type]
+        share_states = ShareStates(self.config, self.clock, cluster, share_coordinators, self.proof)  # type: ignore[arg-type]
         self.coordinators = Coordinators(
             self.config,
             self.clock,
@@ -298,6 +313,7 @@ class Node:
         )
         assert decision.result is not None, decision
         self.broker_epoch = decision.result.broker_epoch
+        self.cluster.proofs[self.node_id] = self.proof
         self.fetchers.start()
         self.coordinators.reconcile()
 
@@ -339,10 +355,12 @@ class Node:
         return True
 
     async def _answer(self, frame: bytearray, connection: Connection) -> Response | None:
-        return await apis.answer(self, frame, connection.client_host, LISTENER)  # type: ignore[arg-type]
+        return await apis.answer(self, frame, connection.client_host, LISTENER, connection)  # type: ignore[arg-type]
 
-    async def ask(self, key: ApiKey, request: Any, *, high: int = 0x7FFF) -> Any:
-        """The answer to a request, over the wire."""
+    async def ask(
+        self, key: ApiKey, request: Any, *, high: int = 0x7FFF, software: tuple[str, str] | None = None
+    ) -> Any:
+        """The answer to a request, over the wire; of a broker, if `software` proves that."""
         connection = await ClientConnection.open(
             RealRuntime(),
             "127.0.0.1",
@@ -350,6 +368,7 @@ class Node:
             client_id="test",
             request_timeout_ms=BOUND_SECONDS * 1000,
             setup_timeout_ms=BOUND_SECONDS * 1000,
+            software=software,
         )
         try:
             return await connection.request(key, request, high=high)

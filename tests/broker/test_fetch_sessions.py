@@ -270,3 +270,15 @@ def test_a_follower_has_one_session_and_it_takes_the_place_of_a_clients() -> Non
     assert 0 not in (again, other)
     assert refusal(store, request(client, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert refusal(store, request(other, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "it is nobody else's"
+
+
+def test_a_consumer_does_not_end_a_followers_session() -> None:
+    store = sessions()
+    followers = store.open(request(0, 0, 0), 15, NOW, follower_id=2).session_id
+    own = store.open(request(0, 0, 0), 15, NOW).session_id
+    for epoch in (0, -1):
+        store.open(request(followers, epoch, 0), 15, NOW)
+    assert store.open(request(followers, 1), 15, NOW, follower_id=2).session_id == followers
+    store.open(request(own, -1, 0), 15, NOW)
+    with pytest.raises(KafkaError):
+        store.open(request(own, 1), 15, NOW)

@@ -10,12 +10,21 @@ from pathlib import Path
 import pytest
 
 from kraftpy.broker import metadata
-from kraftpy.broker.containment import Complaints, Incidents, Tasks
+from kraftpy.broker.containment import Complaints, Fatal, Incidents, Tasks
+from kraftpy.broker.directories import DirectoryFailed
 from kraftpy.broker.links import Links
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.runtime import OsDirectory, SystemClock
 from kraftpy.config import Address, BrokerConfig, Listener
-from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigResourceType, SetConfigs
+from kraftpy.metadata.codec import pack
+from kraftpy.metadata.commands import (
+    ConfigChange,
+    ConfigOperation,
+    ConfigResourceType,
+    SetConfigs,
+    SubmissionId,
+    encode_submission,
+)
 from kraftpy.metadata.records import Record
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
@@ -290,3 +299,59 @@ async def test_who_waits_behind_many_others_waits_no_longer_than_they_do(
         with pytest.raises(KafkaError) as refused:
             await nodes[1].set(1)
     assert refused.value.code in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
+
+
+# -- what is in the log, and should not be
+
+
+async def lone_log(directory: Path, group: asyncio.TaskGroup) -> tuple[MetadataLog, Incidents]:
+    incidents = Incidents(Complaints())
+    tasks = Tasks(group, incidents, (DirectoryFailed,))
+
+    async def changed(records: Sequence[Record] | None) -> None:
+        pass
+
+    log = MetadataLog(BrokerConfig.of({"node.id": "1"}), SystemClock(), changed, tasks, incidents=incidents)
+    await log.start(OsDirectory(directory))
+    await until(lambda: log.is_leader)
+    return log, incidents
+
+
+def planted(log: MetadataLog, command: bytes, sequence: int) -> None:
+    """Have it in the log, although it is none."""
+    assert log._source is not None
+    submission = SubmissionId(node_id=7, nonce=b"n" * 16, sequence=sequence)
+    assert log._source.propose(encode_submission(submission, command))
+
+
+async def test_what_is_no_command_changes_nothing_and_is_an_incident(tmp_path: Path) -> None:
+    for times in (1, 2):  # also when the journal is read again
+        async with asyncio.TaskGroup() as group:
+            log, incidents = await lone_log(tmp_path, group)
+            if times == 1:
+                for sequence, command in enumerate((b"\xc1", pack([3, 99, {}]), pack([3, 5, {"topics": 1}]))):
+                    planted(log, command, sequence)
+            await until(lambda incidents=incidents: incidents.count == 3)  # type: ignore[misc]
+            assert "of the metadata log" in incidents.last[0].what
+            await log.catch_up()
+            assert not [*log.image.topics()]
+            await log.stop()
+
+
+async def test_a_command_of_a_newer_version_ends_the_node_with_a_message(tmp_path: Path) -> None:
+    """It would disagree with the others for ever: it is the node that has to be upgraded, and it says so."""
+
+    async def starts(is_first: bool) -> None:
+        async with asyncio.TaskGroup() as group:
+            log, _ = await lone_log(tmp_path, group)
+            if is_first:
+                planted(log, pack([99, 5, {}]), 0)
+            await asyncio.sleep(BOUND_SECONDS)
+
+    for is_first in (True, False):
+        with pytest.raises(ExceptionGroup) as failure:
+            await starts(is_first)
+        found = failure.value.exceptions[0]
+        assert isinstance(found, Fatal)
+        assert "upgrade this node" in str(found)
+        assert "\n" not in str(found)

@@ -10,10 +10,14 @@ from typing import Any
 import msgpack
 import pytest
 
+from kraftpy.broker.containment import Complaints, Fatal, Incidents, Tasks
 from kraftpy.broker.directories import DirectoryFailed
-from kraftpy.broker.link import LinkError
+from kraftpy.broker.link_bodies import LinkError
 from kraftpy.broker.observer import Observer
+from kraftpy.metadata.codec import unpack
+from kraftpy.metadata.commands import NewerSchemaError
 from kraftpy.metadata.journal import Journal
+from kraftpy.metadata.quorum_messages import pack_snapshot
 from kraftpy.testing.memory_files import MemoryDisk
 
 BOUND_SECONDS = 30.0
@@ -34,6 +38,18 @@ class Machine:
 
     def restore(self, data: bytes) -> None:
         self.applied = msgpack.unpackb(data)
+
+
+class Strict(Machine):
+    """As the metadata machine refuses what it cannot read."""
+
+    def apply(self, index: int, term: int, data: bytes | memoryview) -> None:
+        if data == b"newer":
+            raise NewerSchemaError("upgrade this node")
+        super().apply(index, term, data)
+
+    def restore(self, data: bytes) -> None:
+        self.applied = unpack(data)
 
 
 class Voters:
@@ -156,3 +172,64 @@ async def test_a_disk_that_fails_ends_the_node_with_a_message() -> None:
     (error,) = raised.value.exceptions
     assert isinstance(error, DirectoryFailed), "which the server says in a line, where any other is a traceback"
     assert str(error) == "the metadata journal cannot be written: Input/output error; this node stops"
+
+
+class Odd(Voters):
+    """1 and 2 know of the leader; 1 answers oddly."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        super().__init__("odd")
+        self.answer = answer
+        self.refused: Counter[int] = Counter()
+
+    def refuse_body(self, peer: int, error: Exception) -> None:
+        self.refused[peer] += 1
+
+    async def request(self, peer: int, kind: str, body: dict[str, Any], timeout_ms: int) -> dict[str, Any]:
+        self.asked[peer] += 1
+        await asyncio.sleep(0.001)
+        if peer == 1:
+            return {"leader": 3, "term": 2, "applied": 9, "voters": [], "entries": [], **self.answer}
+        entries = [(1, 2, b"\x00one"), (2, 2, b"\x00two")][body["after"] :]
+        return {"leader": 3, "term": 2, "applied": 2, "voters": [], "entries": entries}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"snapshot": [7, 2, b"\xc1\x01spoilt"]},
+        {"snapshot": [7, 2, pack_snapshot(0, {1: "h:1"}, b"\xc1")]},
+        {"entries": [(1, 2, b"\x00one"), (2, 1, b"\x00of an earlier term")]},
+    ],
+)
+async def test_what_no_voter_says_is_refused_and_another_is_asked(answer: dict[str, Any]) -> None:
+    links, machine = Odd(answer), Strict()
+    incidents = Incidents(Complaints())
+    async with asyncio.TaskGroup() as group:
+        observer = observer_of(links, machine, Tasks(group, incidents, (DirectoryFailed,)))  # type: ignore[arg-type]
+        await observer.start(MemoryDisk().root)
+        async with asyncio.timeout(BOUND_SECONDS):
+            while observer.applied_index < 2:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.005)
+        await observer.stop()
+    assert machine.applied == [b"one", b"two"]
+    assert links.refused[1] > 0
+    assert incidents.count == 0
+
+
+async def test_an_entry_of_a_newer_version_ends_the_node_with_a_message() -> None:
+    links = Voters("silent")
+    links.entries = [(1, 2, b"\x00newer")]
+
+    async def follows() -> None:
+        async with asyncio.TaskGroup() as group:
+            tasks = Tasks(group, Incidents(Complaints()), (DirectoryFailed,))
+            observer = observer_of(links, Strict(), tasks)  # type: ignore[arg-type]
+            await observer.start(MemoryDisk().root)
+            await asyncio.sleep(BOUND_SECONDS)
+
+    with pytest.raises(ExceptionGroup) as failure:
+        await follows()
+    found = failure.value.exceptions[0]
+    assert isinstance(found, Fatal)
+    assert str(found) == "upgrade this node"

@@ -11,6 +11,7 @@ from typing import Any
 from replicating import BOUND_SECONDS, Cluster, running, until
 
 from kraftpy.config.broker import RACK_AWARE_SELECTOR
+from kraftpy.metadata.commands import RegisterBroker
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -22,7 +23,7 @@ from kraftpy.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from kraftpy.types import BrokerId
+from kraftpy.types import BrokerId, Millis
 
 
 async def test_what_is_acknowledged_by_all_is_in_every_log_byte_for_byte(tmp_path: Path) -> None:
@@ -170,21 +171,52 @@ async def test_only_a_replica_in_its_present_life_may_fetch_as_one(tmp_path: Pat
         await cluster.stop(2)
         leader = cluster.replica(1, "guarded")
         await produced_to_one(cluster, 1, "guarded", b"one")
+        refused, committed = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, 0
 
-        async def error_of(**said: int) -> int:
-            request = followers_fetch(cluster, topic_id, **said)
-            answered = await cluster.nodes[1].ask(ApiKey.FETCH, request)
-            assert leader.high_watermark == 0
-            return int(answered.responses[0].partitions[0].error_code)
+        async def error_of(
+            by: int | None = 2, to: int = 1, software: tuple[str, str] | None = None, **said: int
+        ) -> int:
+            request = followers_fetch(cluster, topic_id, **{"offset": 1, **said})
+            if by is not None and software is None:
+                software = cluster.proofs[by].software_for(BrokerId(to))
+            answered = await cluster.nodes[1].ask(ApiKey.FETCH, request, software=software)
+            assert leader.high_watermark == committed
+            return int(answered.error_code or answered.responses[0].partitions[0].error_code)
 
         third = cluster.image.broker(BrokerId(3))
         assert third is not None
-        assert await error_of(replica_id=3, replica_epoch=third.broker_epoch) == ErrorCode.UNKNOWN_LEADER_EPOCH
-        assert await error_of(replica_epoch=0) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        # A client, with the right epoch, without one (CVE-2018-1288), and in another broker's name.
+        assert await error_of(by=None) == refused
+        assert await error_of(by=None, replica_epoch=-1) == refused
+        assert await error_of(by=3) == refused
+        assert await error_of(replica_epoch=-1) == refused
+        assert await error_of(replica_epoch=0) == refused
+        assert await error_of(to=3) == refused, "what it has said to another broker"
+        name, said = cluster.proofs[2].software_for(BrokerId(1))
+        last = "0" if said[-1] != "0" else "1"
+        for other in (said[:-1] + last, said.rpartition(".")[0], "2.x.y", "2.1." + "9" * 99, "9" * 30 + ".1.a", "2"):
+            assert await error_of(software=(name, other)) == refused
+        assert await error_of(by=3, replica_id=3, replica_epoch=third.broker_epoch) == ErrorCode.UNKNOWN_LEADER_EPOCH
         assert await error_of(epoch=1) == ErrorCode.UNKNOWN_LEADER_EPOCH
         assert await error_of(offset=2) == ErrorCode.OFFSET_OUT_OF_RANGE
         await cluster.change("guarded")
-        assert await error_of(offset=1, epoch=0) == ErrorCode.FENCED_LEADER_EPOCH
+        assert await error_of(epoch=0) == ErrorCode.FENCED_LEADER_EPOCH
+        earlier = cluster.proofs[2].software_for(BrokerId(1))
+        before = cluster.image.broker(BrokerId(2))
+        assert before is not None
+        again = RegisterBroker(
+            broker_id=BrokerId(2),
+            incarnation_id=b"its next life...",
+            endpoints=before.endpoints,
+            time_ms=Millis(0),
+            previous_session_expired=True,
+        )
+        assert (await cluster.submit(again)).result is not None
+        committed = leader.high_watermark  # what stopped uncleanly is not in sync any more
+        assert await error_of(software=earlier) == refused, "it is of its life before"
+        assert await error_of(software=earlier, replica_epoch=before.broker_epoch) == refused, (
+            "it is of its life before"
+        )
 
 
 async def test_a_follower_whose_log_parted_proves_nothing(tmp_path: Path) -> None:
@@ -196,12 +228,13 @@ async def test_a_follower_whose_log_parted_proves_nothing(tmp_path: Path) -> Non
         await produced_to_one(cluster, 1, "parting", b"one", b"two")
         await cluster.change("parting")
         request = followers_fetch(cluster, topic_id, offset=2, epoch=2, last_epoch=0)
-        answered = (await cluster.nodes[1].ask(ApiKey.FETCH, request)).responses[0].partitions[0]
+        software = cluster.proofs[2].software_for(BrokerId(1))
+        answered = (await cluster.nodes[1].ask(ApiKey.FETCH, request, software=software)).responses[0].partitions[0]
         assert (answered.diverging_epoch.epoch, answered.diverging_epoch.end_offset) == (0, 0)
         assert answered.records == b""
         assert cluster.replica(1, "parting").high_watermark == 0
         request = followers_fetch(cluster, topic_id, offset=2, epoch=2, last_epoch=1)
-        answered = (await cluster.nodes[1].ask(ApiKey.FETCH, request)).responses[0].partitions[0]
+        answered = (await cluster.nodes[1].ask(ApiKey.FETCH, request, software=software)).responses[0].partitions[0]
         assert answered.diverging_epoch.epoch == -1
         assert cluster.replica(1, "parting").high_watermark == 2
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
-from broker_wire import BOUND_SECONDS, StartBroker, ask, connect, create_topic, produce_values
+from broker_wire import BOUND_SECONDS, StartBroker, ask, connect, create_topic, produce_values, say_to_be_a_broker
 from share_wire import ACCEPT, REJECT, RELEASE, RENEW, Member, acquired, begin, set_group
 
 from kraftpy.protocol.apis import ApiKey
@@ -32,7 +32,7 @@ def topic(kraftpy_server: EmbeddedBroker) -> tuple[str, str, bytes]:
     with connect(kraftpy_server.bootstrap) as connection:
         topic_id = create_topic(connection, name, 2)
         for partition in range(2):
-            begin(connection, f"group-{name}", topic_id, partition)
+            begin(connection, f"group-{name}", topic_id, partition, data=kraftpy_server.data_dir / "logs")
     return name, f"group-{name}", topic_id
 
 
@@ -51,6 +51,9 @@ def done_until(server: EmbeddedBroker, group: str, topic_id: bytes) -> int:
         group_id=group, topics=[summary.ReadStateSummaryData(topic_id=topic_id, partitions=[part])]
     )
     with connect(server.bootstrap) as connection:
+        refused = ask(connection, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 1, asked).results[0].partitions[0]
+        assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "a client asked"
+        say_to_be_a_broker(connection, server.data_dir / "logs")
         answered = ask(connection, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 1, asked).results[0].partitions[0]
     assert answered.error_code == ErrorCode.NONE
     return int(answered.start_offset)
@@ -172,7 +175,7 @@ def test_a_lock_runs_out_unless_it_is_renewed(start_broker: StartBroker) -> None
     broker = start_broker(settings={"group.share.record.lock.duration.ms": "3000"})
     with connect(broker.bootstrap) as connection:
         topic_id = create_topic(connection, "locked")
-        begin(connection, "g", topic_id)
+        begin(connection, "g", topic_id, data=broker.data_dir / "logs")
         produce_values(connection, "locked", b"0", b"1")
     slow, other = (Member(broker.bootstrap, "g", topic_id) for _ in range(2))
     assert slow.take(2) == [(0, 1), (1, 1)]
@@ -199,7 +202,7 @@ def test_what_is_acknowledged_survives_a_restart(start_broker: StartBroker) -> N
     broker = start_broker()
     with connect(broker.bootstrap) as connection:
         topic_id = create_topic(connection, "kept")
-        begin(connection, "g", topic_id, start=-1)
+        begin(connection, "g", topic_id, data=broker.data_dir / "logs", start=-1)
         set_group(connection, "g", share_auto_offset_reset="earliest")
         produce_values(connection, "kept", *(b"%d" % number for number in range(6)))
     member = Member(broker.bootstrap, "g", topic_id)
@@ -217,7 +220,7 @@ def test_where_a_group_begins(start_broker: StartBroker) -> None:
     with connect(broker.bootstrap) as connection:
         topic_id = create_topic(connection, "begun")
         for group in ("latest", "earliest", "long-ago", "an-hour"):
-            begin(connection, group, topic_id, start=-1)
+            begin(connection, group, topic_id, data=broker.data_dir / "logs", start=-1)
         set_group(connection, "earliest", share_auto_offset_reset="earliest")
         set_group(connection, "long-ago", share_auto_offset_reset="by_duration:P99999D")
         set_group(connection, "an-hour", share_auto_offset_reset="by_duration:PT1H")
@@ -269,7 +272,7 @@ def test_records_of_open_and_aborted_transactions_are_kept_from_who_reads_commit
     with connect(broker.bootstrap) as connection:
         topic_id = create_topic(connection, "transactions")
         for group in ("all", "committed"):
-            begin(connection, group, topic_id)
+            begin(connection, group, topic_id, data=broker.data_dir / "logs")
         set_group(connection, "committed", share_isolation_level="read_committed")
         produce_values(connection, "transactions", b"0")
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "t", "linger.ms": 0})
@@ -315,7 +318,7 @@ def test_what_is_not_needed_of_the_state_is_deleted(start_broker: StartBroker) -
     )
     with connect(broker.bootstrap) as connection:
         topic_id = create_topic(connection, "pruned")
-        begin(connection, "g", topic_id)
+        begin(connection, "g", topic_id, data=broker.data_dir / "logs")
         produce_values(connection, "pruned", *(b"%d" % number for number in range(20)))
         member = Member(broker.bootstrap, "g", topic_id)
         member.take(20)

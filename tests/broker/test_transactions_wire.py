@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from broker_wire import BOUND_SECONDS, ask, connect, create_topic
+from broker_wire import BOUND_SECONDS, ask, connect, create_topic, say_to_be_a_broker
 from transactional_wire import (
     NOW,
     V1,
@@ -188,8 +188,9 @@ def test_rule_31_nothing_is_written_outside_of_an_open_transaction(connection: s
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_brokers_add_and_verify_for_several_transactions_at_once(
-    connection: socket.socket, topic: str, version: int
+    broker: EmbeddedBroker, connection: socket.socket, topic: str, version: int
 ) -> None:
+    say_to_be_a_broker(connection, broker.data_dir / "logs")
     first, second = made(connection, V2), made(connection, V2)
 
     def asked(*, verify: bool) -> list[list[int]]:
@@ -207,10 +208,8 @@ def test_brokers_add_and_verify_for_several_transactions_at_once(
         )
         answered = ask(connection, ApiKey.ADD_PARTITIONS_TO_TXN, version, request)
         assert answered.error_code == ErrorCode.NONE
-        assert [each.transactional_id for each in answered.results_by_transaction] == [
-            first.transactional_id,
-            second.transactional_id,
-        ]
+        ids = [each.transactional_id for each in answered.results_by_transaction]
+        assert ids == [first.transactional_id, second.transactional_id]
         return [
             [part.partition_error_code for topic in each.topic_results for part in topic.results_by_partition]
             for each in answered.results_by_transaction

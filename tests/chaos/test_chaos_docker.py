@@ -71,6 +71,9 @@ def test_the_compose_files_have_what_the_world_takes_for_granted(node: int) -> N
     assert f'ports: ["127.0.0.1:{PORTS[node]}:9092"]' in COMPOSE
     assert f"EXTERNAL://localhost:{PORTS[node]}" in COMPOSE
     assert re.search(rf"KAFKA_CONTROLLER_QUORUM_VOTERS: .*\b{node}@kafka{node}:{CONTROLLER_PORT}\b", COMPOSE)
+    volumes = f'["kafka{node}-data:/var/lib/kafka/data", "secrets:/var/lib/kafka/secrets"]'
+    assert f"volumes: {volumes}" in COMPOSE, "the nodes share a secret, which the first one makes"
+    assert "  KAFKA_KRAFTPY_QUORUM_SECRET_FILE: /var/lib/kafka/secrets/quorum\n" in COMPOSE
     own = OVERLAY[OVERLAY.index(f"\n  kafka{node}:\n") :].split("\n\n")[0]
     network, last = re.findall(r'ipv4_address: "\$\{KRAFTPY_CHAOS_NETWORK:-([\d.]+)\}\.(\d+)"', own)[0]
     assert f"{network}.{last}" == address_of(node)

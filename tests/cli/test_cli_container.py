@@ -178,6 +178,50 @@ def test_the_start_command_serves_says_so_and_stops_cleanly(
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
+def test_the_start_command_makes_the_secret_once_and_shows_it_to_nobody(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "secrets" / "quorum"
+    file.parent.mkdir()
+    found = []
+    for _ in range(2):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kraftpy.cli.container", "run"],
+            env={
+                **environment,
+                "KAFKA_LISTENERS": "PLAINTEXT://127.0.0.1:0,CONTROLLER://:0",
+                "KAFKA_ADVERTISED_LISTENERS": "PLAINTEXT://127.0.0.1:0",
+                "KAFKA_KRAFTPY_QUORUM_SECRET_FILE": str(file),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            assert select.select([process.stdout], [], [], SECONDS)[0], "no ready line"
+            found.append(file.read_text())
+            arguments = Path(f"/proc/{process.pid}/cmdline").read_text()
+        finally:
+            process.terminate()
+            out, err = process.communicate(timeout=SECONDS)
+        secret = found[-1].strip()
+        assert len(secret) >= 32
+        assert secret not in out + err + arguments
+        assert (file.stat().st_mode & 0o777, os.listdir(file.parent)) == (0o600, ["quorum"])
+    assert found[0] == found[1]
+
+
+def test_a_secret_that_cannot_be_made_is_one_line_and_status_2(environment: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "none" / "quorum"
+    done = subprocess.run(
+        [sys.executable, "-m", "kraftpy.cli.container", "run", f"KAFKA_KRAFTPY_QUORUM_SECRET_FILE={file}"],
+        env=environment, timeout=SECONDS, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == f"kraftpy: kraftpy.quorum.secret.file={file} cannot be made: No such file or directory\n"
+
+
 def test_a_cluster_that_is_another_s_is_one_line_and_status_2(environment: dict[str, str], tmp_path: Path) -> None:
     format_directories(BrokerConfig.of({"log.dirs": str(tmp_path / "data")}), "first")
     done = subprocess.run(

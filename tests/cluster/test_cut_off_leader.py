@@ -53,7 +53,7 @@ def _queue(cluster: Cluster, leader: int, topic_id: bytes) -> None:
     """Four records of "t", and the group "g" that is to have them, at a partition that is in sync."""
     _produce(cluster, leader, 4)
     with connect(cluster.address(leader)) as connection:
-        begin(connection, "g", topic_id)
+        begin(connection, "g", topic_id, data=cluster.node_directory(leader) / "data", is_alone=False)
     cluster.wait_in_sync()
 
 

@@ -146,7 +146,7 @@ def test_nothing_is_lost_and_nothing_that_is_done_comes_again() -> None:
             topic = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=3)
             made = ask(connection, ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
             topic_id = bytes(made.topics[0].topic_id)
-            begin(connection, GROUP, topic_id)
+            begin(connection, GROUP, topic_id, data=cluster.node_directory(1) / "data", is_alone=False)
         cluster.wait_in_sync()
         story, is_drained = Story(cluster), threading.Event()
         threads = [threading.Thread(target=story.produce)]

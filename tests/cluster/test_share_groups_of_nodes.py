@@ -109,7 +109,7 @@ def test_a_group_outlives_leaders_and_coordinators() -> None:
     with Cluster(settings=SETTINGS, keep_on_failure=True) as cluster:
         topic_id = create(cluster, "t")
         with connect(alive(cluster)) as connection:
-            begin(connection, "g", topic_id)
+            begin(connection, "g", topic_id, data=cluster.node_directory(1) / "data", is_alone=False)
         cluster.wait_in_sync()
         produce(cluster, "t", 50)
         first = join(cluster, "t", "g", topic_id)
@@ -164,7 +164,7 @@ def kept_by_a_node_apart(cluster: Cluster, topic_id: bytes, node: int) -> tuple[
     groups = (f"g{number}" for number in range(100))
     group = next(each for each in groups if coordinator(cluster, each, topic_id) not in others)
     with connect(alive(cluster)) as connection:
-        begin(connection, group, topic_id)
+        begin(connection, group, topic_id, data=cluster.node_directory(1) / "data", is_alone=False)
     return group, coordinator(cluster, group, topic_id)
 
 

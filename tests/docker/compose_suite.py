@@ -47,6 +47,8 @@ FOR_CLIENTS = {
     "KAFKA_INTER_BROKER_LISTENER_NAME": "PLAINTEXT",
     "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
 }
+SECRET = {"KAFKA_KRAFTPY_QUORUM_SECRET": "a secret that the nodes share"}
+"""What Kafka's examples of several nodes have not, and nodes on several hosts need here."""
 
 
 # --- one container ----------------------------------------------------------------------------------------------------
@@ -209,6 +211,7 @@ def test_kafka_s_example_of_three_nodes(image: str, project: str, tmp_path: Path
                 "KAFKA_NODE_ID": number,
                 "KAFKA_PROCESS_ROLES": "broker,controller",
                 "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@kafka-1:9093,2@kafka-2:9093,3@kafka-3:9093",
+                **SECRET,
                 "KAFKA_LISTENERS": "PLAINTEXT://:19092,CONTROLLER://:9093,PLAINTEXT_HOST://:9092",
                 "KAFKA_ADVERTISED_LISTENERS": f"PLAINTEXT://kafka-{number}:19092,PLAINTEXT_HOST://localhost:{port}",
             },
@@ -229,6 +232,7 @@ def test_kafka_s_example_of_three_controllers_and_three_brokers(image: str, proj
                 **FACTORS_OF_ONE,
                 "KAFKA_NODE_ID": number,
                 "KAFKA_PROCESS_ROLES": "controller",
+                **SECRET,
                 "KAFKA_CONTROLLER_QUORUM_VOTERS": voters,
                 "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
                 "KAFKA_LISTENERS": "CONTROLLER://:9093",
@@ -247,6 +251,7 @@ def test_kafka_s_example_of_three_controllers_and_three_brokers(image: str, proj
                 **FOR_CLIENTS,
                 "KAFKA_NODE_ID": number + 3,
                 "KAFKA_PROCESS_ROLES": "broker",
+                **SECRET,
                 "KAFKA_CONTROLLER_QUORUM_VOTERS": voters,
                 "KAFKA_LISTENERS": "PLAINTEXT://:19092,PLAINTEXT_HOST://:9092",
                 "KAFKA_ADVERTISED_LISTENERS": f"PLAINTEXT://kafka-{number}:19092,PLAINTEXT_HOST://localhost:{port}",

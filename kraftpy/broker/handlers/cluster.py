@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kraftpy.broker import apis
 from kraftpy.broker.apis import shortened
+from kraftpy.broker.broker_proof import SOFTWARE
 from kraftpy.broker.submitting import decided_within
 from kraftpy.broker.view import View
 from kraftpy.metadata.commands import FeatureUpdate, UnregisterBroker, UpdateFeatures
@@ -52,6 +53,8 @@ async def api_versions(broker: Broker, request: ApiVersionsRequest, context: Req
         _is_software_name(request.client_software_name) and _is_software_name(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+    if context.connection is not None and request.client_software_name == SOFTWARE:
+        context.connection.broker_claim = request.client_software_version
     response = api_versions_response(broker, ErrorCode.NONE)
     image = broker.image
     # An older client takes a lowest level of 0 for a mistake (KIP-1022).

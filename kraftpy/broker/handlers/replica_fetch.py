@@ -1,8 +1,9 @@
 """Fetch (key 1) as a follower sends it: records up to the log's end, and what the follower has by asking for the next.
 
 A follower's fetch offset is its acknowledgement of all before it, so who may send one matters: only a replica of the
-partition, in the session it registered with (rules 13 and 49; CVE-2018-1288), by the listener between brokers. An
-offset in a log that has parted from the leader's acknowledges nothing (rule 3).
+partition, in the session it registered with (rules 13 and 49; CVE-2018-1288), by the listener between brokers, on a
+connection by which that broker has proved to be at the other end (`broker_proof`): epoch -1, which Kafka lets pass
+unchecked, is no session. An offset in a log that has parted from the leader's acknowledges nothing (rule 3).
 
 A request looks at the partitions that came with it and at those of its session that changed since the last answer, not
 at all of them: neither an idle follower nor one append costs what a thousand partitions would. That the follower still
@@ -19,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+from kraftpy.broker.broker_proof import who_asks
 from kraftpy.broker.fetch_answers import name_leaders, respond
 from kraftpy.broker.waiting import News
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -42,6 +44,8 @@ _SWEEPS_PER_LAG = 10
 async def replica_fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
     """Read what is new; wait where nothing is; answer."""
     if context.api_version < _FIRST_VERSION or context.listener != broker.config.inter_broker_listener:
+        return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    if await who_asks(broker, context) != (request.replica_state.replica_id, request.replica_state.replica_epoch):
         return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     try:
         fetched = broker.fetch_sessions.open(

@@ -1,14 +1,17 @@
 """InitializeShareGroupState (83), Read (84), Write (85), Delete (86) and ReadShareGroupStateSummary (87), KIP-932.
 
-They come from other brokers: from group coordinators and from the leaders of partitions. Each share partition that is
-named succeeds or fails by itself.
+They come from other brokers: from group coordinators and from the leaders of partitions; who has not proved to be a
+broker (`broker_proof`) is refused. Each share partition that is named succeeds or fails by itself.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kraftpy.broker.broker_proof import who_asks
 from kraftpy.broker.share_apis import asked_of, response_of
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.share.events import Result
 
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
@@ -16,5 +19,8 @@ if TYPE_CHECKING:
 
 
 async def answer(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Ask the coordinators that are here."""
+    """Ask the coordinators that are here, if it is a broker that asks."""
+    if await who_asks(broker, context) is None:
+        refused = Result(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return response_of(context.api_key, {each.key: refused for each in asked_of(request)})
     return response_of(context.api_key, await broker.share_states.answer_here(asked_of(request)))

@@ -17,6 +17,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.auto_creation import found_or_created
+from kraftpy.broker.broker_proof import who_asks
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.groups.patterns import Pattern, PatternError, shown
 from kraftpy.groups.routing import partition_for_group
@@ -82,6 +83,8 @@ async def add_partitions_to_txn(
 ) -> AddPartitionsToTxnResponse:
     """Make partitions part of a transaction: all that are named, or none."""
     if context.api_version >= _FIRST_BATCHED_VERSION:
+        if await who_asks(broker, context) is None:  # KIP-890: clients stay below it
+            return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return await _add_batched(broker, request)
     topics = request.v3_and_below_topics
     codes = _existing(broker, topics)

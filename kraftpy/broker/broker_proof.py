@@ -1,0 +1,114 @@
+"""How a broker shows another one, on a listener that clients use too, that it is the broker it says it is.
+
+A follower's fetch acknowledges records and share coordinators take states from brokers, so who may say to be a broker
+matters (CVE-2018-1288): a broker's id and epoch are numbers that anybody can learn. The incarnation id that it
+registered with is 16 random bytes, which go over links and are told to no client. A broker that connects to another
+names itself in its first request, ApiVersions: `client_software_name` is `SOFTWARE`, and `client_software_version` its
+id, its epoch and a keyed hash of both, of its incarnation id and of the broker that it connects to, under a key that is
+made of the secret of the cluster. So it costs no request, and is proved once for a connection.
+
+Invariant: a connection counts as a broker's for as long as the image has that broker at that epoch, and no longer; the
+broker itself opens another when its epoch has changed.
+
+Left out: protection from whoever reads what passes between brokers (nothing between them is encrypted).
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple
+
+from kraftpy.metadata.image import Image
+from kraftpy.types import BrokerId
+
+if TYPE_CHECKING:
+    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.connection import Connection
+    from kraftpy.broker.request import RequestContext
+
+SOFTWARE = "kraftpy-broker"
+_HASH_BYTES = 32
+_MAX_CLAIM = 150
+_METADATA_WAIT_MS = 500
+
+
+class Identity(NamedTuple):
+    """Which broker, in which of its lives."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class BrokerProof:
+    """The proofs of this broker, and of those that connect to it."""
+
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        image: Callable[[], Image],
+        broker_epoch: Callable[[], int],
+        incarnation_id: bytes,
+        key: Callable[[], bytes],
+    ) -> None:
+        """`key` gives 32 bytes that every node of the cluster has."""
+        self._node_id = node_id
+        self._image = image
+        self._broker_epoch = broker_epoch
+        self._incarnation_id = incarnation_id
+        self._key = key
+
+    def software_for(self, other: BrokerId) -> tuple[str, str]:
+        """What to say to a broker in ApiVersions: name and version of the software."""
+        own = Identity(self._node_id, self._broker_epoch())
+        return SOFTWARE, f"{own.broker_id}.{max(own.broker_epoch, 0)}.{self._hash(own, self._incarnation_id, other)}"
+
+    def _hash(self, who: Identity, incarnation_id: bytes, to: int) -> str:
+        content = b"%d %d %d %b" % (who.broker_id, who.broker_epoch, to, incarnation_id)
+        return blake2b(content, key=self._key(), digest_size=_HASH_BYTES).hexdigest()
+
+    def proved(self, connection: Connection | None) -> Identity | None:
+        """The broker at the other end, by the metadata as they are now; None if it has not proved to be one."""
+        claimed = None if connection is None else claim_of(connection)
+        if connection is None or claimed is None:
+            return None
+        who, digest = claimed
+        broker = self._image().broker(BrokerId(who.broker_id))
+        if broker is None or broker.broker_epoch != who.broker_epoch:
+            return None
+        if connection.proved_broker != who:
+            if not hmac.compare_digest(digest, self._hash(who, broker.incarnation_id, self._node_id)):
+                return None
+            connection.proved_broker = who
+        return who
+
+    def may_come(self, connection: Connection | None) -> bool:
+        """Whether it says to be in a life of which the metadata here do not know yet: they may be a moment behind."""
+        claimed = None if connection is None else claim_of(connection)
+        if claimed is None:
+            return False
+        broker = self._image().broker(BrokerId(claimed[0].broker_id))
+        return broker is None or broker.broker_epoch < claimed[0].broker_epoch
+
+
+async def who_asks(broker: Broker, context: RequestContext) -> Identity | None:
+    """The broker that has proved to be at the other end of a request's connection; None if nobody has.
+
+    One that registered just now waits until the metadata here know of it, which are a moment behind.
+    """
+    proof, connection = broker.proof, context.connection
+    found = proof.proved(connection)
+    if found is None and proof.may_come(connection):
+        await broker.metadata.wait_for(lambda: not proof.may_come(connection), _METADATA_WAIT_MS)
+        found = proof.proved(connection)
+    return found
+
+
+def claim_of(connection: Connection) -> tuple[Identity, str] | None:
+    """What the other end has said of itself: nothing of it is proved."""
+    parts = connection.broker_claim[:_MAX_CLAIM].split(".")
+    if len(parts) != 3 or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts[:2]):
+        return None
+    return Identity(int(parts[0]), int(parts[1])), parts[2]

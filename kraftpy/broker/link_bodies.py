@@ -1,0 +1,172 @@
+"""The shapes of what nodes tell each other over a link: who they are, one-way messages, requests and their answers.
+
+`REQUESTS` and `ANSWERS` declare them by kind. A body has exactly the fields of its shape, each of its type and within
+its range: `check` is asked before anything is done with one, so that whoever takes a body may rely on it. What is
+within a raft message, an entry or a snapshot is checked where those are read (`metadata.quorum_messages`,
+`metadata.commands`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kraftpy.metadata.codec import unpack
+from kraftpy.metadata.journal import MAX_ENTRY_BYTES
+
+MAX_NODE_ID = (1 << 31) - 1
+CLUSTER_ID_BYTES = 64
+_MAX_NUMBER = (1 << 62) - 1
+_MAX_TEXT = 1_000
+_MAX_ENTRIES = 1 << 20
+_MAX_NODES = 10_000
+
+
+class LinkError(Exception):
+    """A request that has no answer: the peer is not connected, went away, took too long or refused."""
+
+
+class Unwelcome(LinkError):
+    """A connection that does not become a link. `kind` is for the log, which tells each kind once a minute."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class BadBodyError(LinkError):
+    """A body that no node of this version sends."""
+
+
+Check = Callable[[object], bool]
+Shape = Mapping[str, Check]
+
+
+def printable(text: str, most: int = _MAX_TEXT) -> str:
+    """What a peer said, without what would forge or break lines of the log."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
+
+
+# -- checks of single values
+
+
+def _number(low: int = 0, high: int = _MAX_NUMBER) -> Check:
+    return lambda value: type(value) is int and low <= value <= high  # exactly: True is no number
+
+
+def _text(most_bytes: int = _MAX_TEXT) -> Check:
+    return lambda value: type(value) is str and len(value.encode(errors="replace")) <= most_bytes
+
+
+def _bytes(least: int = 0, most: int = MAX_ENTRY_BYTES) -> Check:
+    return lambda value: type(value) is bytes and least <= len(value) <= most
+
+
+def _flag(value: object) -> bool:
+    return type(value) is bool
+
+
+def _maybe(check: Check) -> Check:
+    return lambda value: value is None or check(value)
+
+
+def _row(*checks: Check) -> Check:
+    """A list with one value for each check."""
+    return lambda value: (
+        type(value) is list
+        and len(value) == len(checks)
+        and all(check(item) for check, item in zip(checks, value, strict=True))
+    )
+
+
+def _list(check: Check, most: int) -> Check:
+    return lambda value: type(value) is list and len(value) <= most and all(map(check, value))
+
+
+# -- shapes
+
+_NODE = _number(0, MAX_NODE_ID)
+_REPLICA = _row(_NODE, _number(), _number(-1), _number(-1))
+_VOTER = _row(_NODE, _text(300))
+
+_HELLO: Shape = {"version": _number(0, 1 << 31), "nonce": _bytes(16, 64)}
+_IDENTITY: Shape = {
+    "node": _NODE,
+    "cluster": _maybe(_text(CLUSTER_ID_BYTES)),
+    "expects": _maybe(_NODE),
+    "knocks": _flag,
+}
+
+REQUESTS: Mapping[str, Shape] = {
+    "submit": {"data": _bytes(1, MAX_ENTRY_BYTES - 1)},
+    "follow": {"after": _number(), "leader": _number(-1, MAX_NODE_ID), "term": _number(-1)},
+    "heartbeat": {"epoch": _number(-1), "applied": _number(-1), "wants_fence": _flag, "wants_shut_down": _flag},
+    "describe quorum": {},
+    "change voter": {"add": _maybe(_VOTER), "remove": _maybe(_NODE)},
+}
+"""One-way messages and requests, by kind. A message "raft" is read by `quorum_messages.read_body`."""
+
+ANSWERS: Mapping[str, Shape] = {
+    "follow": {
+        "leader": _number(-1, MAX_NODE_ID),
+        "term": _number(-1),
+        "applied": _number(),
+        "voters": _list(_VOTER, _MAX_NODES),
+        "entries": _list(_row(_number(1), _number(), _bytes()), _MAX_ENTRIES),
+    },
+    "heartbeat": {
+        "error": _number(-1, (1 << 15) - 1),
+        "is_caught_up": _flag,
+        "is_fenced": _flag,
+        "should_shut_down": _flag,
+    },
+    "describe quorum": {
+        "leader": _row(_NODE, _number(), _number()),
+        "voters": _list(_REPLICA, _MAX_NODES),
+        "observers": _list(_REPLICA, _MAX_NODES),
+        "addresses": _list(_VOTER, _MAX_NODES),
+    },
+    "change voter": {"refused": _maybe(_text(10_000))},
+}
+_OPTIONAL: Mapping[str, Shape] = {"follow": {"snapshot": _row(_number(), _number(), _bytes(0, 1 << 32))}}
+"""Fields of answers that may be left out."""
+
+
+def check(shapes: Mapping[str, Shape], kind: str, body: Mapping[str, Any]) -> None:
+    """That a body has the shape of its kind, if that has one. Raises BadBodyError."""
+    shape = shapes.get(kind)
+    if shape is not None:
+        _check(f"{kind}", shape, _OPTIONAL.get(kind, {}) if shapes is ANSWERS else {}, body)
+
+
+def _check(what: str, shape: Shape, optional: Shape, body: Mapping[str, Any]) -> None:
+    for name, is_right in shape.items():
+        if name not in body:
+            raise BadBodyError(f"{what}: field {name} is missing")
+        if not is_right(body[name]):
+            raise BadBodyError(f"{what}: field {name} is not allowed")
+    for name in body.keys() - shape.keys():
+        if name not in optional:
+            raise BadBodyError(f"{what}: there is no field {printable(str(name), 40)}")
+        if not optional[name](body[name]):
+            raise BadBodyError(f"{what}: field {name} is not allowed")
+
+
+# -- the first frames
+
+
+def read_hello(frame: bytes) -> int:
+    """The version that the other side speaks. Raises CodecError or LinkError if it is no node."""
+    hello = unpack(frame)
+    if type(hello) is not dict or any(not is_right(hello.get(name)) for name, is_right in _HELLO.items()):
+        raise Unwelcome("no node", "it is no node of a cluster")
+    return int(hello["version"])
+
+
+def read_identity(content: bytes) -> dict[str, Any]:
+    """Who a node is that has proved that it knows the secret. Raises CodecError or LinkError."""
+    identity = unpack(content)
+    if type(identity) is not dict:
+        raise BadBodyError("its identity is no map")
+    _check("its identity", _IDENTITY, {}, identity)
+    return identity
