@@ -15,6 +15,7 @@ import contextlib
 import struct
 import time
 from collections import Counter, deque
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -40,6 +41,16 @@ _TRIES = 3
 
 class Stopped(Exception):
     """The run is over before its last index."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """Something that was sent; frames that are no requests are never answered."""
+
+    at: float
+    index: int
+    text: str
+    is_answered: bool = False
 
 
 class Attack:
@@ -70,9 +81,7 @@ class Attack:
         self.outcomes: Counter[str] = Counter()
         self.problems: dict[str, str] = {}
         """What was wrong with an answer, with the request."""
-        self.under_way: dict[int, tuple[float, str]] = {}
-        """By index: requests that were sent and not answered yet, and when."""
-        self.lately: deque[tuple[float, str]] = deque(maxlen=200)
+        self.lately: deque[Sent] = deque(maxlen=20_000)
         self.should_stop = False
         self._crowds: list[asyncio.StreamWriter] = []
         self._impostors: list[link_frames.Impostor] = []
@@ -106,14 +115,26 @@ class Attack:
 
     def note_sent(self, asked: Ask) -> None:
         """Remember what is under way."""
+        self.note(str(asked), asked.index)
+
+    def note(self, text: str, index: int) -> None:
+        """Count something that was sent, and remember it for a while."""
         self.sent += 1
-        self.under_way[asked.index] = (time.monotonic(), str(asked))
-        self.lately.append(self.under_way[asked.index])
+        self.lately.append(Sent(time.monotonic(), index, text))
 
     def note_gone(self, asked: Ask, outcome: str) -> None:
         """It was answered, or never will be."""
-        self.under_way.pop(asked.index, None)
         self.outcomes[outcome] += 1
+        if outcome == "answered":
+            for each in reversed(self.lately):
+                if each.index == asked.index:
+                    each.is_answered = True
+                    break
+
+    def suspects(self, since: float, until: float) -> list[str]:
+        """What was sent between two times and not answered; first what was sent last."""
+        found = [each for each in self.lately if since <= each.at <= until and not each.is_answered]
+        return [each.text for each in reversed(found)]
 
     def check_stop(self) -> None:
         """Raise Stopped where the run is over."""
@@ -125,6 +146,7 @@ class Attack:
         for writer in self._crowds:
             writer.close()
         self._crowds = []
+        self.note(f"{indexes[0]} a crowd", indexes[0])
         count, broker = int(self.most_crowd * chance.choice((0.1, 0.3, 1.0))), chance.choice(self.brokers)
         said = chance.choice((b"", b"\0", struct.pack(">i", 100_000_000) + b"\0", struct.pack(">i", 50) + b"\0\3\0\5"))
 
@@ -137,7 +159,6 @@ class Attack:
 
         for start in range(0, count, 100):
             await asyncio.gather(*(one() for _ in range(min(100, count - start))))
-        self.sent += len(indexes)
         self.outcomes["crowds"] += 1
 
     async def link(self, chance: Random, indexes: range) -> None:
@@ -146,7 +167,8 @@ class Attack:
             self.outcomes["no links here"] += len(indexes)
             return
         node = chance.choice(sorted(self.controllers))
-        self.sent += len(indexes)
+        for index in indexes:
+            self.note(f"{index} to the link of node {node}", index)
         if self.secret is not None and chance.random() < 0.5:
             frames = [link_frames.message(Random(f"{self.seed}/{index}")) for index in indexes for _ in range(4)]
             async with link_frames.Impostor(self.secret, {node: self.controllers[node]}) as impostor:
@@ -292,8 +314,7 @@ class Worker:
             self.attack.check_stop()
             reader, writer = await self.connected(broker)
             said = plots.frame(self.attack.seed, index)
-            self.attack.sent += 1
-            self.attack.lately.append((time.monotonic(), f"{index} a frame of {len(said)} bytes"))
+            self.attack.note(f"{index} a frame of {len(said)} bytes", index)
             writer.write(said)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.05):
@@ -314,7 +335,7 @@ class Worker:
         key, version, made = chance.choice(long)
         writer.transport.set_write_buffer_limits(1 << 20)
         writer.write(encode_request(key, version, 1, "odd", made) * 60)
-        self.attack.sent += len(indexes)
+        self.attack.note(f"{indexes[0]} 60 requests {key.name}, unread", indexes[0])
         self.attack.outcomes["unread"] += 1
         await asyncio.sleep(chance.choice((0.05, 0.3, 1.0)))
         self.drop(broker)

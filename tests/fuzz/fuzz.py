@@ -182,8 +182,9 @@ class Round:
             if not broken:
                 await asyncio.sleep(0.25)
                 broken = self._broken(world, honest)
-        suspects = [said for _, (_, said) in sorted(attack.under_way.items())]
-        lately = [said for at, said in attack.lately if at > time.monotonic() - 30.0][-40:]
+        began = time.monotonic() - honest.oldest if broken.startswith("hang") else time.monotonic()
+        suspects = attack.suspects(began - 2.0, began + 0.3)
+        stack = _stack(world) if broken else ""
         attack.should_stop = True
         if not running.done():
             running.cancel()
@@ -195,7 +196,7 @@ class Round:
         if not broken:
             return True
         kind, _, cause = broken.partition(": ")
-        self._find(Finding(kind, cause, f"under way: {suspects}; lately: {lately}"))
+        self._find(Finding(kind, cause, f"not answered: {suspects[:40]}{stack}"))
         self.next = min(self.end, attack.next)
         return False
 
@@ -289,6 +290,20 @@ class Round:
                 world.cluster.wait_ended(node)
 
 
+def _stack(world: World) -> str:
+    """Where the nodes are in their code, if there is py-spy to say so."""
+    if (spy := shutil.which("py-spy", path=f"{Path(sys.executable).parent}:/usr/bin")) is None:
+        return ""
+    said = ""
+    for node in world.cluster.nodes:
+        if world.cluster.is_running(node):
+            pid = str(world.cluster.pid(node))
+            dumped = subprocess.run([spy, "dump", "--pid", pid], capture_output=True, text=True, timeout=30, check=False)
+            main = dumped.stdout.partition('"MainThread"')[2].partition("\nThread")[0]
+            said += f"\n    node {node}:\n" + "\n".join(main.splitlines()[1:12])
+    return said
+
+
 def _ask_on(address: Address) -> Any:
     """A connection with sixty requests under way, of which no answer is read."""
     connection = connect(str(address))
@@ -313,7 +328,7 @@ def run(options: argparse.Namespace) -> list[Finding]:
             shutil.rmtree(directory, ignore_errors=True)
         print(f"{first} to {one.next}: {_said(one)}", flush=True)
         for finding in one.findings:
-            if finding[:2] not in found:
+            if finding[:2] not in found or finding.kind in ("death", "hang", "memory"):
                 found[finding[:2]] = finding
                 print(f"FOUND between {first} and {one.next}: {finding}", flush=True)
                 print(f"    again: {_command(options, first, one.next)}", flush=True)

@@ -258,6 +258,8 @@ class IsMember(Operation):
         if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = joined.member_id
             raise TryAgain("join: with the member id it was given")
+        if joined.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+            self.member_id = ""
         check("join", joined.error_code)
         self.member_id, generation_id = joined.member_id, joined.generation_id
         assignment = SyncGroupRequestAssignment(member_id=self.member_id, assignment=b"all of it")

@@ -250,7 +250,7 @@ class Hostile(Words):
         if name == "resource_name":
             return (*STRINGS, *TOPICS, *(each[0] for each in GROUPS.values()), "1", "2")
         if self.is_deleting:
-            return (BRIEF, *STRINGS)
+            return (BRIEF, *(each for each in STRINGS if not each.startswith("__")))
         if "topic" in name or name == "name":
             return (*STRINGS, *LONG_NAMES[:5], *TOPICS)
         return STRINGS
