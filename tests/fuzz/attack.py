@@ -1,8 +1,8 @@
 """The attacker of a fuzz: many connections that play plots (`plots`), each to one broker of the world.
 
-A plot of a family waits for each answer, for the next request is made of it; of others all requests leave at once.
-Where an answer is late the connection is closed and the plot goes on with a new one: some requests wait for others, as a
-join does, and whether a node hangs the honest client tells. Answers have to be decodable and in order.
+A plot of a family waits for each answer, because the next request is made of it; other plots send all their requests at
+once. If an answer is late, the connection is closed and the plot goes on with a new one: some requests wait for others,
+as a join does. Whether a node hangs is told by the honest client. Answers have to be decodable and in order.
 
 `crowd` holds up to `most_crowd` connections open at once, with half a frame each or with nothing. `unread` sends
 requests with long answers and reads none.
@@ -63,6 +63,7 @@ class Attack:
         first: int,
         end: int,
         brokers: list[Address],
+        for_brokers: list[Address],
         controllers: dict[int, Address],
         secret: str | None,
         most_crowd: int,
@@ -71,7 +72,8 @@ class Attack:
         left_out: frozenset[int] = frozenset(),
     ) -> None:
         self.seed, self.first, self.end = seed, first, end
-        self.brokers, self.controllers, self.secret = brokers, controllers, secret
+        self.brokers, self.for_brokers = brokers, for_brokers
+        self.controllers, self.secret = controllers, secret
         self.most_crowd = most_crowd
         self.topic_ids = topic_ids
         self.homes = homes
@@ -84,7 +86,6 @@ class Attack:
         self.lately: deque[Sent] = deque(maxlen=20_000)
         self.should_stop = False
         self._crowds: list[asyncio.StreamWriter] = []
-        self._impostors: list[link_frames.Impostor] = []
 
     async def run(self) -> None:
         """Until the last index, or until `should_stop` is set."""
@@ -227,7 +228,7 @@ class Worker:
         attack = self.attack
         attack.check_stop()
         plot = Plot(chance)
-        broker = chance.choice(attack.brokers)
+        broker = chance.choice(attack.for_brokers if kind == "replica" or chance.random() < 0.05 else attack.brokers)
         home = attack.homes.get(plot.transactional_id if kind == "transaction" else plot.group)
         if home is not None and chance.random() < 0.9:
             broker = attack.brokers[home]

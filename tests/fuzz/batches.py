@@ -1,7 +1,7 @@
 """Record batches of every kind that a producer may send, legal, wrong and hostile, each made from a number.
 
 `small` makes one of the cheap kinds. `heavy` makes one of those that are small on the wire and large once they are
-decoded (millions of records or headers, bombs, empty members); they are made once and kept, for a fuzz sends them often.
+decoded (millions of records or headers, bombs, empty members); they are made once and kept.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ def batch(
 def record(offset_delta: int, key: bytes | None = None, value: bytes | None = b"v", headers: bytes = b"\0") -> bytes:
     """One record; `headers` with their count before them."""
     parts = [b"\0\0", encode_varint(offset_delta)]
-    for field in (key, value):
-        parts.append(b"\x01" if field is None else encode_varint(len(field)) + field)
+    parts += [b"\x01" if field is None else encode_varint(len(field)) + field for field in (key, value)]
     parts.append(headers)
     body = b"".join(parts)
     return encode_varint(len(body)) + body

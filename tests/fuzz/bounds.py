@@ -1,8 +1,8 @@
 """A bound on the work and the memory of one call, by counting: no clock has a say.
 
 `bounded` counts what is called, in Python and in C, while a target takes one input, and how much memory that takes at
-most. What an input may cost is proportional to its length. A loop without a single call in it is not counted; libFuzzer's
-own time limit finds it in a guided run, and the test's time limit in a replay.
+most. What an input may cost is proportional to its length. A loop without a single call in it is not counted;
+libFuzzer's own time limit finds it in a guided run, and the test's time limit in a replay.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def bounded(one: Callable[[bytes], None], data: bytes, more_bytes: int = 0) -> N
             if left < 0:
                 sys.setprofile(None)
                 where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-                raise TooMuch(f"{len(data)} bytes take more than {CALLS + CALLS_PER_BYTE * len(data)} calls, at {where}")
+                raise TooMuch(
+                    f"{len(data)} bytes take more than {CALLS + CALLS_PER_BYTE * len(data)} calls, at {where}"
+                )
 
     tracemalloc.start()
     try:

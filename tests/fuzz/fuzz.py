@@ -2,10 +2,10 @@
 
     python tests/fuzz/fuzz.py --requests 50000 --nodes 1 --seed 7 [--flush-before-ack] [--judge-latency]
     python tests/fuzz/fuzz.py --seed 7 --from 4096 --to 4200        those requests alone
-    python tests/fuzz/fuzz.py --seed 7 --from 4096 --to 4200 --shrink hang     fewest plots that still do that
+    python tests/fuzz/fuzz.py --seed 7 --from 4096 --to 4200 --shrink hang    fewest plots that still do it
 
-What is sent is a function of the seed and an index (`plots`); ids that nodes give out are put in. The run goes in rounds
-of `ROUND` requests, each against new nodes; a round that kills a node, or has it hang, ends there, and the next begins
+What is sent is a function of the seed and an index (`plots`); ids that nodes give out are put in. A run has rounds of
+`ROUND` requests, each against new nodes; a round that kills a node, or has it hang, ends there, and the next begins
 behind it. While it lasts an honest client (`honest`) is served, nodes' memory is watched, and how much they log. After
 it: memory is back; no group and no transaction is stuck; all that was acknowledged can be read; the nodes stop in
 bounded time, though clients go on asking, start again, with strangers at their links, and still have everything; and
@@ -103,13 +103,17 @@ class Honest:
             self._process.kill()
             self._process.wait()
         self._reader.join(5)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
         return self.result
 
 
 class Round:
     """Nodes, and the attack on them from one index to another."""
 
-    def __init__(self, options: argparse.Namespace, first: int, end: int, left_out: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, options: argparse.Namespace, first: int, end: int, left_out: frozenset[int] = frozenset()
+    ) -> None:
         self.options = options
         self.first, self.end, self.left_out = first, end, left_out
         self.findings: list[Finding] = []
@@ -166,6 +170,7 @@ class Round:
             first=self.first,
             end=self.end,
             brokers=world.brokers,
+            for_brokers=world.for_brokers,
             controllers=world.controllers,
             secret=SECRET,
             most_crowd=self.options.most_crowd,
@@ -242,7 +247,9 @@ class Round:
             self._find(Finding("no restart", "a node does not start again on what it has", str(error)[-1500:]))
             return
         if died := world.died():
-            self._find(Finding("no restart", "a node dies again once it has started", world.cluster.logs(died[0])[-1500:]))
+            self._find(
+                Finding("no restart", "a node dies again once it has started", world.cluster.logs(died[0])[-1500:])
+            )
 
     def _afterwards(self, world: World, acknowledged: Path, before_mb: float) -> None:
         deadline = time.monotonic() + BACK_SECONDS
@@ -250,7 +257,9 @@ class Round:
             time.sleep(0.2)
         self.figures["after_mb"] = round(world.resident_mb())
         if world.resident_mb() > before_mb + BACK_MB:
-            self._find(Finding("memory", "it is not back", f"{before_mb:.0f} MB before, {world.resident_mb():.0f} after"))
+            self._find(
+                Finding("memory", "it is not back", f"{before_mb:.0f} MB before, {world.resident_mb():.0f} after")
+            )
         self.findings += verdicts.stuck(world)
         self.findings += verdicts.lost(world, acknowledged)
         if world.nodes > 1:
@@ -276,7 +285,7 @@ class Round:
         chance = Random(f"{self.options.seed}/strangers")
         address, said = world.controllers[node], 0
         deadline = time.monotonic() + 5.0
-        while said < 60 and time.monotonic() < deadline and not world.cluster.is_running(node) is False:
+        while said < 60 and time.monotonic() < deadline and world.cluster.is_running(node):
             with contextlib.suppress(OSError), connect(str(address), 0.05) as connection:
                 connection.sendall(link_frames.hello(chance))
                 said += 1
@@ -298,7 +307,9 @@ def _stack(world: World) -> str:
     for node in world.cluster.nodes:
         if world.cluster.is_running(node):
             pid = str(world.cluster.pid(node))
-            dumped = subprocess.run([spy, "dump", "--pid", pid], capture_output=True, text=True, timeout=30, check=False)
+            dumped = subprocess.run(
+                [spy, "dump", "--pid", pid], capture_output=True, text=True, timeout=30, check=False
+            )
             main = dumped.stdout.partition('"MainThread"')[2].partition("\nThread")[0]
             said += f"\n    node {node}:\n" + "\n".join(main.splitlines()[1:12])
     return said

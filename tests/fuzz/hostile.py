@@ -22,24 +22,35 @@ from kraftpy.protocol.schema import Array, Field
 TOPICS = ("odd", "odd-compacted", "odd-recompressed", "odd-large", "odd-synced", "odd-brief")
 """Topics that exist, at the beginning. `odd-brief` is deleted and created again."""
 BRIEF = "odd-brief"
-GROUPS = {kind: tuple(f"odd-{kind}-{number}" for number in range(6)) for kind in ("classic", "consumer", "share", "streams")}
+GROUPS = {
+    kind: tuple(f"odd-{kind}-{number}" for number in range(6)) for kind in ("classic", "consumer", "share", "streams")
+}
 TRANSACTIONAL_IDS = tuple(f"odd-transaction-{number}" for number in range(6))
 FORGED = "FORGED"
 """Begins a line of the log if what comes from outside is printed as it came."""
 
 LONG_NAMES = tuple(f"odd-{number}-" + "abcdefghij" * 23 for number in range(60))
 STRINGS = (
-    "", "x", "x" * 249, "x" * 250, LONG, "..", ".", "a b", "a/b", "żółw-🎉", "\0", "a\0b", f"\n{FORGED} line", "\x1b[31mred",
+    "", "x", "x" * 249, "x" * 250, LONG, "..", ".", "a b", "a/b", "żółw-🎉", "\0", "a\0b", f"\n{FORGED} line",
+    "\x1b[31mred",
     "a\r\nb", "%s%n%d", "{0}", "${jndi:x}", "\u202e\ufeff", "🎉" * 1000, "-1", "0", "null", "__consumer_offsets",
     "__transaction_state", "__share_group_state", "no-such",
 )  # fmt: skip
+WORST = (
+    "(((((){1000}){1000}){1000}){1000})", "((((a{1000}){1000}){1000}){1000})", "a{" + "9" * 5000 + "}", "x" * 1900,
+    "(a?){900}a{900}",
+    "(.{30}){60}",
+)  # fmt: skip
+"""Expressions that cost a broker most, so that they are drawn more often."""
 REGEXES = (
-    "odd.*", "odd-.*", ".*", "(a|b)*c", "[a-z]+", "^odd$", "(?i)ODD", "a{2,3}", r"\d+\w*", "",
-    "(((((){1000}){1000}){1000}){1000})", "((((a{1000}){1000}){1000}){1000})", "a{" + "9" * 5000 + "}", "a{0," + "9" * 30 + "}",
-    "(" * 49 + "a" + ")" * 49, "(" * 2000 + ")" * 2000, "|" * 1900, "(a?){900}a{900}", "(.*){40}", ".*.*.*.*.*.*.*.*.*x",
-    "[" + "a-z" * 5000 + "]", "[^" * 100, "(?:" * 40, "a**", "a{1,0}", "a{-1}", "\\", "[", "(", "\\p{L}+", "\\x{110000}",
-    "\\x{" + "f" * 4000 + "}", "\\" + "7" * 4000, "(.?){1000}", "(a|a|a|a){400}", ".{1000}", "(.{30}){60}", "x" * 1900, "\n", "🎉*",
-    "((a{900}|b{900})*)", "((((){1000}){1000}a){2})", "(()*)*", "(()+)+b", "((((((a?)?)?)?)?)?)*", "(?i)" * 1000, "^" * 1900,
+    *WORST, "odd.*", "odd-.*", ".*", "(a|b)*c", "[a-z]+", "^odd$", "(?i)ODD", "a{2,3}", r"\d+\w*", "",
+    "a{0," + "9" * 30 + "}", "(" * 49 + "a" + ")" * 49, "(" * 2000 + ")" * 2000, "|" * 1900, "(.*){40}",
+    ".*.*.*.*.*.*.*.*.*x",
+    "[" + "a-z" * 5000 + "]", "[^" * 100, "(?:" * 40, "a**", "a{1,0}", "a{-1}", "\\", "[", "(", "\\p{L}+",
+    "\\x{110000}",
+    "\\x{" + "f" * 4000 + "}", "\\" + "7" * 4000, "(.?){1000}", "(a|a|a|a){400}", ".{1000}", "\n", "🎉*",
+    "((a{900}|b{900})*)", "((((){1000}){1000}a){2})", "(()*)*", "(()+)+b", "((((((a?)?)?)?)?)?)*", "(?i)" * 1000,
+    "^" * 1900,
     "\\b" * 1000, "[[:alpha:]]{500}", "()" * 1500, "(|a)*" * 300,
 )  # fmt: skip
 DURATIONS = (
@@ -50,45 +61,61 @@ DURATIONS = (
 )  # fmt: skip
 NUMBERS = (
     "0", "-1", "1", "-2", "2147483647", "2147483648", "-2147483648", "9223372036854775807", "9223372036854775808",
-    "9" * 40, "9" * 5000, "1e400", "1e-400", "nan", "inf", "-inf", "0x10", "1_000", "\u0661\u0662", " 7 ", "+5", "--5", "1.5",
+    "9" * 40, "9" * 5000, "1e400", "1e-400", "nan", "inf", "-inf", "0x10", "1_000", "\u0661\u0662", " 7 ", "+5",
+    "--5", "1.5",
 )  # fmt: skip
 LISTS = (
-    ",".join(str(number) for number in range(3000)), "," * 3000, ",".join(f"{n}:{n}" for n in range(3000)), "*", "*,*", "0:1", "a:b",
+    ",".join(str(number) for number in range(3000)), "," * 3000, ",".join(f"{n}:{n}" for n in range(3000)), "*",
+    "*,*", "0:1", "a:b",
     "compact", "delete", "compact,delete", "delete,delete", ",".join(["delete"] * 3000),
 )  # fmt: skip
 SETTING_VALUES = (
-    *NUMBERS, *DURATIONS, *LISTS, "true", "false", "gzip", "zstd", "lz4", "snappy", "producer", "uncompressed", "CreateTime",
+    *NUMBERS, *DURATIONS, *LISTS, "true", "false", "gzip", "zstd", "lz4", "snappy", "producer", "uncompressed",
+    "CreateTime",
     "LogAppendTime", "1000", "100000", "6000", "60000", LONG, "", f"\n{FORGED}", "read_committed", "read_uncommitted",
 )  # fmt: skip
 GROUP_SETTINGS = (
-    "share.auto.offset.reset", "share.auto.offset.reset", "share.auto.offset.reset", "share.record.lock.duration.ms", "share.isolation.level",
-    "share.session.timeout.ms", "share.heartbeat.interval.ms", "share.delivery.count.limit", "share.partition.max.record.locks",
-    "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms", "streams.num.standby.replicas", "streams.session.timeout.ms",
+    "share.auto.offset.reset", "share.auto.offset.reset", "share.auto.offset.reset", "share.record.lock.duration.ms",
+    "share.isolation.level",
+    "share.session.timeout.ms", "share.heartbeat.interval.ms", "share.delivery.count.limit",
+    "share.partition.max.record.locks",
+    "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms", "streams.num.standby.replicas",
+    "streams.session.timeout.ms",
     "streams.initial.rebalance.delay.ms",
 )  # fmt: skip
 TOPIC_SETTINGS = (
-    "cleanup.policy", "compression.type", "compression.zstd.level", "compression.gzip.level", "delete.retention.ms", "flush.messages",
-    "flush.ms", "index.interval.bytes", "internal.segment.bytes", "kraftpy.flush.before.ack", "max.compaction.lag.ms", "max.message.bytes",
-    "message.timestamp.after.max.ms", "message.timestamp.before.max.ms", "message.timestamp.type", "min.cleanable.dirty.ratio",
-    "min.compaction.lag.ms", "min.insync.replicas", "retention.bytes", "retention.ms", "segment.bytes", "segment.index.bytes", "segment.jitter.ms",
-    "segment.ms", "unclean.leader.election.enable", "leader.replication.throttled.replicas", "follower.replication.throttled.replicas",
+    "cleanup.policy", "compression.type", "compression.zstd.level", "compression.gzip.level", "delete.retention.ms",
+    "flush.messages",
+    "flush.ms", "index.interval.bytes", "internal.segment.bytes", "kraftpy.flush.before.ack", "max.compaction.lag.ms",
+    "max.message.bytes",
+    "message.timestamp.after.max.ms", "message.timestamp.before.max.ms", "message.timestamp.type",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms", "min.insync.replicas", "retention.bytes", "retention.ms", "segment.bytes",
+    "segment.index.bytes", "segment.jitter.ms",
+    "segment.ms", "unclean.leader.election.enable", "leader.replication.throttled.replicas",
+    "follower.replication.throttled.replicas",
 )  # fmt: skip
 SETTINGS = (*GROUP_SETTINGS, *TOPIC_SETTINGS, "no.such", "log.retention.ms", "max.connections", "", f"\n{FORGED}")
 
 _PATTERNS = frozenset({"subscribed_topic_regex", "transactional_id_pattern", "source_topic_regex"})
 _LEARNED = frozenset(
     {
-        "member_id", "generation_id", "generation_id_or_member_epoch", "member_epoch", "producer_id", "producer_epoch", "session_id",
-        "session_epoch", "share_session_epoch", "leader_epoch", "current_leader_epoch", "coordinator_epoch", "fetch_offset", "offset",
+        "member_id", "generation_id", "generation_id_or_member_epoch", "member_epoch", "producer_id",
+        "producer_epoch", "session_id",
+        "session_epoch", "share_session_epoch", "leader_epoch", "current_leader_epoch", "coordinator_epoch",
+        "fetch_offset", "offset",
         "committed_offset", "first_offset", "last_offset", "start_offset", "state_epoch", "topology_epoch", "topic_id",
         "v3_and_below_producer_id", "v3_and_below_producer_epoch",
     }
 )  # fmt: skip
 _HARVESTED = {
     "member_id": ("member_id",), "generation_id": ("generation_id", "generation_id_or_member_epoch"),
-    "member_epoch": ("member_epoch", "generation_id_or_member_epoch"), "producer_id": ("producer_id", "v3_and_below_producer_id"),
-    "producer_epoch": ("producer_epoch", "v3_and_below_producer_epoch"), "session_id": ("session_id",), "leader_epoch": ("leader_epoch",),
-    "high_watermark": ("fetch_offset", "offset", "committed_offset"), "base_offset": ("fetch_offset", "first_offset", "last_offset"),
+    "member_epoch": ("member_epoch", "generation_id_or_member_epoch"), "producer_id": ("producer_id",
+    "v3_and_below_producer_id"),
+    "producer_epoch": ("producer_epoch", "v3_and_below_producer_epoch"), "session_id": ("session_id",),
+    "leader_epoch": ("leader_epoch",),
+    "high_watermark": ("fetch_offset", "offset", "committed_offset"), "base_offset": ("fetch_offset", "first_offset",
+    "last_offset"),
     "first_offset": ("first_offset",), "last_offset": ("last_offset",), "start_offset": ("start_offset",),
 }  # fmt: skip
 """A field of an answer -> the fields of later requests that mean the same."""
@@ -132,7 +159,7 @@ class Plot:
 
 
 class Hostile(Words):
-    """Values for one request of a plot. `is_deep` makes arrays of thousands; `has_heavy` lets records be costly ones."""
+    """Values for one request of a plot. `is_deep` makes arrays of thousands, `has_heavy` records that cost much."""
 
     def __init__(self, plot: Plot, topic_ids: dict[str, bytes], tame: float, *, is_deep: bool, has_heavy: bool) -> None:
         super().__init__()
@@ -213,9 +240,11 @@ class Hostile(Words):
     def _tame_text(self, kind: Any, name: str) -> tuple[str, ...]:
         plot = self.plot
         if name in _PATTERNS:
-            return REGEXES[:9]
+            return REGEXES[len(WORST) : len(WORST) + 9]
         if name in ("member_id", "instance_id", "group_instance_id") and "id" in name:
-            return (str(plot.learned.get("member_id", "")),) if name == "member_id" else ("odd-instance", "odd-instance-2")
+            return (
+                (str(plot.learned.get("member_id", "")),) if name == "member_id" else ("odd-instance", "odd-instance-2")
+            )
         if "transactional" in name:
             return (plot.transactional_id,)
         if "group" in name:

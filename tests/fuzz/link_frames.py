@@ -1,10 +1,10 @@
 """What a fuzz says on the links between nodes: before the proof as raw bytes, after it as a node with a number.
 
-A stranger has no secret, so it says hellos of every shape, half ones, large ones, and what is no hello. `Impostor` knows
-the secret and uses the product's own `Links`: what it sends then are bodies of every kind, right, with fields missing,
-of other types and with numbers at their ends, and frames that are no messages at all. It is a node that no cluster has,
-and proposes nothing that would be right: a node that knows the secret may do anything (see `links`), and is trusted in
-that; nobody is to fall over what it says.
+A stranger has no secret, so it says hellos of every shape, half ones, large ones, and what is no hello.
+`Impostor` knows the secret and uses the product's own `Links`: it sends bodies of every kind, right, with fields
+missing, of other types and with numbers at their ends, and frames that are no messages at all. It is a node that no
+cluster has, and it proposes nothing that would be right: a node that knows the secret is trusted (see `links`), but no
+node may fail because of what it says.
 """
 
 from __future__ import annotations
@@ -53,7 +53,11 @@ def hello(chance: Random) -> bytes:
             del shape[name]
         elif roll < 0.1:
             shape[name] = plain(chance)
-    payload = pack(shape) if chance.random() < 0.8 else chance.choice((b"", b"\xc1", b"\x80", chance.randbytes(60), b"\x91" * 3000))
+    payload = (
+        pack(shape)
+        if chance.random() < 0.8
+        else chance.choice((b"", b"\xc1", b"\x80", chance.randbytes(60), b"\x91" * 3000))
+    )
     size = len(payload) if chance.random() < 0.9 else chance.choice((0, 4096, 4097, 2**32 - 1, len(payload) + 10))
     proof = _SIZE.pack(32) + chance.randbytes(32) if chance.random() < 0.5 else b""
     return _SIZE.pack(size) + payload + proof
@@ -92,7 +96,9 @@ def body(chance: Random) -> tuple[str, dict[str, Any]]:
             values = {int: chance.choice((0, 0, 1, *_NUMBERS)), bool: chance.random() < 0.5, bytes: b"", list: []}
             made[name] = values[wanted]
         if "term" in made and made["term"] not in (0, 1):
-            made["term"] = chance.choice((0, -1, -(2**63)))  # a newer term would be a node's right, and depose the leader
+            made["term"] = chance.choice(
+                (0, -1, -(2**63))
+            )  # a newer term would be a node's right, and depose the leader
     else:
         made = dict(_BODIES[kind])
     for name in list(made):
@@ -115,13 +121,17 @@ def _no_command(chance: Random) -> Any:
     """What is handed in to be decided, and is no command that could be."""
     command = chance.choice(
         (
-            b"", b"\xc1", chance.randbytes(20), pack(None), pack([]), pack([1]), pack([1, 0]), pack([3, 1, []]), pack([3, 9999, []]),
-            pack([2**40, 1, []]), pack([4, 1, []]), pack([-1, -1, {}]), pack({"a": 1}), pack([1, 7, {"topics": 5}]), b"\x91" * 400,
+            b"", b"\xc1", chance.randbytes(20), pack(None), pack([]), pack([1]), pack([1, 0]), pack([3, 1, []]),
+            pack([3, 9999, []]),
+            pack([2**40, 1, []]), pack([4, 1, []]), pack([-1, -1, {}]), pack({"a": 1}), pack([1, 7, {"topics": 5}]),
+            b"\x91" * 400,
             pack([3, 3, {f"\n{hostile.FORGED}": "\x1b"}]),
         )
     )  # fmt: skip
     if chance.random() < 0.5:
-        submission = chance.choice(([IMPOSTOR, b"n" * 16, 1, command], [IMPOSTOR, b"", -1, command], [1, 2, 3], [None] * 4))
+        submission = chance.choice(
+            ([IMPOSTOR, b"n" * 16, 1, command], [IMPOSTOR, b"", -1, command], [1, 2, 3], [None] * 4)
+        )
         return pack(submission)
     return command if chance.random() < 0.9 else plain(chance)
 
@@ -129,10 +139,13 @@ def _no_command(chance: Random) -> Any:
 def message(chance: Random) -> list[Any]:
     """A whole frame of a link, which may be of no known kind."""
     kind, made = body(chance)
+    if chance.random() < 0.9:  # what is of no known kind ends the link, and with it what follows
+        return [ONE_WAY, kind, made] if kind in ("raft", "submit") else [REQUEST, kind, made, chance.randrange(1000)]
     return chance.choice(
         (
-            [ONE_WAY, kind, made], [ONE_WAY, kind, made], [REQUEST, kind, made, chance.choice(_NUMBERS)], [REQUEST, kind, made, 5],
-            [ANSWER, chance.choice(_NUMBERS), made], [REFUSAL, 0, chance.choice(_TEXTS)], [PING], [PING, 1], [], [7], [None],
+            [ONE_WAY, kind, made], [REQUEST, kind, made, chance.choice(_NUMBERS)],
+            [ANSWER, chance.choice(_NUMBERS), made], [REFUSAL, 0, chance.choice(_TEXTS)], [PING], [PING, 1], [], [7],
+            [None],
             [ONE_WAY, 5, made], [ONE_WAY, kind, []], [REQUEST, kind, made], [plain(chance)], [True, kind, made],
         )
     )  # fmt: skip

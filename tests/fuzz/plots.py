@@ -1,8 +1,8 @@
 """The sequence of a fuzz: what is sent at an index of a seed.
 
-`PLOT` indexes in a row are one plot: requests of a family of APIs about the same group, topic and transaction, one after
-the other on one connection, each made of what the answers before it said; or any requests, sent without waiting; or
-bytes that are no requests. Families are driven in any order: SyncGroup after LeaveGroup, EndTxn before InitProducerId.
+`PLOT` indexes in a row are one plot: requests of a family of APIs about the same group, topic and transaction,
+one after the other on one connection, each made of what the answers before it said; or any requests, sent without
+waiting; or bytes that are no requests. Families are driven in any order: SyncGroup after LeaveGroup, EndTxn before InitProducerId.
 
 Invariant: which API and which values is a function of seed and index, ids that a node gave out apart.
 """
@@ -42,16 +42,19 @@ FAMILIES: dict[str, tuple[ApiKey, ...]] = {
         _K.DESCRIBE_GROUPS, _K.DELETE_GROUPS, _K.OFFSET_DELETE, _K.TXN_OFFSET_COMMIT, _K.LIST_GROUPS,
     ),
     "consumer": (
-        _K.CONSUMER_GROUP_HEARTBEAT, _K.CONSUMER_GROUP_HEARTBEAT, _K.CONSUMER_GROUP_HEARTBEAT, _K.CONSUMER_GROUP_DESCRIBE,
+        _K.CONSUMER_GROUP_HEARTBEAT, _K.CONSUMER_GROUP_HEARTBEAT, _K.CONSUMER_GROUP_HEARTBEAT,
+        _K.CONSUMER_GROUP_DESCRIBE,
         _K.OFFSET_COMMIT, _K.OFFSET_FETCH, _K.JOIN_GROUP, _K.HEARTBEAT, _K.DELETE_GROUPS, _K.INCREMENTAL_ALTER_CONFIGS,
     ),
     "share": (
         _K.SHARE_GROUP_HEARTBEAT, _K.SHARE_GROUP_HEARTBEAT, _K.SHARE_FETCH, _K.SHARE_FETCH, _K.SHARE_ACKNOWLEDGE,
-        _K.SHARE_GROUP_DESCRIBE, _K.INCREMENTAL_ALTER_CONFIGS, _K.ALTER_SHARE_GROUP_OFFSETS, _K.DELETE_SHARE_GROUP_OFFSETS,
+        _K.SHARE_GROUP_DESCRIBE, _K.INCREMENTAL_ALTER_CONFIGS, _K.ALTER_SHARE_GROUP_OFFSETS,
+        _K.DELETE_SHARE_GROUP_OFFSETS,
         _K.DESCRIBE_SHARE_GROUP_OFFSETS, _K.PRODUCE, _K.DELETE_GROUPS,
     ),
     "share state": (
-        _K.INITIALIZE_SHARE_GROUP_STATE, _K.READ_SHARE_GROUP_STATE, _K.WRITE_SHARE_GROUP_STATE, _K.DELETE_SHARE_GROUP_STATE,
+        _K.INITIALIZE_SHARE_GROUP_STATE, _K.READ_SHARE_GROUP_STATE, _K.WRITE_SHARE_GROUP_STATE,
+        _K.DELETE_SHARE_GROUP_STATE,
         _K.READ_SHARE_GROUP_STATE_SUMMARY, _K.SHARE_FETCH,
     ),
     "streams": (
@@ -59,8 +62,10 @@ FAMILIES: dict[str, tuple[ApiKey, ...]] = {
         _K.OFFSET_COMMIT, _K.DELETE_GROUPS, _K.CONSUMER_GROUP_HEARTBEAT, _K.INCREMENTAL_ALTER_CONFIGS,
     ),
     "transaction": (
-        _K.INIT_PRODUCER_ID, _K.INIT_PRODUCER_ID, _K.ADD_PARTITIONS_TO_TXN, _K.PRODUCE, _K.PRODUCE, _K.ADD_OFFSETS_TO_TXN,
-        _K.TXN_OFFSET_COMMIT, _K.END_TXN, _K.END_TXN, _K.WRITE_TXN_MARKERS, _K.DESCRIBE_TRANSACTIONS, _K.LIST_TRANSACTIONS,
+        _K.INIT_PRODUCER_ID, _K.INIT_PRODUCER_ID, _K.ADD_PARTITIONS_TO_TXN, _K.PRODUCE, _K.PRODUCE,
+        _K.ADD_OFFSETS_TO_TXN,
+        _K.TXN_OFFSET_COMMIT, _K.END_TXN, _K.END_TXN, _K.WRITE_TXN_MARKERS, _K.DESCRIBE_TRANSACTIONS,
+        _K.LIST_TRANSACTIONS,
         _K.DESCRIBE_PRODUCERS,
     ),
     "records": (
@@ -75,7 +80,8 @@ FAMILIES: dict[str, tuple[ApiKey, ...]] = {
     ),
 }  # fmt: skip
 _WEIGHTS = {
-    "any": 40, "classic": 6, "consumer": 6, "share": 7, "share state": 2, "streams": 4, "transaction": 9, "records": 10, "replica": 3,
+    "any": 40, "classic": 6, "consumer": 6, "share": 7, "share state": 2, "streams": 4, "transaction": 9,
+    "records": 10, "replica": 3,
     "topics": 4, "frames": 3, "unread": 0.5, "link": 5, "crowd": 0.25, "many names": 0.1,
 }  # fmt: skip
 _KINDS, _SHARES = list(_WEIGHTS), list(_WEIGHTS.values())
@@ -157,7 +163,9 @@ def _steer(kind: str, key: ApiKey, version: int, made: Any, plot: Plot, chance: 
         made.validate_only = False
     elif kind == "share" and key == ApiKey.SHARE_GROUP_HEARTBEAT and chance.random() < 0.8:
         made.member_epoch = chance.choice((0, 0, plot.learned.get("member_epoch", 0)))
-        made.member_id = "odd-member-" + plot.group[-1] if not plot.learned.get("member_id") else plot.learned["member_id"]
+        made.member_id = (
+            "odd-member-" + plot.group[-1] if not plot.learned.get("member_id") else plot.learned["member_id"]
+        )
         made.subscribed_topic_names = [plot.topic]
     elif kind == "share" and key == ApiKey.SHARE_FETCH and chance.random() < 0.7:
         made.share_session_epoch = chance.choice((0, 0, 1, -1))
@@ -170,10 +178,12 @@ def _steer(kind: str, key: ApiKey, version: int, made: Any, plot: Plot, chance: 
     elif kind == "consumer" and key == ApiKey.CONSUMER_GROUP_HEARTBEAT and chance.random() < 0.8:
         made.member_epoch = chance.choice((0, 0, plot.learned.get("member_epoch", 0), -1))
         made.rebalance_timeout_ms = 1000
-        made.subscribed_topic_names = [plot.topic] if made.subscribed_topic_names is None else made.subscribed_topic_names
+        made.subscribed_topic_names = (
+            [plot.topic] if made.subscribed_topic_names is None else made.subscribed_topic_names
+        )
         made.topic_partitions = []
         if version >= 1:
-            made.subscribed_topic_regex = chance.choice((None, *hostile.REGEXES))
+            made.subscribed_topic_regex = chance.choice((None, None, *hostile.WORST, *hostile.WORST, *hostile.REGEXES))
             made.member_id = made.member_id or "odd-member"
     elif key == ApiKey.PRODUCE and kind == "transaction" and version >= 3:
         made.transactional_id = chance.choice((plot.transactional_id, plot.transactional_id, None))
@@ -206,7 +216,9 @@ FRAMES: tuple[Callable[[Random], bytes], ...] = (
     lambda chance: chance.randbytes(chance.choice((1, 5, 100, 3000))),
     lambda chance: b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     lambda chance: b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + bytes(100),
-    lambda chance: _announced(10, struct.pack(">hhih", chance.choice((0, 3, 18, 999, -1)), chance.randint(-5, 60), 7, -1)),
+    lambda chance: _announced(
+        10, struct.pack(">hhih", chance.choice((0, 3, 18, 999, -1)), chance.randint(-5, 60), 7, -1)
+    ),
     lambda chance: _announced(12, struct.pack(">hhih", 3, 12, 7, -1) + b"\xff\xff"),
     lambda chance: _announced(14, struct.pack(">hhih", 3, 9, 7, 32767) + b"abcd"),
     lambda chance: _mutilated(chance),

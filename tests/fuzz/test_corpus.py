@@ -1,4 +1,4 @@
-"""Every input that the guided fuzz begins with, or has found, once more: survived, and for work and memory in proportion."""
+"""Every input that the guided fuzz begins with, or has found, is survived again, within bounds on work and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a world after an attack, and during it: findings, each with a key that is the same for the same cause.
+"""What is wrong with a world after an attack: findings, each with a key that is the same for the same cause.
 
 A log is read for tracebacks, for incidents, for what clients wrote into it, and for its size. The questions (`stuck`,
 `lost`, `posed`) are asked of running nodes.
@@ -22,7 +22,7 @@ from kraftpy.broker.containment import UNEXPECTED
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from kraftpy.protocol.messages.heartbeat import HeartbeatRequest
 from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest
 from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -109,7 +109,11 @@ def _stuck_group(world: World, kind: str, name: str) -> list[Finding]:
             ConsumerGroupHeartbeatRequest(group_id=name, member_id=member, member_epoch=5, topic_partitions=[]),
         ),
         (ApiKey.SHARE_GROUP_HEARTBEAT, 1, ShareGroupHeartbeatRequest(group_id=name, member_id=member, member_epoch=5)),
-        (ApiKey.STREAMS_GROUP_HEARTBEAT, 0, StreamsGroupHeartbeatRequest(group_id=name, member_id=member, member_epoch=5)),
+        (
+            ApiKey.STREAMS_GROUP_HEARTBEAT,
+            0,
+            StreamsGroupHeartbeatRequest(group_id=name, member_id=member, member_epoch=5),
+        ),
     )
     findings = []
     with connect(str(world.brokers[world.homes[name]]), STUCK_SECONDS) as connection:
@@ -183,7 +187,7 @@ def _leader(world: World, topic: str) -> str:
 
 def posed(world: World) -> list[Finding]:
     """Whether a client that says it is a follower has a leader believe that the follower has what it has not."""
-    topic = "odd-synced"
+    topic = "odd"
     leader = _leader(world, topic)
     with connect(leader) as connection:
         found = ask(connection, ApiKey.METADATA, 9, MetadataRequest(topics=[MetadataRequestTopic(name=topic)]))
@@ -193,7 +197,8 @@ def posed(world: World) -> list[Finding]:
             return []
         frozen = followers[-1]
         stopping = threading.Event()
-        posing = threading.Thread(target=_pose, args=(leader, topic, frozen, stopping), daemon=True)
+        address = str(world.for_brokers[world.cluster.brokers.index(partition.leader_id)])
+        posing = threading.Thread(target=_pose, args=(address, world.topic_ids[topic], frozen, stopping), daemon=True)
         data = PartitionProduceData(index=0, records=bytearray(encode_batch([(0, b"k", b"v", ())])))
         wanted = [TopicProduceData(name=topic, partition_data=[data])]
         request = ProduceRequest(acks=-1, timeout_ms=3000, topic_data=wanted)
@@ -211,17 +216,20 @@ def posed(world: World) -> list[Finding]:
     return []
 
 
-def _pose(leader: str, topic: str, replica: int, stopping: threading.Event) -> None:
-    """Fetch as that replica, from every offset there may be."""
+def _pose(leader: str, topic_id: bytes, replica: int, stopping: threading.Event) -> None:
+    """Fetch as that replica, without its epoch, from every offset there may be."""
     with connect(leader, 5.0) as connection:
         offset = 0
         while not stopping.is_set():
             wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
             request = FetchRequest(
-                replica_id=replica, max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=topic, partitions=[wanted])]
+                replica_state=ReplicaState(replica_id=replica, replica_epoch=-1),
+                max_wait_ms=0,
+                min_bytes=0,
+                topics=[FetchTopic(topic_id=topic_id, partitions=[wanted])],
             )
             try:
-                part = ask(connection, ApiKey.FETCH, 12, request).responses[0].partitions[0]
+                part = ask(connection, ApiKey.FETCH, 17, request).responses[0].partitions[0]
             except (OSError, EOFError, IndexError):
                 return
             if part.records:

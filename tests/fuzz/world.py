@@ -77,15 +77,21 @@ class World:
         return [_address(self.cluster.address(node)) for node in self.cluster.brokers]
 
     @property
+    def for_brokers(self) -> list[Address]:
+        """Where brokers connect to, by node id."""
+        return [self._listener(node, "REPLICATION") for node in self.cluster.brokers]
+
+    @property
     def controllers(self) -> dict[int, Address]:
         """Where nodes connect to. A node alone has no links."""
-        found = {}
-        for node in self.cluster.controllers if self.nodes > 1 else ():
-            text = (self.cluster.node_directory(node) / "server.properties").read_text()
-            match = re.search(r"CONTROLLER://([\d.]+:\d+)", text)
-            assert match is not None
-            found[node] = _address(match[1])
-        return found
+        nodes = self.cluster.controllers if self.nodes > 1 else ()
+        return {node: self._listener(node, "CONTROLLER") for node in nodes}
+
+    def _listener(self, node: int, name: str) -> Address:
+        text = (self.cluster.node_directory(node) / "server.properties").read_text()
+        match = re.search(rf"{name}://([\d.]+:\d+)", text)
+        assert match is not None
+        return _address(match[1])
 
     def died(self) -> list[int]:
         """Nodes that have ended by themselves."""

@@ -1,7 +1,7 @@
 """The decompressors: the first byte is the codec, the rest is what it is to expand.
 
-CORRUPT_MESSAGE or at most `MOST_BYTES`; work and memory grow with the input and that limit, however the input is cut into
-members, frames and blocks.
+CORRUPT_MESSAGE or at most `MOST_BYTES`; work and memory grow with the input and that limit, however the input is cut
+into members, frames and blocks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A partition's directory and the small files of a log directory as a start finds them, each of them any bytes.
 
-A log opens, whatever its segments, indexes, snapshots and checkpoints hold, and can be read and appended to; only a damaged
-`partition.metadata` is refused (CorruptFile). The small files are read, or refused with CorruptFile.
+A log opens, whatever its segments, indexes, snapshots and checkpoints hold, and can be read and appended to; only a
+damaged `partition.metadata` is refused (CorruptFile). The small files are read, or refused with CorruptFile.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ def seeds() -> Iterator[tuple[str, bytes]]:
             yield f"{name}-cut-{clean}", bytes((number, clean | 1)) + half
             yield f"{name}-changed-{clean}", bytes((number, clean | 3)) + half + b"\xff\xfe"
             yield f"{name}-more-{clean}", bytes((number, clean | 2)) + half + b"\0" * 40
-    for number, text in enumerate((b"0\n1\ntopic 0 5\n", b"0\n2\ntopic 0 5\n", b"version=1\ncluster.id=x\nnode.id=1\n", b"", b"version: 0\n")):
+    for number, text in enumerate(
+        (b"0\n1\ntopic 0 5\n", b"0\n2\ntopic 0 5\n", b"version=1\ncluster.id=x\nnode.id=1\n", b"", b"version: 0\n")
+    ):
         yield f"small-{number}", b"\x80\0" + text + b"    "
         yield f"small-unproved-{number}", b"\x80\1" + text + b"    "
 

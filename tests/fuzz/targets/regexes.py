@@ -32,6 +32,20 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     """Those of the other fuzz, and every construct of the syntax."""
     for number, text in enumerate(hostile.REGEXES):
         yield f"hostile-{number}", text.encode()[:6000]
-    syntax = ("a|b", "[^a-c]", "(?:a)", "(?i)a", "a{2,}", "a+?", r"\bx\B", r"\A\z", r"\pL", r"\P{Greek}", "[[:^digit:]]", r"\Qa.b\E", "(?P<n>a)")
+    syntax = (
+        "a|b",
+        "[^a-c]",
+        "(?:a)",
+        "(?i)a",
+        "a{2,}",
+        "a+?",
+        r"\bx\B",
+        r"\A\z",
+        r"\pL",
+        r"\P{Greek}",
+        "[[:^digit:]]",
+        r"\Qa.b\E",
+        "(?P<n>a)",
+    )
     for number, text in enumerate(syntax):
         yield f"syntax-{number}", text.encode()

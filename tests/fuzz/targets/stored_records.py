@@ -1,8 +1,8 @@
 """Records of the internal topics as a coordinator replays them: groups of every kind, transactions, share state.
 
-The first byte is the coordinator; then come records, each a key and a value after their lengths. A record that is not in
-Kafka's format is a ProtocolError and costs itself; those around it are replayed, and the coordinator can be loaded with
-what they left.
+The first byte is the coordinator; then come records, each a key and a value after their lengths. A record that is not
+in Kafka's format is a ProtocolError and costs itself; those around it are replayed, and the coordinator can be loaded
+with what they left.
 """
 
 from __future__ import annotations
