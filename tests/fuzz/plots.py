@@ -1,8 +1,9 @@
 """The sequence of a fuzz: what is sent at an index of a seed.
 
-`PLOT` indexes in a row are one plot: requests of a family of APIs about the same group, topic and transaction,
-one after the other on one connection, each made of what the answers before it said; or any requests, sent without
-waiting; or bytes that are no requests. Families are driven in any order: SyncGroup after LeaveGroup, EndTxn before InitProducerId.
+`PLOT` indexes in a row are one plot: requests of a family of APIs about the same group, topic and transaction, one
+after the other on one connection, each made of what the answers before it said; or any requests, sent without waiting;
+or bytes that are no requests. Families are driven in any order: SyncGroup after LeaveGroup, EndTxn before
+InitProducerId.
 
 Invariant: which API and which values is a function of seed and index, ids that a node gave out apart.
 """
