@@ -264,19 +264,33 @@ class Round:
         self.findings += verdicts.lost(world, acknowledged)
         if world.nodes > 1:
             self.findings += verdicts.posed(world)
-        asking = [_ask_on(address) for address in world.brokers for _ in range(10)]
-        try:
-            seconds = world.stop()
-        finally:
-            for connection in asking:
-                connection.close()
-        self.figures["stop_seconds"] = round(seconds, 1)
-        if seconds > STOP_SECONDS:
-            self._find(Finding("slow stop", f"it takes more than {STOP_SECONDS:g} s", f"{seconds:.1f} s"))
+        self._stop(world)
         if world.nodes > 1:
             self._strangers_first(world)
         world.start()
         self.findings += verdicts.lost(world, acknowledged)
+
+    def _stop(self, world: World) -> None:
+        """Stop the nodes one after the other, while clients ask and do not read."""
+        asking = [_ask_on(address) for address in world.brokers for _ in range(10)]
+        late: list[str] = []
+        looking = threading.Timer(STOP_SECONDS, lambda: late.append(_stack(world)))
+        looking.start()
+        try:
+            seconds = world.stop()
+        except BrokerDied as error:
+            self._find(Finding("slow stop", "a node does not stop", f"{error}{''.join(late)}"))
+            world.kill()
+            return
+        finally:
+            looking.cancel()
+            for connection in asking:
+                connection.close()
+        self.figures["stop_seconds"] = round(seconds, 1)
+        if seconds > STOP_SECONDS:
+            self._find(
+                Finding("slow stop", f"it takes more than {STOP_SECONDS:g} s", f"{seconds:.1f} s{''.join(late)}")
+            )
 
     def _strangers_first(self, world: World) -> None:
         """A voter that knows no peer yet, and those who say hello to it meanwhile."""
