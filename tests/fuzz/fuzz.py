@@ -189,7 +189,7 @@ class Round:
                 broken = self._broken(world, honest)
         began = time.monotonic() - honest.oldest if broken.startswith("hang") else time.monotonic()
         suspects = attack.suspects(began - 2.0, began + 0.3)
-        stack = _stack(world) if broken else ""
+        stack = _stack(world.pids()) if broken else ""
         attack.should_stop = True
         if not running.done():
             running.cancel()
@@ -274,7 +274,8 @@ class Round:
         """Stop the nodes one after the other, while clients ask and do not read."""
         asking = [_ask_on(address) for address in world.brokers for _ in range(10)]
         late: list[str] = []
-        looking = threading.Timer(STOP_SECONDS, lambda: late.append(_stack(world)))
+        pids = world.pids()
+        looking = threading.Timer(STOP_SECONDS, lambda: late.append(_stack(pids)))
         looking.start()
         try:
             seconds = world.stop()
@@ -313,18 +314,16 @@ class Round:
                 world.cluster.wait_ended(node)
 
 
-def _stack(world: World) -> str:
+def _stack(pids: dict[int, int]) -> str:
     """Where the nodes are in their code, if there is py-spy to say so."""
     if (spy := shutil.which("py-spy", path=f"{Path(sys.executable).parent}:/usr/bin")) is None:
         return ""
     said = ""
-    for node in world.cluster.nodes:
-        if world.cluster.is_running(node):
-            pid = str(world.cluster.pid(node))
-            dumped = subprocess.run(
-                [spy, "dump", "--pid", pid], capture_output=True, text=True, timeout=30, check=False
-            )
-            main = dumped.stdout.partition('"MainThread"')[2].partition("\nThread")[0]
+    for node, pid in pids.items():
+        command = [spy, "dump", "--pid", str(pid)]
+        dumped = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        main = dumped.stdout.partition('"MainThread"')[2].partition("\nThread")[0]
+        if main:
             said += f"\n    node {node}:\n" + "\n".join(main.splitlines()[1:12])
     return said
 

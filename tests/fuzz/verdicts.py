@@ -46,7 +46,8 @@ class Finding(NamedTuple):
     detail: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.cause}" + (f"\n    {self.detail}" if self.detail else "")
+        detail = self.detail if len(self.detail) <= 3000 else f"{self.detail[:1500]} ... {self.detail[-1500:]}"
+        return f"{self.kind}: {self.cause[:200]}" + (f"\n    {detail}" if detail else "")
 
 
 # --- the logs ------------------------------------------------------------------------------------------------------

@@ -97,6 +97,10 @@ class World:
         """Nodes that have ended by themselves."""
         return [node for node in self.cluster.nodes if not self.cluster.is_running(node)]
 
+    def pids(self) -> dict[int, int]:
+        """The process of each node that runs."""
+        return {node: self.cluster.pid(node) for node in self.cluster.nodes if self.cluster.is_running(node)}
+
     def resident_mb(self) -> float:
         """The memory of the node that has most, in megabytes."""
         found = [0.0]
