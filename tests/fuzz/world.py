@@ -6,6 +6,7 @@ Left out: TLS, nodes that do not vote.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import resource
 import time
@@ -28,6 +29,7 @@ SECRET = "what only nodes of the fuzz know"
 OPEN_FILES = 1024
 """What a node may have open: the usual limit, and fewer than a crowd has connections."""
 SETUP_SECONDS = 30.0
+_LOG_LEVEL = "KRAFTPY_LOG_LEVEL"
 
 _TOPICS: dict[str, tuple[int, dict[str, str]]] = {
     "odd": (2, {}),
@@ -64,7 +66,7 @@ class World:
 
     def open(self) -> None:
         """Start the nodes and make the topics."""
-        with few_descriptors():
+        with as_nodes_start():
             self.cluster.open()
         self._create_topics()
         groups = [name for names in hostile.GROUPS.values() for name in names]
@@ -121,7 +123,7 @@ class World:
 
     def start(self) -> None:
         """Start what does not run; returns when all serve."""
-        with few_descriptors():
+        with as_nodes_start():
             for node in self.cluster.nodes:
                 if not self.cluster.can_ask(node):
                     self.cluster.start(node, wait=False)
@@ -129,7 +131,7 @@ class World:
 
     def start_alone(self, node: int) -> None:
         """Start one node, which then waits for the others."""
-        with few_descriptors():
+        with as_nodes_start():
             self.cluster.start(node, wait=False)
 
     def stop(self) -> float:
@@ -193,11 +195,17 @@ def _address(text: str) -> Address:
 
 
 @contextlib.contextmanager
-def few_descriptors() -> Iterator[None]:
-    """Processes that are started within have the usual limit of open files, whatever this one has."""
+def as_nodes_start() -> Iterator[None]:
+    """Processes that are started within have the usual limit of open files, and log what they do at INFO."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    level = os.environ.get(_LOG_LEVEL)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(OPEN_FILES, soft), hard))
+    os.environ[_LOG_LEVEL] = "INFO"
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if level is None:
+            del os.environ[_LOG_LEVEL]
+        else:
+            os.environ[_LOG_LEVEL] = level
