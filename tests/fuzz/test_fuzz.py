@@ -87,6 +87,7 @@ def test_what_is_wrong_in_a_log_is_found() -> None:
     found = verdicts.in_log(f"2026 INFO fine\n{traceback}{incident}\n{hostile.FORGED}\nan \x1b escape\n", 10)
     assert sorted(each.kind for each in found) == ["control characters", "forged line", "incident", "traceback"]
     assert [each.kind for each in verdicts.in_log("a line\n" * 200_000, 10)] == ["log flood"]
+    assert [each.kind for each in verdicts.in_log("INFO group " + "x" * 5000, 10)] == ["long line"]
     assert verdicts.in_log("2026 INFO fine\n" * 100, 10) == []
 
 

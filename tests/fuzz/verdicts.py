@@ -34,7 +34,8 @@ from kraftpy.protocol.record_batch import encode_batch, iter_records, split_batc
 
 STUCK_SECONDS = 20.0
 LOG_BYTES = 1_000_000
-LOG_BYTES_OF_REQUEST = 10
+LOG_BYTES_OF_REQUEST = 20
+LINE_CHARACTERS = 4000
 _READ_BYTES = 1 << 20
 
 
@@ -68,6 +69,8 @@ def in_log(text: str, requests: int) -> list[Finding]:
     for line in text.splitlines():
         if f": {UNEXPECTED}: " in line:
             add("incident", _shape(line.partition(f": {UNEXPECTED}: ")[2]), line)
+        if len(line) > LINE_CHARACTERS:
+            add("long line", _shape(line)[:60], f"{len(line)} characters: {line[:200]!r}")
         if line.startswith(hostile.FORGED):
             add("forged line", "what comes from outside begins a line of the log", line)
     if (control := re.search(r".*[\x00-\x08\x0b-\x1f\x7f\u202e].*", text)) is not None:
