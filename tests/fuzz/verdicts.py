@@ -236,6 +236,7 @@ def _pose(leader: str, topic_id: bytes, replica: int, stopping: threading.Event)
                 part = ask(connection, ApiKey.FETCH, 17, request).responses[0].partitions[0]
             except (OSError, EOFError, IndexError):
                 return
+            offset = max(offset, part.high_watermark)
             if part.records:
                 try:
                     offset = split_batches(part.records, allow_partial=True)[-1][0].next_offset
