@@ -127,7 +127,7 @@ _FITTING: dict[str, tuple[int, ...]] = {
     )
 }  # fmt: skip
 _BOUNDS = {"b": 8, "h": 16, "i": 32, "q": 64}
-_SUBSCRIPTION = encode_subscription(Subscription(topics=("odd", "odd-compacted")))
+SUBSCRIPTION = encode_subscription(Subscription(topics=("odd", "odd-compacted")))
 
 
 class Plot:
@@ -202,7 +202,7 @@ class Hostile(Words):
 
     def data(self, kind: Any, name: str, chance: Random) -> bytes:
         if chance.random() < self.tame and name in ("metadata", "assignment"):
-            return _SUBSCRIPTION
+            return SUBSCRIPTION
         size = chance.choice((0, 1, 30, 300, 4000)) if not self.is_deep else chance.choice((300, 60_000, 900_000))
         return chance.randbytes(size) if size < 4000 else bytes(size)
 
