@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-seeds chaos-mutants test test-long test-failures check format bench bench-spark bench-failover bench-groups sim compat compat-spark image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-seeds chaos-mutants test test-long test-failures fuzz fuzz-guided check format bench bench-spark bench-failover bench-groups sim compat compat-spark image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 help:                ## this list
@@ -80,6 +80,17 @@ bench-failover: $(VENV)/.dev  ## kills, pauses, cuts and restarts of three nodes
 test-long: $(VENV)/.dev  ## the longest tests, of real nodes that fail under load
 	@sh tests/system-packages.sh
 	$(BIN)/python -m pytest -m long
+
+FUZZ_SEED ?= 1
+fuzz: $(VENV)/.dev   ## a million requests of every kind, legal and hostile, against one node and three: make fuzz FUZZ_SEED=7
+	$(BIN)/python tests/fuzz/fuzz.py --requests 350000 --nodes 1 --seed $(FUZZ_SEED) --judge-latency
+	$(BIN)/python tests/fuzz/fuzz.py --requests 250000 --nodes 1 --seed $(FUZZ_SEED) --judge-latency --flush-before-ack
+	$(BIN)/python tests/fuzz/fuzz.py --requests 250000 --nodes 3 --seed $(FUZZ_SEED) --judge-latency
+	$(BIN)/python tests/fuzz/fuzz.py --requests 150000 --nodes 3 --seed $(FUZZ_SEED) --judge-latency --flush-before-ack
+
+fuzz-guided: $(VENV)/.dev  ## atheris on one target: make fuzz-guided TARGET=regexes SECONDS=3600 (names: tests/fuzz/targets)
+	$(BIN)/python -m pip install --quiet --editable '.[fuzz]'
+	$(BIN)/python tests/fuzz/guided.py $(TARGET) --seconds $(or $(SECONDS),3600)
 
 test-failures: $(VENV)/.dev  ## many more random failures than `test` has
 	KRAFTPY_CLUSTER_ROUNDS=50 $(BIN)/python -m pytest tests/cluster/test_failures.py -k random --timeout 1800

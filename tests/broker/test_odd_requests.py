@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from broker_wire import StartBroker, answer, ask, connect, create_topic, is_closed, read_frame, serves
-from odd_requests import BATCH, LONG, odd
+from odd_requests import BATCH, LONG, Words, odd
 
 from kraftpy.broker.apis import MAX_REQUEST_ELEMENTS, served
 from kraftpy.protocol.apis import APIS, ApiKey
@@ -104,7 +104,7 @@ def test_no_request_makes_a_handler_fail(start_broker: StartBroker) -> None:
     connection = connect(broker.bootstrap, ANSWER_SECONDS)
     for key, version in cases:
         # What would take the topics away is asked about others.
-        request = odd(APIS[key].request, version, chance, topic_ids if key != ApiKey.DELETE_TOPICS else ())
+        request = odd(APIS[key].request, version, chance, Words(topic_ids if key != ApiKey.DELETE_TOPICS else ()))
         try:
             client_id = chance.choice(CLIENT_IDS)
             goes_on = send(connection, ApiKey(key), version, client_id, request, outcomes)
