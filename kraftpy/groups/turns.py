@@ -103,6 +103,10 @@ class Turns(ABC, Generic[D, P]):
         """Decide it now, or when all that came before it is stored."""
         if isinstance(item, Request) and isinstance(item.message, _HEARTBEATS):
             self._clocks.touch(group, item.message.member_id, turn)
+        if item is group.handing:  # by the turns of another kind: it keeps its place at the head of the line
+            group.waiting.appendleft(item)
+            group.handed_to = self
+            return
         group.waiting.append(item)
         if not group.is_changing:
             self._work(group, turn)
@@ -117,18 +121,47 @@ class Turns(ABC, Generic[D, P]):
         self._clocks.restore(group, turn)
 
     def _work(self, group: Group, turn: Turn) -> None:
-        """Decide what waits, until records have to be stored first or nothing waits any more."""
+        """Decide what waits, until records have to be stored first or nothing waits any more.
+
+        One loop serves the requests of all kinds: whoever hands a request over while it runs leaves the rest to it. So
+        the stack does not grow with the line.
+        """
+        if group.handing is not None:
+            return
+        turns: Turns[Any, Any] = self
+        handed_by: list[Turns[Any, Any]] = []
         while group.waiting and not group.is_changing:
-            draft = self._draft(group)
-            answers, is_for_others = self._decide(group, draft, turn)
-            if draft.records:
-                self._try_to_store(group, draft, answers, turn)
+            following = turns._advance(group, turn)
+            if following is None:
+                handed_by = []
                 continue
-            self._reply(group, answers, turn)
-            if is_for_others and not answers:
-                event = group.waiting.popleft()
-                assert isinstance(event, Request)
-                self._consider(group, event, turn)
+            handed_by.append(turns)
+            if following in handed_by:
+                error = RuntimeError("no kind of group takes the request")
+                following._fail(group, group.waiting.popleft(), error, turn)
+                handed_by = []
+            turns = following
+
+    def _advance(self, group: Group, turn: Turn) -> Turns[Any, Any] | None:
+        """Decide as much as one draft can hold; the turns of another kind if the next request is theirs."""
+        draft = self._draft(group)
+        answers, is_for_others = self._decide(group, draft, turn)
+        if draft.records:
+            self._try_to_store(group, draft, answers, turn)
+            return None
+        self._reply(group, answers, turn)
+        if not is_for_others or answers:
+            return None
+        event = group.waiting.popleft()
+        assert isinstance(event, Request)
+        group.handing, group.handed_to = event, None
+        try:
+            self._consider(group, event, turn)
+        finally:
+            group.handing = None
+        following, group.handed_to = group.handed_to, None
+        assert following is None or isinstance(following, Turns)
+        return following
 
     def _decide(self, group: Group, draft: D, turn: Turn) -> tuple[Answers, bool]:
         """Decide on the draft as much as may be: the answers, and whether the next request is none of a member's.
