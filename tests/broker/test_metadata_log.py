@@ -355,3 +355,14 @@ async def test_a_command_of_a_newer_version_ends_the_node_with_a_message(tmp_pat
         assert isinstance(found, Fatal)
         assert "upgrade this node" in str(found)
         assert "\n" not in str(found)
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:0", "a b:1", "host:99999", "[::1", "host:1\n"])
+async def test_a_voter_without_an_address_is_refused(tmp_path: Path, address: str) -> None:
+    """Every node that follows the quorum would have to connect to it."""
+    async with asyncio.TaskGroup() as group:
+        log, _ = await lone_log(tmp_path, group)
+        with pytest.raises(KafkaError, match="expected host:port") as refused:
+            await log.change_voter(add=(7, address))
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+        await log.stop()

@@ -34,6 +34,7 @@ from kraftpy.metadata.commands import (
     encode_submission,
 )
 from kraftpy.testing import Cluster
+from kraftpy.testing.cluster import EmbeddedBroker
 from kraftpy.types import BrokerId, Millis
 
 pytestmark = [pytest.mark.timeout(180)]
@@ -284,3 +285,14 @@ def test_a_secret_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
     assert (status, said.count("\n")) == (2, 1)
     assert "kraftpy.quorum.secret is not allowed: 9 characters can be guessed; at least 16" in said
     assert "too short" not in said
+
+
+def test_kafkas_example_of_one_node_starts_without_a_secret(tmp_path: Path) -> None:
+    """Its controller listener is on every interface; nobody beyond this machine is taken there (`test_link_trust`)."""
+    (port,) = free_ports(1)
+    listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://0.0.0.0:{port}"
+    settings = {"listeners": listeners, "controller.quorum.voters": f"1@localhost:{port}"}
+    with EmbeddedBroker(tmp_path, settings=settings) as broker, socket.create_connection(("127.0.0.1", port)) as there:
+        there.sendall(b"\0\0\0\1x")
+        assert there.recv(1) == b""
+        assert "Traceback" not in broker.log_text
