@@ -24,6 +24,7 @@ OURS = {
     "kraftpy.fetch.check.crcs",
     "kraftpy.fetch.zero.copy.min.bytes",
     "kraftpy.flush.before.ack",
+    "kraftpy.group.regex.cache.bytes",
     "kraftpy.quorum.secret",
 }
 """What Kafka has not."""
