@@ -32,6 +32,7 @@ OURS = {
     "kraftpy.fetch.zero.copy.min.bytes",
     "kraftpy.flush.before.ack",
     "kraftpy.max.configs.bytes",
+    "kraftpy.group.regex.cache.bytes",
     "kraftpy.quorum.secret",
     "kraftpy.metadata.cache.max.bytes",
     "kraftpy.request.receive.timeout.ms",

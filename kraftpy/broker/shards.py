@@ -234,10 +234,10 @@ class Shards(ABC, Generic[M]):
         try:
             for effect in shard.machine.unload():
                 self._carry_out(shard, effect)
-            for pending in shard.pending:
-                pending.reported(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         except Exception as error:
             self._tasks.survive(f"unloading {shard.replica.topic_partition}", error)
+        for pending in shard.pending:
+            pending.reported(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         for answer in shard.waiting.values():
             if not answer.done():
                 answer.set_result(ErrorCode.NOT_COORDINATOR)

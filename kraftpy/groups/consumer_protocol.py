@@ -241,7 +241,8 @@ class ConsumerProtocol:
     def _refresh(self, draft: Draft, timestamp: Millis, *, changed: bool) -> None:
         """The group's next epoch, where who is in it or what they read has changed, be it the topics themselves."""
         group = draft.group
-        if not changed and group.topics_version == self.topics.version:
+        is_pointless = group.is_resolving and self.matches.is_spent
+        if not changed and (group.topics_version == self.topics.version or is_pointless):
             return
         before = len(draft.records)
         is_complete = self._look_up_regexes(draft, timestamp)

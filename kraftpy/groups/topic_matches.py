@@ -77,6 +77,11 @@ class TopicMatches:
             self._at = now
 
     @property
+    def is_spent(self) -> bool:
+        """Whether nothing is looked up before time has passed."""
+        return self._units <= 0
+
+    @property
     def is_overdrawn(self) -> bool:
         """Whether clients have had so much compiled that the next one has to come back."""
         return self._units <= -DEBT_UNITS

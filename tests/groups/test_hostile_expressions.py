@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from kraftpy.groups.topic_matches import REFILL_MS, SLICE_UNITS
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
-STATES_1900 = "(?:" + "|".join("".join(random.Random(each).choices("abcdefgh", k=9)) for each in range(190)) + "){1}.*"
+STATES = 950
+"""Of the attack: as many optional characters, each of which is a state that is alive after every step."""
 
 
 def beat(
@@ -37,19 +39,22 @@ def beat(
 
 
 def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
+    """What the process takes now; where that is not told, the most it took."""
+    told = Path("/proc/self/statm")
+    if told.exists():
+        return int(told.read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="tells memory by the proc file system")
 def test_legal_expressions_of_many_members_take_little_memory() -> None:
     world = World()
     world.topics.become({"".join(random.Random(each).choices("abcdefgh", k=249)): 1 for each in range(60)})
-    assert beat(world, "first", STATES_1900)[0] is ErrorCode.NONE
+    assert beat(world, "first", "[a-h]*")[0] is ErrorCode.NONE
     before = resident_bytes()
     for number in range(40):
         world.tick(world.now + 1_000)
-        regex = f"(?:{STATES_1900}|{number}(?:a?b?c?d?e?f?g?h?){{{30 + number}}})"
-        assert beat(world, f"m{number}", regex)[0] in (ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        regex = f"(?:[a-h]?){{{STATES - number}}}"
+        assert beat(world, f"m{number}", regex)[0] is ErrorCode.NONE
     assert len(world.coordinator.groups["g"].consumer.members) == 41
     assert resident_bytes() - before < 60 << 20
 
@@ -76,9 +81,7 @@ def test_a_member_is_let_in_at_once_and_its_topics_follow_in_slices(monkeypatch:
     assert rounds >= 4
     assert group.regexes["t.*"].topics == tuple(names)
     assert beat(world, "a", epoch=1) == (ErrorCode.NONE, 2)
-    assert len(group.current("a").assigned) == 0 or len(world.coordinator.groups["g"].consumer.target("a")) == len(
-        names
-    )
+    assert len(world.coordinator.groups["g"].consumer.target("a")) == len(names)
 
 
 def test_what_was_matched_before_holds_until_a_change_has_been_looked_at() -> None:
@@ -127,9 +130,8 @@ def test_a_stored_expression_that_cannot_be_compiled_any_more_is_survived(monkey
     world.flushed = [(key, value and value.replace(b"t|(?:t)", b"t|(?:t(")) for key, value in log]
     world.added = {}
     world.reload()
-    code, epoch = beat(world, "a", epoch=1)
-    assert code is ErrorCode.NONE
-    assert epoch == 2, "its topics have changed: there are none"
+    assert beat(world, "a", epoch=1)[0] is ErrorCode.NONE
+    assert world.coordinator.groups["g"].consumer.epoch == 2, "its topics have changed: there are none"
     assert world.coordinator.groups["g"].consumer.regexes["t|(?:t("].topics == ()
     assert len([text for text in notes if "taken to match nothing" in text]) == 1
     assert beat(world, "b", "(") == (ErrorCode.INVALID_REGULAR_EXPRESSION, 0)
