@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
@@ -220,4 +221,7 @@ def _on_one_line(text: str) -> str:
 
 
 def _now() -> float:
-    return asyncio.get_running_loop().time()
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:  # in a thread
+        return time.monotonic()
