@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
@@ -92,10 +93,15 @@ class Incidents:
     """Unexpected errors that this node survived."""
 
     def __init__(self, complaints: Complaints) -> None:
-        self.complaints = complaints
+        self._complaints = complaints
         self._last: deque[Incident] = deque(maxlen=_KEPT_INCIDENTS)
         self.count = 0
         """How many there were since the start."""
+
+    @property
+    def complaints(self) -> Complaints:
+        """What writes their lines, for errors that are expected of peers."""
+        return self._complaints
 
     @property
     def last(self) -> list[Incident]:
@@ -122,7 +128,7 @@ class Incidents:
         said = _on_one_line(f"{type(error).__name__}: {_text_of(error)}"[:_SAID_CHARACTERS])
         where = _raised_at(error)
         self._last.append(Incident(what, f"{said} ({where})", _now()))
-        written = self.complaints.write(
+        written = self._complaints.write(
             logger, logging.ERROR, f"{kind or what} {where}", "", "%s: %s: %s (%s)", what, UNEXPECTED, said, where
         )
         if written:
@@ -155,8 +161,13 @@ class Tasks:
 
     def __init__(self, group: asyncio.TaskGroup, incidents: Incidents, fatal: tuple[type[Exception], ...]) -> None:
         self._group = group
-        self.incidents = incidents
+        self._incidents = incidents
         self._fatal: tuple[type[Exception], ...] = (Fatal, *fatal)
+
+    @property
+    def incidents(self) -> Incidents:
+        """Where errors are noted that a task contains itself."""
+        return self._incidents
 
     def create_task(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T | None]:
         """Run a coroutine whose unexpected error costs no other: its result is then None.
@@ -193,7 +204,7 @@ class Tasks:
         except self._fatal:
             raise
         except Exception as error:
-            self.incidents.note(name, error)
+            self._incidents.note(name, error)
             return None
 
     async def _again_and_again(self, make: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
@@ -203,7 +214,7 @@ class Tasks:
             except self._fatal:
                 raise
             except Exception as error:
-                self.incidents.note(name, error)
+                self._incidents.note(name, error)
             else:
                 return
             await asyncio.sleep(_RESTART_SECONDS)
@@ -230,4 +241,7 @@ def _on_one_line(text: str) -> str:
 
 
 def _now() -> float:
-    return asyncio.get_running_loop().time()
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:  # in a thread
+        return time.monotonic()

@@ -8,7 +8,9 @@ import logging
 from typing import Any
 
 import pytest
+from broker_wire import StartBroker
 
+from chaos import live
 from kraftpy.broker import containment
 from kraftpy.broker.containment import (
     MAX_COMPLAINTS,
@@ -225,3 +227,22 @@ async def test_callbacks_that_raise_are_incidents(caplog: pytest.LogCaptureFixtu
     assert len([message for message in caplog.messages if "out of system resource" in message]) == 1
     assert len([message for message in caplog.messages if "destroyed" in message]) == 1
     assert "Traceback" not in caplog.text
+
+
+# --- and nobody overlooks it -------------------------------------------------------------------------------------
+
+
+def test_an_unexpected_error_of_a_node_fails_the_test_that_started_it(
+    start_broker: StartBroker, incidents: list[str]
+) -> None:
+    broker = start_broker()
+    with (broker.data_dir / "server.log").open("a") as log:
+        log.write(f"ERROR kraftpy.broker.containment: group g: {UNEXPECTED}: KeyError: 1\n")
+    assert incidents == []
+    assert broker.stop() == 0
+    assert len(incidents) == 1
+    incidents.clear()  # else this test would fail, as any other does
+
+
+def test_a_run_on_real_nodes_excuses_no_unexpected_error() -> None:
+    assert UNEXPECTED in live._MISTAKES.values()

@@ -301,3 +301,21 @@ def _killed_beside_who_has_lost_data() -> tuple[str, bool, bool]:
         killed = process.run(world.kill(3), name="kill")
         loop.run_until(killed.done, at_most_seconds=1.0)
         return harmed.result(), runs_on, not nodes[3].is_running
+
+
+def test_an_unexpected_error_that_a_node_survived_is_a_problem_of_the_run() -> None:
+    """However the node ended afterwards: nothing excuses it."""
+    with simulated_cluster(1, brokers=1) as cluster:
+        node = cluster.nodes[1]
+        node.start()
+        assert cluster.loop.run_until(lambda: node.is_ready, at_most_seconds=60.0)
+        assert node.survived == []
+        assert node.broker is not None
+        node.broker.incidents.note("group g", KeyError("x"))
+        node.kill()
+        node.start()
+        assert cluster.loop.run_until(lambda: node.is_ready, at_most_seconds=60.0)
+        assert len(node.survived) == 1
+        assert node.survived[0].startswith("group g: KeyError")
+        assert node.exits == []
+    collect_quietly()

@@ -27,6 +27,8 @@ from docker_engine import (
     wait_until,
 )
 
+from kraftpy.broker.containment import UNEXPECTED
+
 pytestmark = pytest.mark.timeout(900)
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
@@ -80,6 +82,7 @@ def test_it_serves_runs_as_a_plain_user_and_stops_cleanly(one: tuple[Container, 
     container.stop()
     assert container.state()["ExitCode"] == 0
     assert "Traceback" not in container.logs()
+    assert UNEXPECTED not in container.logs()
     command("docker", "start", container.name)
     container.wait_healthy()
     assert read_strings(address, "kept") == [b"a", b"b", b"c"]
@@ -189,6 +192,7 @@ def try_three(compose: Compose, ports: dict[int, int]) -> None:
     for broker in brokers:
         assert broker.state()["ExitCode"] == 0, broker.logs()
         assert "Traceback" not in broker.logs()
+        assert UNEXPECTED not in broker.logs()
 
 
 def create_topic(bootstrap: str, name: str, *, partitions: int, replicas: int, **settings: str) -> None:
@@ -281,6 +285,7 @@ def cluster(image: str, project: str) -> Iterator[Compose]:
         yield compose
         for node in NODES:
             assert "Traceback" not in compose.container(node).logs()
+            assert UNEXPECTED not in compose.container(node).logs()
 
 
 def test_killed_containers_lose_nothing_that_was_acknowledged(cluster: Compose) -> None:
