@@ -73,6 +73,8 @@ _FILES_WHILE_OPENING = 8
 _PARTITIONS_BEFORE_A_PAUSE = 20
 """What looks at each of thousands of partitions, on the loop, lets others have it in between."""
 _DELETE_AGAIN_SECONDS = 5.0
+_PAUSES_SECONDS = (0.02, 0.1, 0.3)
+"""Between attempts to open a log for which there are no descriptors, before it is offline and tried again later."""
 _THREADS_THAT_SYNC = 16
 """To make partitions and to close them is to wait for the disk, which syncs many files in the time of one."""
 
@@ -563,6 +565,13 @@ class Replicas:
         await patiently(sync, f"sync {directory.path}", self.complaints, is_sync=True)
 
     async def _open_in(self, loop: asyncio.AbstractEventLoop, opening: Opening, disk: Disk, wanted: Wanted) -> Replica:
+        for pause in _PAUSES_SECONDS:
+            try:
+                return await loop.run_in_executor(opening.pool, self._open, disk, wanted, opening)
+            except OSError as error:
+                if failure_of(error) is not Failure.RESOURCES:
+                    raise
+            await asyncio.sleep(pause)
         return await loop.run_in_executor(opening.pool, self._open, disk, wanted, opening)
 
     def _complain(self, what: str, key: TopicPartition, error: Exception) -> None:

@@ -57,7 +57,8 @@ class Shortage:
         try:
             return attempt()
         except OSError as error:
-            assert failure_of(error) is Failure.RESOURCES, error
+            if failure_of(error) is not Failure.RESOURCES:
+                raise
             return attempt()
 
 
