@@ -83,6 +83,8 @@ _MADE_AT_ONCE = 100
 _PRODUCERS_SHARE = 4
 _THREADS_FOR_MANY = 3
 """Those that make many partitions compete with the event loop for the interpreter: it waits for each of them."""
+_PAUSES_SECONDS = (0.02, 0.1, 0.3)
+"""Between attempts to open a log for which there are no descriptors, before it is offline and tried again later."""
 _THREADS_THAT_SYNC = 16
 """To make partitions and to close them is to wait for the disk, which syncs many files in the time of one."""
 
@@ -659,10 +661,18 @@ class Replicas:
     async def _open_in(
         self, loop: asyncio.AbstractEventLoop, opening: Opening, placed: Sequence[tuple[Disk, Wanted]]
     ) -> dict[TopicPartition, Replica | Exception]:
-        try:
-            return await loop.run_in_executor(opening.pool, self._open_each, placed, opening)
-        except OSError as error:  # no thread
-            return {wanted.key: error for _, wanted in placed}
+        """Open logs one after the other; those for which there were no descriptors or threads, again after a pause."""
+        found: dict[TopicPartition, Replica | Exception] = {}
+        for pause in (0.0, *_PAUSES_SECONDS):
+            await asyncio.sleep(pause)
+            try:
+                found.update(await loop.run_in_executor(opening.pool, self._open_each, placed, opening))
+            except OSError as error:  # no thread
+                found.update({wanted.key: error for _, wanted in placed})
+            placed = [each for each in placed if _is_short(found[each[1].key])]
+            if not placed:
+                break
+        return found
 
     def _complain(self, what: str, key: TopicPartition, error: Exception) -> None:
         """One line a minute for what hits many partitions at once, and passes."""
@@ -1009,6 +1019,11 @@ class Replicas:
     def reports(self) -> dict[Number, ReplicaState]:
         """What the metadata is to be told of this broker's replicas (`offline`)."""
         return self.offline.reports(self._image, lambda number: number in self._by_id)
+
+
+def _is_short(opened: Replica | Exception) -> bool:
+    """Whether resources of the process were missing, rather than anything of the log."""
+    return isinstance(opened, OSError) and failure_of(opened) is Failure.RESOURCES
 
 
 def _forget_oldest(replicas: Sequence[Replica], count: int) -> int:

@@ -57,6 +57,7 @@ class Node:
             "listeners=PLAINTEXT://127.0.0.1:0",
             "offsets.topic.num.partitions=2",
             "log.cleaner.backoff.ms=50",
+            "socket.listen.backlog.size=1000",  # all may come at once
             *settings,
         ]
         self.process = ServerProcess(

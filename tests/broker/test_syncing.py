@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from random import Random
 from typing import Any
 
 import pytest
 
+from kraftpy.broker import syncing
 from kraftpy.broker.containment import Complaints, Incidents
 from kraftpy.broker.syncing import Rounds
 from kraftpy.log.flushing import FlushJob
@@ -23,7 +26,9 @@ class Job(FlushJob):
     """Syncs nothing; waits to be let go, or fails."""
 
     def __init__(self, log: Log) -> None:
-        super().__init__(MemoryDisk().root, log.end_offset)
+        disk = MemoryDisk()
+        super().__init__(disk.root, log.end_offset)
+        self.logs = [disk.root.open(f"{number}.log") for number in range(log.files)]
         self.log = log
 
     def run(self) -> None:
@@ -44,6 +49,9 @@ class Log:
         self.may_go_on = threading.Event()
         self.failure: Exception | None = None
         self.refusal: KafkaError | None = None
+        self.files = 0
+        self.shortages = 0
+        self.shortages_under_way = 0
         self.jobs: list[Job] = []
         self.is_under_way = False
         self.mistake: Exception | None = None
@@ -64,6 +72,9 @@ class Log:
             raise mistake
         if self.synced_end_offset >= self.end_offset:
             return None
+        if self.shortages:
+            self.shortages -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         self.is_under_way = True
         self.jobs.append(Job(self))
         return self.jobs[-1]
@@ -73,6 +84,9 @@ class Log:
         if self.mistake is not None:
             mistake, self.mistake = self.mistake, None
             raise mistake
+        if self.shortages_under_way:
+            self.shortages_under_way -= 1
+            return OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         if failure is not None:
             self.refusal = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
             return self.refusal
@@ -225,3 +239,40 @@ async def test_everybody_is_told_and_nobody_too_early(seed: int) -> None:
         rounds.let_go(log)
     assert await outcomes(*waiting) == [None] * 200
     assert rounds.waiting == 0
+
+
+async def test_a_sync_for_which_there_are_no_descriptors_is_made_later() -> None:
+    """Nothing was synced, so nothing failed: who waits is not told, and another log is not held up."""
+    rounds, short, shorter, well = Rounds("disk"), Log(1), Log(2), Log(3)
+    short.shortages = 2
+    shorter.shortages_under_way = 2
+    waiting = [waiting_for(rounds, log, log.append()) for log in (short, shorter, well)]
+    assert await outcomes(*waiting) == [None] * 3
+    assert (short.shortages, len(short.jobs)) == (0, 1)
+    assert (shorter.shortages_under_way, len(shorter.jobs)) == (0, 3)
+
+
+async def test_who_waits_for_descriptors_for_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syncing, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(syncing, "_MOST_PAUSES", 5)
+    rounds, log = Rounds("disk"), Log(1)
+    log.shortages = 7
+    [error] = await outcomes(waiting_for(rounds, log, log.append()))
+    assert isinstance(error, KafkaError)
+    assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert await outcomes(waiting_for(rounds, log, log.append())) == [None], "it is tried on and on"
+
+
+async def test_a_round_holds_few_files() -> None:
+    """As many logs as there are descriptors for are in a round; the others are in the next ones."""
+    rounds = Rounds("disk", files_per_round=4)
+    logs = [Log(number, is_held=True) for number in range(10)]
+    for log in logs:
+        log.files = 2
+    waiting = [waiting_for(rounds, log, log.append()) for log in logs]
+    await until_begun(logs[1])
+    assert [len(log.jobs) for log in logs] == [1, 1, *[0] * 8]
+    for log in logs:
+        log.may_go_on.set()
+    assert await outcomes(*waiting) == [None] * 10
+    assert rounds.rounds == 5

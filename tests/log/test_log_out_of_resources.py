@@ -17,7 +17,7 @@ import pytest
 from log_model import NOW, config, numbered, open_log, values
 
 from kraftpy.log.files import FileCache
-from kraftpy.log.flushing import SEGMENTS_PER_JOB
+from kraftpy.log.flushing import SEGMENTS_PER_JOB, FlushJob
 from kraftpy.log.partition_log import PartitionLog
 from kraftpy.ports import Failure, failure_of
 from kraftpy.testing.memory_files import Loss, MemoryDisk
@@ -164,6 +164,7 @@ def test_a_flush_opens_few_files_however_many_segments_wait() -> None:
     while (job := log.begin_flush()) is not None:
         most = max(most, job.open_files)
         before = log.recovery_point
+        assert all(start < job.end_offset for start in starts(job)), "no epoch without a record that is durable"
         job.run()
         log.finish_flush(job)
         assert log.recovery_point > before or not job.is_partial or not job.logs
@@ -173,6 +174,12 @@ def test_a_flush_opens_few_files_however_many_segments_wait() -> None:
     again = open_log(disk.root.child("t-0"), topic=config(), recovery_point=log.log_end_offset)
     assert len(values(again)) == 5 * SEGMENTS_PER_JOB
     assert again.epochs.entries() == log.epochs.entries()
+
+
+def starts(job: FlushJob) -> list[int]:
+    """Where the leader epochs begin that a job stores."""
+    lines = [line.split() for line in (job.epochs or b"").decode().splitlines()[2:]]
+    return [int(words[1]) for words in lines if len(words) == 2 and words[0].isdigit()]  # behind them: a checksum
 
 
 @pytest.mark.parametrize("crash_after", range(4))
