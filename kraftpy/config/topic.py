@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from kraftpy.config.broker import BrokerConfig
 
 TOPIC_SETTINGS: dict[str, Setting] = parse_table(TOPIC_TABLE)
+MAX_INDEX_INTERVAL_BYTES = 1 << 18
+"""A read may have to walk so many bytes of batches, on the event loop, whatever `index.interval.bytes` says."""
 _MS_PER = {"hours": 3_600_000, "minutes": 60_000, "ms": 1}
 
 
@@ -30,7 +32,8 @@ def _default(name: str) -> Any:
 class TopicConfig:
     """Every topic setting with its value: Kafka's name with dots as underscores, Kafka's default where not given.
 
-    `segment_bytes` already is `internal.segment.bytes` where a topic sets that.
+    As they take effect: `segment_bytes` is `internal.segment.bytes` where a topic sets that, no batch is larger than a
+    request may be, and an index has an entry for each `MAX_INDEX_INTERVAL_BYTES` at least.
     """
 
     cleanup_policy: frozenset[str] = _default("cleanup.policy")
@@ -106,6 +109,8 @@ def topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> TopicCon
     values["cleanup.policy"] = frozenset(values["cleanup.policy"])
     if values["internal.segment.bytes"] is not None:
         values["segment.bytes"] = values["internal.segment.bytes"]
+    values["max.message.bytes"] = min(values["max.message.bytes"], broker.socket_request_max_bytes)
+    values["index.interval.bytes"] = min(values["index.interval.bytes"], MAX_INDEX_INTERVAL_BYTES)
     return TopicConfig(**{name.replace(".", "_"): value for name, value in values.items()})
 
 
