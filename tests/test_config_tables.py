@@ -20,6 +20,9 @@ from kraftpy.config.topic_settings import NO_EFFECT, SYNONYMS
 
 EVERY = {**BROKER_SETTINGS, **OTHER_SETTINGS}
 OURS = {
+    "kraftpy.batch.max.expanded.bytes",
+    "kraftpy.batch.max.headers",
+    "kraftpy.batch.max.records",
     "kraftpy.broker.disconnect.grace.ms",
     "kraftpy.fetch.session.partitions.max",
     "kraftpy.group.coordinator.max.bytes",

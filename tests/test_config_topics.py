@@ -193,3 +193,11 @@ def test_the_differing_defaults_are_the_ones_a_single_node_needs() -> None:
         ("transaction.state.log.replication.factor", "3", "1"),
     ]
     assert render_differing_defaults().count("\n") == 12
+
+
+def test_what_takes_effect_is_bounded_whatever_a_topic_says() -> None:
+    largest = {"index.interval.bytes": str(2**31 - 1), "max.message.bytes": str(2**31 - 1)}
+    found = topic_config(largest, BrokerConfig())
+    assert (found.index_interval_bytes, found.max_message_bytes) == (262_144, 104_857_600)
+    found = topic_config({}, BrokerConfig.of({"socket.request.max.bytes": "1000000"}))
+    assert (found.index_interval_bytes, found.max_message_bytes) == (4096, 1_000_000)

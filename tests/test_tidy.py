@@ -33,6 +33,7 @@ LONG_FILES = {
 LONG_FUNCTIONS = {
     "kraftpy/log/scanning.py:scan": "the loop over millions of batches after a crash: a call each would cost too much",
     "tests/quorum/stock_library.py:__init__": "classes that are made anew for each copy of the library",
+    "kraftpy/protocol/records.py:check_records": "it looks at every record a compacted topic is sent, as the next does",
     "kraftpy/protocol/records.py:decode_records": "the client's hot loop: a call per record would cost too much",
 }
 

@@ -469,7 +469,7 @@ class Replicas:
         for each, failure in failures:
             # A replica that is alone and never was there: nobody else could lead it, and the metadata has better to do.
             is_told = len(each.partition.replicas) > 1 or not any(each.key in disk.new for disk in self.disks)
-            is_short = isinstance(failure, OSError) and failure_of(failure) is Failure.RESOURCES
+            is_short = _is_short(failure)
             state = ReplicaState.OFFLINE if is_told and not is_short else None
             is_news = self.offline.failed(each, str(failure), state, may_retry=True)
             if is_short:

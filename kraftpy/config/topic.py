@@ -33,6 +33,8 @@ _LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 _SETS = frozenset(
     {"cleanup.policy", "follower.replication.throttled.replicas", "leader.replication.throttled.replicas"}
 )
+MAX_INDEX_INTERVAL_BYTES = 1 << 18
+"""A read may have to walk so many bytes of batches, on the event loop, whatever `index.interval.bytes` says."""
 _MS_PER = {"hours": 3_600_000, "minutes": 60_000, "ms": 1}
 
 
@@ -45,7 +47,8 @@ def _default(name: str) -> Any:
 class TopicConfig:
     """Every topic setting with its value: Kafka's name with dots as underscores, Kafka's default where not given.
 
-    `segment_bytes` already is `internal.segment.bytes` where a topic sets that.
+    As they take effect: `segment_bytes` is `internal.segment.bytes` where a topic sets that, no batch is larger than a
+    request may be, and an index has an entry for each `MAX_INDEX_INTERVAL_BYTES` at least.
     """
 
     cleanup_policy: frozenset[str] = _default("cleanup.policy")
@@ -122,6 +125,8 @@ def topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> TopicCon
         values[name] = frozenset(values[name])
     if values["internal.segment.bytes"] is not None:
         values["segment.bytes"] = values["internal.segment.bytes"]
+    values["max.message.bytes"] = min(values["max.message.bytes"], broker.socket_request_max_bytes)
+    values["index.interval.bytes"] = min(values["index.interval.bytes"], MAX_INDEX_INTERVAL_BYTES)
     return TopicConfig(**{name.replace(".", "_"): value for name, value in values.items()})
 
 

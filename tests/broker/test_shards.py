@@ -1,4 +1,4 @@
-"""What is logged of a coordinator's partition that cannot be written: each reason once, and its end."""
+"""A coordinator's partition that cannot be written, each reason logged once; and what in it cannot be read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from hostile_batches import batch_of, bomb, empty_members
 
 from kraftpy.broker import shards
 from kraftpy.broker.auto_creation import auto_create_topics
@@ -16,8 +17,10 @@ from kraftpy.broker.internal_topics import SHARE_GROUP_STATE
 from kraftpy.broker.replica import Replica
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.config import load
+from kraftpy.log.partition_log import Origin
+from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.share.events import Initialize
+from kraftpy.share.events import Initialize, Read
 from kraftpy.share.records import ShareKey
 
 
@@ -66,4 +69,48 @@ async def test_what_hinders_a_write_is_logged_once_until_it_changes_or_is_over(
         reasons[:] = ["1 of 3 in sync"]
         assert await write(3) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
         assert told() == ["__share_group_state-0: NOT_ENOUGH_REPLICAS: 1 of 3 in sync"]
+        assert await broker.stop()
+
+
+async def test_a_batch_that_cannot_be_read_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = [f"log.dirs={tmp_path}", "listeners=PLAINTEXT://127.0.0.1:0", "share.coordinator.state.topic.min.isr=1"]
+    given += [f"share.coordinator.state.topic.{name}=1" for name in ("replication.factor", "num.partitions")]
+    config = load("", {}, given).config
+    clock = SystemClock()
+    async with asyncio.TaskGroup() as tasks:
+        broker = Broker(config, clock, tasks)
+        await broker.start()
+        assert await auto_create_topics(["t", SHARE_GROUP_STATE], broker.metadata, config, clock) == {}
+        topic = broker.image.topic("t")
+        assert topic is not None
+        coordinators, replica = broker.share_coordinators, broker.replicas.leader(SHARE_GROUP_STATE, 0)
+
+        def key(number: int) -> ShareKey:
+            return ShareKey(f"g{number}", topic.topic_id, 0)
+
+        unreadable = batch_of(b"garbage" * 3, codec=Compression.NONE)
+        for number, bad in enumerate((unreadable, bomb(), empty_members(Compression.GZIP))):
+            wanted = Initialize(key=key(number), state_epoch=number + 1, start_offset=10)
+            assert (await coordinators.ask(wanted)).error_code is ErrorCode.NONE
+            replica.append(bad, Origin.COORDINATOR, clock.now())
+        await coordinators.ask(Initialize(key=key(3), state_epoch=4, start_offset=10))
+        caplog.set_level(logging.ERROR, shards.__name__)
+        coordinators.stop()
+        coordinators._is_stopped = False
+        coordinators.reconcile()
+        found = []
+        for number in range(4):
+            asked = Read(key=key(number), leader_epoch=0)
+            async with asyncio.timeout(20):
+                while True:
+                    result = await coordinators.ask(asked)
+                    if result.error_code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                        break
+                    await asyncio.sleep(0.01)
+            found.append((result.error_code, result.state_epoch))
+        assert found == [(ErrorCode.NONE, number) for number in (1, 2, 3, 4)]
+        passed = [each.getMessage() for each in caplog.records if "passed over" in each.getMessage()]
+        assert [line.partition(" is passed")[0] for line in passed] == [
+            f"__share_group_state-0: the batch at offset {offset}" for offset in (1, 3, 5)
+        ]
         assert await broker.stop()
