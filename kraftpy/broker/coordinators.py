@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
-from kraftpy.broker.containment import Tasks
+from kraftpy.broker.containment import Complaints, Tasks
 from kraftpy.broker.group_settings import GroupSettingsNow
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.metadata import MetadataLog
@@ -116,6 +116,7 @@ class Coordinators(Shards[GroupCoordinator]):
         self._request_ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[GroupResponse]] = {}
         self._share_states = share_states
+        self._complaints = Complaints()
         self._making: dict[str, asyncio.Task[None]] = {}  # by streams group
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -295,7 +296,8 @@ class Coordinators(Shards[GroupCoordinator]):
     async def _topics_made(self, effect: MakeTopics) -> None:
         failed = await make_internal_topics(effect.topics, self._metadata, self._config, self._clock)
         for name, why in failed.items():
-            logger.warning("group %s: its internal topic %s could not be made: %s", effect.group_id, name, why)
+            text = "group %s: its internal topic %s could not be made: %s"
+            self._complaints.write(logger, logging.WARNING, "internal topics", "", text, effect.group_id, name, why)
 
     async def _change_state(self, shard: Shard[GroupCoordinator], effect: ChangeState) -> None:
         failed = await change_state(self._share_states, effect.group_id, effect.change)

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
-from kraftpy.broker.containment import Tasks
+from kraftpy.broker.containment import Complaints, Tasks
 from kraftpy.broker.internal_topics import TRANSACTION_STATE
 from kraftpy.broker.markers import MarkerSender, Marking
 from kraftpy.broker.metadata import MetadataLog
@@ -83,6 +83,7 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
         self._config = config
         self._machine_config = _transaction_config(config)
         self._producer_ids = producer_ids
+        self._complaints = Complaints()
         self._markers = markers
         self._peers = peers
         self._request_ids = itertools.count()
@@ -128,7 +129,10 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
             try:
                 fresh_producer_id = await self._producer_ids.next()
             except KafkaError as error:
-                logger.warning("no producer id for %s: %s", command.transactional_id, error)
+                text = "no producer id for %s: %s"
+                self._complaints.write(
+                    logger, logging.WARNING, "producer ids", "", text, command.transactional_id, error
+                )
                 return Result(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
             shard = self._shard_of(command.transactional_id)
             if shard is None:

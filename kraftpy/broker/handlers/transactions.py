@@ -309,7 +309,8 @@ async def list_transactions(
         try:
             pattern = Pattern(request.transactional_id_pattern, ALPHABET.union(*(each for each, _ in known)))
         except PatternError as error:
-            logger.info("ListTransactions: %s", error)
+            host = context.client_host
+            broker.complaints.write(logger, logging.INFO, "ListTransactions", host, "ListTransactions: %s", error)
             return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     now = broker.clock.now()
     states, producers = set(request.state_filters), set(request.producer_id_filters)
