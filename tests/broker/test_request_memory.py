@@ -229,7 +229,8 @@ async def test_a_frame_that_does_not_get_on_is_overdue() -> None:
         assert connection.overdue(began_at + 5, 10, 600) is None
         slow.write(b"x")
         await eventually(lambda: connection._partial_bytes == 2)
-        assert connection.overdue(began_at + 11, 10, 600) is not None, "a byte now and then is no progress"
+        assert connection._progress_at == began_at, "a byte now and then is no progress"
+        assert connection.overdue(began_at + 11, 10, 600) is not None
         slow.write(bytes(MIB))
         await eventually(lambda: connection._partial_bytes == 2 + MIB)
         assert connection.overdue(connection._progress_at + 5, 10, 600) is None
@@ -248,6 +249,7 @@ async def test_the_beginning_of_a_size_is_the_beginning_of_a_frame() -> None:
         began_at = connection._progress_at
         slow.write(b"\0")
         await eventually(lambda: len(connection._rest) == 2)
+        assert connection._progress_at == began_at
         assert connection.overdue(began_at + 11, 10, 600) is not None
         slow.close()
 
