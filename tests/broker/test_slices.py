@@ -254,23 +254,6 @@ async def test_a_crowd_that_asks_for_all_topics_costs_one_answer_in_slices(monke
     assert len(decode(MetadataResponse, only.body, 12).topics) == topics
 
 
-def test_a_stop_does_not_wait_for_what_was_sent_ahead(start_broker: StartBroker) -> None:
-    """30 peers have 60 requests each for all of a large cluster under way, and do not read."""
-    broker: EmbeddedBroker = start_broker()
-    with connect(broker.bootstrap) as connection:
-        topic = CreatableTopic(name="many", num_partitions=2000, replication_factor=1, assignments=[], configs=[])
-        ask(connection, ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=[topic], timeout_ms=20_000))
-        request = encode_request(ApiKey.METADATA, 12, 7, "test", MetadataRequest(topics=None))
-        peers = [connect(broker.bootstrap) for _ in range(30)]
-        try:
-            for peer in peers:
-                peer.sendall(request * 60)
-            assert broker.stop() == 0
-        finally:
-            for peer in peers:
-                peer.close()
-
-
 def test_a_full_collection_that_takes_long_sets_aside_what_there_is() -> None:
     usual = gc.get_threshold()
     collections = Collections()
