@@ -25,6 +25,7 @@ OURS = {
     "kraftpy.fetch.zero.copy.min.bytes",
     "kraftpy.flush.before.ack",
     "kraftpy.quorum.secret",
+    "kraftpy.fetch.session.cache.max.partitions",
     "kraftpy.metadata.cache.max.bytes",
     "kraftpy.request.receive.timeout.ms",
 }

@@ -141,7 +141,9 @@ class Broker:
             config, clock, tasks, self.metadata, self.replicas, self.producer_ids, self.markers, self.peers
         )
         self.fetch_sessions = FetchSessions(
-            config.max_incremental_fetch_session_cache_slots, lambda: self.random.randrange(1, 2**31)
+            config.max_incremental_fetch_session_cache_slots,
+            lambda: self.random.randrange(1, 2**31),
+            config.kraftpy_fetch_session_cache_max_partitions,
         )
         self.group_settings = GroupSettingsNow(config, lambda: self.image)
         self.share_sessions = ShareSessions(config.group_share_max_share_sessions)

@@ -6,7 +6,9 @@ exactly: it is the only protection against a lost or repeated request.
 
 Invariants: at most `max.incremental.fetch.session.cache.slots` sessions; one evicts only a session unused for
 `EVICTION_MS` or, failing that, a smaller one that has existed for so long. A partition is left out of an incremental
-answer only if it has no records, no error, and the same high watermark and log start offset as were last sent.
+answer only if it has no records, no error, and the same high watermark and log start offset as were last sent. The
+sessions of clients remember at most `max_partitions` together; a client that gets none fetches all of its partitions
+each time.
 
 A follower's session keeps `News` of its partitions, so that a request touches those that changed and no others. It is
 privileged: it may take the slot of a client's, and gives up its own to none but that follower's next one that has a
@@ -28,6 +30,8 @@ FINAL_EPOCH = -1
 NO_SESSION = 0
 NO_FOLLOWER = -1
 EVICTION_MS = 120_000
+MAX_PARTITIONS = 1_000_000
+"""Some 300 MB, for 1,000 clients with 1,000 partitions each."""
 _MAX_EPOCH = 2**31 - 1
 
 PartitionKey = tuple[str, bytes, int]
@@ -136,11 +140,15 @@ class FetchContext:
 class FetchSessions:
     """Every session of this broker.
 
-    `new_id` draws a random positive int32; `slots` bounds how many there are.
+    `new_id` draws a random positive int32; `slots` bounds how many there are, `max_partitions` what those of clients
+    remember together.
     """
 
-    def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
+    def __init__(self, slots: int, new_id: Callable[[], int], max_partitions: int = MAX_PARTITIONS) -> None:
         self._slots = slots
+        self._max_partitions = max_partitions
+        self.remembered = 0
+        """Partitions of the sessions of clients."""
         self._new_id = new_id
         self._sessions: dict[int, Session] = {}
 
@@ -195,6 +203,7 @@ class FetchSessions:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"fetch session {session.id} is somebody else's")
         if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "topic ids and names mixed in one fetch session")
+        size_before = len(session.partitions)
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
                 session.partitions.pop((forgotten.topic, forgotten.topic_id, index), None)
@@ -213,6 +222,12 @@ class FetchSessions:
                 known.current_leader_epoch = partition.current_leader_epoch
                 known.last_fetched_epoch = partition.last_fetched_epoch
         session.used_at = now
+        if session.news is None:
+            grown = len(session.partitions) - size_before
+            self.remembered += grown
+            if grown > 0 and self.remembered > self._max_partitions:
+                self._drop(session.id)
+                raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no room for fetch session {session.id}")
         partitions = list(session.partitions.values())
         if not partitions:
             self._drop(session.id)
@@ -224,8 +239,12 @@ class FetchSessions:
 
     def _drop(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
-        if session is not None and session.news is not None:
+        if session is None:
+            return
+        if session.news is not None:
             session.news.is_over = True
+        else:
+            self.remembered -= len(session.partitions)
 
     def _create(
         self, partitions: list[FetchedPartition], uses_topic_ids: bool, now: Millis, *, follower_id: int
@@ -240,6 +259,14 @@ class FetchSessions:
                     self._drop(former.id)
         if not partitions or not self._make_room(len(partitions), now, is_follower=is_follower):
             return None
+        if not is_follower:
+            if self.remembered + len(partitions) > self._max_partitions:
+                clients = [each for each in self._sessions.values() if each.news is None]
+                for idle in [each for each in clients if now - each.used_at > EVICTION_MS]:
+                    self._drop(idle.id)
+            if self.remembered + len(partitions) > self._max_partitions:
+                return None
+            self.remembered += len(partitions)
         session_id = self._new_id()
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._new_id()

@@ -172,6 +172,7 @@ class BrokerConfig:
     fetch_max_bytes: int = _default("fetch.max.bytes")
     kraftpy_fetch_check_crcs: bool = _default("kraftpy.fetch.check.crcs")
     kraftpy_fetch_zero_copy_min_bytes: int = _default("kraftpy.fetch.zero.copy.min.bytes")
+    kraftpy_fetch_session_cache_max_partitions: int = _default("kraftpy.fetch.session.cache.max.partitions")
     max_incremental_fetch_session_cache_slots: int = _default("max.incremental.fetch.session.cache.slots")
     max_request_partition_size_limit: int = _default("max.request.partition.size.limit")
 

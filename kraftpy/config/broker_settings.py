@@ -194,6 +194,8 @@ kraftpy.fetch.check.crcs                         boolean  none->true
     Check every batch that is read, so that damage on the disk is told and never delivered.
 kraftpy.fetch.zero.copy.min.bytes                int      none->4194304 0..
     From how many bytes of a partition on they go from file to socket without being copied (sendfile).
+kraftpy.fetch.session.cache.max.partitions       int      none->1000000 0..
+    Partitions that the fetch sessions of clients remember together; a client beyond it names all of its own each time.
 max.incremental.fetch.session.cache.slots        int      1000 0..
     Fetch sessions kept at once.
 max.request.partition.size.limit                 int      2000 1..

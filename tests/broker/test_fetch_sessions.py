@@ -270,3 +270,22 @@ def test_a_follower_has_one_session_and_it_takes_the_place_of_a_clients() -> Non
     assert 0 not in (again, other)
     assert refusal(store, request(client, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert refusal(store, request(other, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "it is nobody else's"
+
+
+def test_what_the_sessions_of_clients_remember_together_is_bounded() -> None:
+    store = FetchSessions(10, itertools.count(1).__next__, max_partitions=5)
+    first = store.open(request(0, 0, 0, 1, 2), 12, NOW)
+    second = store.open(request(0, 0, 0, 1, 2), 12, NOW)
+    assert (first.session_id, second.session_id) == (1, 0), "it is answered, and not remembered"
+    assert numbers(second) == [0, 1, 2]
+    assert store.remembered == 3
+    assert refusal(store, request(1, 1, 3, 4, 5)) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (len(store), store.remembered) == (0, 0), "one that grows beyond it starts over"
+    store.open(request(0, 0, 0, 1, 2), 12, NOW)
+    store.open(request(2, 1, forget=(0,)), 12, NOW)
+    assert store.remembered == 2
+    later = Millis(NOW + EVICTION_MS + 1)
+    assert store.open(request(0, 0, 0, 1, 2, 3), 12, later).session_id == 3, "one that is idle makes room"
+    assert store.remembered == 4
+    store.open(request(3, -1), 12, later)
+    assert store.remembered == 0
