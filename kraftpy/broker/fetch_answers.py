@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kraftpy.broker.fetch_sessions import FetchContext, FetchedPartition
 from kraftpy.broker.leader_hints import LeaderHints
+from kraftpy.broker.slicing import PIECE
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, NodeEndpoint, PartitionData
 
@@ -28,6 +29,27 @@ def name_leaders(broker: Broker, answers: Answers, context: RequestContext) -> l
             if leader is not None:
                 answer.current_leader = leader
     return [] if hints is None else hints.endpoints
+
+
+async def respond_long(
+    broker: Broker, fetched: FetchContext, answers: Answers, context: RequestContext
+) -> FetchResponse:
+    """`respond` for many partitions, in slices."""
+    response = FetchResponse(session_id=fetched.session_id, responses=[], node_endpoints=[])
+    endpoints: dict[int, NodeEndpoint] = {}
+    for start in range(0, len(answers), PIECE):
+        await broker.slices.breathe(2 * PIECE)
+        piece = answers[start : start + PIECE]
+        part = respond(fetched, piece, name_leaders(broker, piece, context))
+        endpoints |= {endpoint.node_id: endpoint for endpoint in part.node_endpoints}
+        last = response.responses[-1] if response.responses else None
+        for topic in part.responses:
+            if last is not None and (topic.topic, topic.topic_id) == (last.topic, last.topic_id):
+                last.partitions += topic.partitions
+            else:
+                response.responses.append(topic)
+    response.node_endpoints = list(endpoints.values())
+    return response
 
 
 def respond(fetched: FetchContext, answers: Answers, endpoints: list[NodeEndpoint]) -> FetchResponse:

@@ -154,13 +154,20 @@ class FetchSessions:
         return len(self._sessions)
 
     def open(
-        self, request: FetchRequest, api_version: int, now: Millis, *, follower_id: int = NO_FOLLOWER
+        self,
+        request: FetchRequest,
+        api_version: int,
+        now: Millis,
+        *,
+        follower_id: int = NO_FOLLOWER,
+        asked: list[FetchedPartition] | None = None,
     ) -> FetchContext:
-        """The partitions this request is about.
+        """The partitions this request is about. `asked`: those it names (`asked_for`), where that is known already.
 
         Raises KafkaError (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR).
         """
-        asked = _asked_for(request)
+        if asked is None:
+            asked = asked_for(request)
         uses_topic_ids = api_version >= 13
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             ended = self._sessions.get(request.session_id)
@@ -296,7 +303,8 @@ class FetchSessions:
         return False
 
 
-def _asked_for(request: FetchRequest) -> list[FetchedPartition]:
+def asked_for(request: FetchRequest) -> list[FetchedPartition]:
+    """The partitions that a request names."""
     return [
         FetchedPartition(
             topic=topic.topic,

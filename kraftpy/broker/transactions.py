@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
-from kraftpy.broker.containment import Tasks
+from kraftpy.broker.containment import Complaints, Tasks
 from kraftpy.broker.internal_topics import TRANSACTION_STATE
 from kraftpy.broker.markers import MarkerSender, Marking
 from kraftpy.broker.metadata import MetadataLog
@@ -87,6 +87,7 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
         self._room = Room(config.kraftpy_transaction_coordinator_max_bytes, self._refused)
         self._machine_config = _transaction_config(config)
         self._producer_ids = producer_ids
+        self._complaints = Complaints()
         self._markers = markers
         self._peers = peers
         self.listing = asyncio.Lock()
@@ -132,7 +133,10 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
             try:
                 fresh_producer_id = await self._producer_ids.next()
             except KafkaError as error:
-                logger.warning("no producer id for %s: %s", command.transactional_id, error)
+                text = "no producer id for %s: %s"
+                self._complaints.write(
+                    logger, logging.WARNING, "producer ids", "", text, command.transactional_id, error
+                )
                 return Result(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
             shard = self._shard_of(command.transactional_id)
             if shard is None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from broker_wire import ask, connect, create_topic, produce_values
 
+from kraftpy.broker.runtime import OsDirectory
 from kraftpy.broker.server import LineFormatter
 from kraftpy.cli.output import print_rows, say, write_lines
 from kraftpy.config import BrokerConfig, ConfigError, Origin, load
@@ -110,6 +111,20 @@ def test_what_a_broker_writes_is_for_its_user_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
     assert stat.S_IMODE(before.stat().st_mode) == 0o755, "a user's directory is left as it is"
     assert stat.S_IMODE((tmp_path / "data" / "server.log").stat().st_mode) == 0o600
+
+
+def test_files_are_made_for_their_user_whatever_the_umask(tmp_path: Path) -> None:
+    usual = os.umask(0o000)
+    try:
+        directory = OsDirectory(tmp_path / "a" / "b")
+        directory.open("file").close()
+        directory.replace("replaced", b"data")
+        made = [directory.path, directory.child("child").path]
+    finally:
+        os.umask(usual)
+    assert {stat.S_IMODE(os.stat(path).st_mode) for path in made} == {0o700}
+    files = [f"{directory.path}/file", f"{directory.path}/replaced"]
+    assert {stat.S_IMODE(os.stat(path).st_mode) for path in files} == {0o600}
 
 
 def test_a_password_is_refused_on_the_command_line() -> None:

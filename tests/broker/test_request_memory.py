@@ -33,11 +33,15 @@ class Server:
         self.asked: list[bytes] = []
         self.connections: list[Connection] = []
         self.most_held = 0
+        self.on_first: Callable[[], None] | None = None
         self.address = ("", 0)
 
     async def answer(self, frame: bytearray, connection: Connection) -> bytes:
         self.asked.append(bytes(frame[:8]))
         self.most_held = max(self.most_held, self.memory.held)
+        if self.on_first is not None:
+            asyncio.get_running_loop().call_soon(self.on_first)
+            self.on_first = None
         if frame.startswith(b"wait"):
             await self.gate.wait()
         body = bytes(2 * MIB) if frame.startswith(b"large") else bytes(frame[:8])
@@ -229,7 +233,8 @@ async def test_a_frame_that_does_not_get_on_is_overdue() -> None:
         assert connection.overdue(began_at + 5, 10, 600) is None
         slow.write(b"x")
         await eventually(lambda: connection._partial_bytes == 2)
-        assert connection.overdue(began_at + 11, 10, 600) is not None, "a byte now and then is no progress"
+        assert connection._progress_at == began_at, "a byte now and then is no progress"
+        assert connection.overdue(began_at + 11, 10, 600) is not None
         slow.write(bytes(MIB))
         await eventually(lambda: connection._partial_bytes == 2 + MIB)
         assert connection.overdue(connection._progress_at + 5, 10, 600) is None
@@ -248,6 +253,7 @@ async def test_the_beginning_of_a_size_is_the_beginning_of_a_frame() -> None:
         began_at = connection._progress_at
         slow.write(b"\0")
         await eventually(lambda: len(connection._rest) == 2)
+        assert connection._progress_at == began_at
         assert connection.overdue(began_at + 11, 10, 600) is not None
         slow.close()
 
@@ -276,6 +282,18 @@ async def test_requests_sent_ahead_leave_others_their_turn() -> None:
         assert server.asked.index(b"one") < 40, "it did not wait for all of the other's"
         greedy.close()
         modest.close()
+
+
+async def test_a_stop_begins_nothing_that_was_sent_ahead() -> None:
+    """A broker that stops aborts its connections: it is heard between two requests, not after all of them."""
+    async with serving() as server:
+        _, greedy = await server.peer()
+        await eventually(lambda: len(server.connections) == 1)
+        server.on_first = server.connections[0].abort
+        greedy.write(frame(b"ahead") * 64)
+        await eventually(lambda: server.connections[0]._is_over)
+        assert 1 <= len(server.asked) < 40
+        greedy.close()
 
 
 async def test_bad_frames_are_one_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
+import pytest
 from broker_wire import BOUND_SECONDS, StartBroker, answer, ask, connect
 
-from kraftpy.broker.apis import LONG_ELEMENTS, MAX_REQUEST_ELEMENTS, _elements
+from kraftpy.broker.apis import LONG_ELEMENTS, MAX_REQUEST_ELEMENTS, Encoded, _elements
 from kraftpy.broker.collecting import Collections
 from kraftpy.broker.encoded_answers import EncodedAnswers
+from kraftpy.broker.handlers.metadata import metadata
+from kraftpy.broker.request import RequestContext
 from kraftpy.broker.slicing import UNITS_A_TURN, Slices
+from kraftpy.metadata.commands import Endpoint
+from kraftpy.metadata.image import Image
+from kraftpy.metadata.records import BrokerRegistered, PartitionCreated, TopicCreated
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.frames import encode_request
@@ -25,7 +33,12 @@ from kraftpy.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from kraftpy.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kraftpy.protocol.schema import decode, encode
 from kraftpy.testing.cluster import EmbeddedBroker
+from kraftpy.types import BrokerId, Millis, TopicId
+
+if TYPE_CHECKING:
+    from kraftpy.broker.broker import Broker
 
 PARTITIONS = 700
 
@@ -187,6 +200,58 @@ def test_the_answer_for_all_topics_is_that_of_the_cluster_as_it_is(start_broker:
         create(connection, "one-more", 1)
         after = ask(connection, ApiKey.METADATA, 12, MetadataRequest(topics=None))
         assert [topic.name for topic in after.topics] == ["many", "one-more"]
+
+
+async def test_a_crowd_that_asks_for_all_topics_costs_one_answer_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    image, encoded, turns = Image(), 0, 0
+    endpoint = Endpoint(listener="PLAINTEXT", host="127.0.0.1", port=9092)
+    one = BrokerId(1)
+    image.replay(
+        BrokerRegistered(
+            broker_id=one,
+            broker_epoch=1,
+            incarnation_id=bytes(16),
+            endpoints=(endpoint,),
+            rack=None,
+            fenced=False,
+            registered_ms=Millis(0),
+        )
+    )
+    topics = 3 * UNITS_A_TURN // 4
+    for number in range(topics):
+        topic_id = TopicId(number.to_bytes(16, "big"))
+        image.replay(TopicCreated(name=f"topic-{number}", topic_id=topic_id, created_ms=Millis(0)))
+        image.replay(
+            PartitionCreated(
+                topic=f"topic-{number}", topic_id=topic_id, partition=0, replicas=(one,), isr=(one,), leader=one
+            )
+        )
+
+    def counted(message: object, version: int) -> bytes:
+        nonlocal encoded
+        encoded += 1
+        return encode(message, version)
+
+    monkeypatch.setattr("kraftpy.broker.handlers.metadata.encode", counted)
+    broker = SimpleNamespace(
+        image=image, controller_id=1, node_id=1, slices=Slices(), metadata_answers=EncodedAnswers(1 << 24)
+    )
+    context = RequestContext(
+        api_key=ApiKey.METADATA, api_version=12, client_id="", client_host="", listener="PLAINTEXT"
+    )
+    asking = [
+        asyncio.ensure_future(metadata(cast("Broker", broker), MetadataRequest(topics=None), context))
+        for _ in range(30)
+    ]
+    while not all(each.done() for each in asking):
+        turns += 1
+        await asyncio.sleep(0)
+    found = {await each for each in asking}
+    assert encoded == 1
+    assert turns >= 4 * topics // UNITS_A_TURN, "others had their turn"
+    (only,) = found
+    assert isinstance(only, Encoded)
+    assert len(decode(MetadataResponse, only.body, 12).topics) == topics
 
 
 def test_a_full_collection_that_takes_long_sets_aside_what_there_is() -> None:

@@ -23,7 +23,8 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
-from kraftpy.broker.fetch_answers import Answers, name_leaders, respond
+from kraftpy.broker.fetch_answers import Answers, name_leaders, respond, respond_long
+from kraftpy.broker.fetch_sessions import asked_for
 from kraftpy.broker.handlers.replica_fetch import replica_fetch
 from kraftpy.broker.waiting import Watch
 from kraftpy.config.broker import RACK_AWARE_SELECTOR
@@ -55,7 +56,8 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     if _replica_id(request, context) >= 0:
         return await replica_fetch(broker, request, context)
     try:
-        fetched = broker.fetch_sessions.open(request, context.api_version, broker.clock.now())
+        asked = await broker.slices.apart(asked_for, request) if context.is_long else asked_for(request)
+        fetched = broker.fetch_sessions.open(request, context.api_version, broker.clock.now(), asked=asked)
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     reader = _Reader(broker, request, context)
@@ -66,6 +68,8 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     await _confirm_ends(reader, answers)
     if fetched.is_overtaken:
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    if len(answers) > 2 * _LONG:
+        return await respond_long(broker, fetched, answers, context)
     return respond(fetched, answers, name_leaders(broker, answers, context))
 
 

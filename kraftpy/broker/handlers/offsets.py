@@ -50,6 +50,8 @@ async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: Req
     seen: set[tuple[str, int]] = set()
     repeated: set[tuple[str, int]] = set()
     for topic in request.topics:
+        if context.is_long:
+            await broker.slices.breathe(1 + len(topic.partitions) // 10)
         for partition in topic.partitions:
             key = (topic.name, partition.partition_index)
             (repeated if key in seen else seen).add(key)

@@ -220,6 +220,12 @@ async def create_partitions(
     )
 
 
+_DELETED_AT_ONCE = 100
+"""Partitions whose records are deleted at the same time."""
+_DELETE_UNITS = 10
+"""What that costs for each, as `slicing` counts it."""
+
+
 async def delete_records(
     broker: Broker, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
@@ -227,11 +233,14 @@ async def delete_records(
     deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
     topics = []
     for topic in request.topics:
-        answers: list[DeleteRecordsPartitionResult] = []
-        for first in range(0, len(topic.partitions), _AT_ONCE):
-            some = topic.partitions[first : first + _AT_ONCE]
-            answers += await asyncio.gather(*(_delete(broker, topic.name, each, deadline) for each in some))
-        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=answers))
+        answer = DeleteRecordsTopicResult(name=topic.name, partitions=[])
+        for start in range(0, len(topic.partitions), _DELETED_AT_ONCE):
+            piece = topic.partitions[start : start + _DELETED_AT_ONCE]
+            if context.is_long:
+                await broker.slices.breathe(_DELETE_UNITS * len(piece))
+            deleting = [_delete(broker, topic.name, partition, deadline) for partition in piece]
+            answer.partitions += await asyncio.gather(*deleting)
+        topics.append(answer)
     return DeleteRecordsResponse(topics=topics)
 
 
