@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 _LOAD_BYTES = 1 << 20
 _LOOK_AGAIN_S = 60.0
+_LONGEST_NAME = 300
 
 Reported = Callable[[ErrorCode], Any]
 """From how an append went to the event that tells the machine; None where it need not know."""
@@ -123,7 +124,8 @@ class Shards(ABC, Generic[M]):
 
     def _refused(self, what: str) -> None:
         """There is no room for something that a client wants kept: one line of it a minute."""
-        self.complaints.write(logger, logging.WARNING, f"{self.topic} full", "", "there is no room for %s", what)
+        printable = what[:_LONGEST_NAME].encode("unicode_escape").decode()  # names are the client's
+        self.complaints.write(logger, logging.WARNING, f"{self.topic} full", "", "there is no room for %s", printable)
 
     # --- coming and going --------------------------------------------------------------------
 
