@@ -58,6 +58,7 @@ _FIRST_PAUSE_S = 1.0
 _MAX_PAUSE_S = 60.0
 _CALM_S = 600.0
 """A shard that failed so long ago is loaded again at once if it fails."""
+_LONGEST_NAME = 300
 
 Reported = Callable[[ErrorCode], Any]
 """From how an append went to the event that tells the machine; None where it need not know."""
@@ -159,7 +160,8 @@ class Shards(ABC, Generic[M]):
 
     def _refused(self, what: str) -> None:
         """There is no room for something that a client wants kept: one line of it a minute."""
-        self.complaints.write(logger, logging.WARNING, f"{self.topic} full", "", "there is no room for %s", what)
+        printable = what[:_LONGEST_NAME].encode("unicode_escape").decode()  # names are the client's
+        self.complaints.write(logger, logging.WARNING, f"{self.topic} full", "", "there is no room for %s", printable)
 
     # --- coming and going --------------------------------------------------------------------
 

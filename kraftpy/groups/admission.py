@@ -39,6 +39,12 @@ from kraftpy.protocol.messages.streams_group_heartbeat import (
 )
 
 _Heartbeat = ConsumerGroupHeartbeatRequest | ShareGroupHeartbeatRequest | StreamsGroupHeartbeatRequest
+_LOOKED_AT = (
+    JoinGroupRequest,
+    ConsumerGroupHeartbeatRequest,
+    ShareGroupHeartbeatRequest,
+    StreamsGroupHeartbeatRequest,
+)
 _A_NAME = 8
 """What a name or a number in a list counts for besides its characters."""
 
@@ -54,6 +60,8 @@ class Admission:
     def refusal(self, event: Request, groups: Mapping[str, Group]) -> GroupResponse | None:
         """The answer to a request that would take too much; None for all others."""
         message = event.message
+        if type(message) not in _LOOKED_AT:
+            return None
         if isinstance(message, JoinGroupRequest):
             return self._join(event, message, groups.get(message.group_id))
         if isinstance(
@@ -83,14 +91,14 @@ class Admission:
             setting = f"{MAX_BYTES_SETTING}={self.room.max_bytes}"
         if setting is None:
             return None
-        self.room.refused(f"a member of group {message.group_id} ({setting})")
+        self.room.refused(f"a member ({setting}) of group {message.group_id}")
         return join_error(event.api_version, message.member_id, ErrorCode.GROUP_MAX_SIZE_REACHED)
 
     def _heartbeat(self, message: _Heartbeat) -> GroupResponse | None:
         said = _said(message)
         if said is None or self.room.has(weight_of_saying(said)):
             return None
-        self.room.refused(f"a member of group {message.group_id} ({MAX_BYTES_SETTING}={self.room.max_bytes})")
+        self.room.refused(f"a member ({MAX_BYTES_SETTING}={self.room.max_bytes}) of group {message.group_id}")
         text = f"There is no room for it: {MAX_BYTES_SETTING}={self.room.max_bytes}."
         match message:
             case ConsumerGroupHeartbeatRequest():

@@ -130,11 +130,13 @@ def refuse_commit(message: OffsetCommitRequest, error_code: ErrorCode) -> Offset
 def put(group: Group, partition: TopicPartition, value: OffsetCommitValue | None, usage: Usage) -> None:
     """The group has this offset now; None: it has none any more. What the log says, be it replayed or just stored."""
     before = group.offsets.pop(partition, None) if value is None else group.offsets.get(partition)
-    if before is not None:
-        usage.bytes -= weight_of_offset(before)
     if value is not None:
         group.offsets[partition] = value
+        if before is not None and len(before.metadata) == len(value.metadata):
+            return
         usage.bytes += weight_of_offset(value)
+    if before is not None:
+        usage.bytes -= weight_of_offset(before)
 
 
 def lacks_room(
@@ -142,10 +144,12 @@ def lacks_room(
 ) -> ErrorCode | None:
     """The error of an offset that would add to what is kept while there is no room; `growth` is on its way already."""
     known = group.offsets.get(partition)
-    more = weight_of_offset(value) - (0 if known is None else weight_of_offset(known))
-    if more <= 0 or room.has(growth + more):
+    if known is not None and len(known.metadata) >= len(value.metadata):
         return None
-    room.refused(f"an offset of group {group.group_id} ({MAX_BYTES_SETTING}={room.max_bytes})")
+    more = weight_of_offset(value) - (0 if known is None else weight_of_offset(known))
+    if room.has(growth + more):
+        return None
+    room.refused(f"an offset ({MAX_BYTES_SETTING}={room.max_bytes}) of group {group.group_id}")
     return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
 
@@ -166,13 +170,15 @@ def commit(
             else:
                 key = OffsetCommitKey(group_id=group.group_id, topic=topic.name, partition=each.partition_index)
                 value = _to_value(each, message.retention_time_ms, turn.timestamp)
-                code = lacks_room(group, key.topic_partition, value, room, growth)
-                if code is None:
-                    if key.topic_partition not in group.offsets:
+                partition = key.topic_partition
+                code = lacks_room(group, partition, value, room, growth)
+                if code is not None:
+                    error = code
+                else:
+                    if partition not in group.offsets:
                         growth += weight_of_offset(value)
                     records.append(offset_record(key, value))
-                    stored.append(key.topic_partition)
-                error = code or error
+                    stored.append(partition)
             partitions.append(OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error))
         topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     response = OffsetCommitResponse(topics=topics)

@@ -259,7 +259,7 @@ class ShareCoordinator:
         match command:
             case Initialize() if state is None and not self.room.has(weight(command.key.group_id, 0)):
                 setting = f"{MAX_BYTES_SETTING}={self.room.max_bytes}"
-                self.room.refused(f"a share partition of group {command.key.group_id} ({setting})")
+                self.room.refused(f"a share partition ({setting}) of group {command.key.group_id}")
                 return Result(error_code=ErrorCode.POLICY_VIOLATION, error_message=f"There is no room: {setting}.")
             case Write() if state is not None and len(state.batches) + len(command.batches) > MOST_BATCHES:
                 message = f"A share partition has at most {MOST_BATCHES} batches."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages import share_fetch
 from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest
+from kraftpy.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kraftpy.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kraftpy.protocol.messages.share_fetch import ShareFetchRequest
 from kraftpy.protocol.record_batch import encode_batch
@@ -213,3 +216,36 @@ def test_records_go_on_where_no_session_may_remember_them(start_broker: StartBro
         answered = ask(connection, ApiKey.FETCH, 12, request)
         assert answered.session_id == 0
         assert [len(each.records or b"") > 0 for each in answered.responses[0].partitions] == [True, False]
+
+
+# --- what the log says ------------------------------------------------------------------------------------------------
+
+
+def test_a_refusal_is_one_line_that_names_the_setting_and_prints_no_name_raw(start_broker: StartBroker) -> None:
+    server = start_broker(settings={"kraftpy.group.coordinator.max.bytes": "1000"})
+    with connect(server.bootstrap) as connection:
+        create_topic(connection, "a")
+        asked = FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+        deadline = time.monotonic() + 20
+        while ask(connection, ApiKey.FIND_COORDINATOR, 4, asked).coordinators[0].error_code != ErrorCode.NONE:
+            assert time.monotonic() < deadline
+        for name in ("one\nforged line", "two\x1b[31m", "three" * 2_000):
+            answered = ask(
+                connection,
+                ApiKey.JOIN_GROUP,
+                3,
+                JoinGroupRequest(
+                    group_id=name,
+                    session_timeout_ms=10_000,
+                    rebalance_timeout_ms=10_000,
+                    member_id="",
+                    protocol_type="consumer",
+                    protocols=[JoinGroupRequestProtocol(name="range", metadata=bytes(2_000))],
+                ),
+            )
+            assert ErrorCode.of(answered.error_code) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    told = [line for line in server.log_text.splitlines() if "there is no room" in line]
+    assert len(told) == 1
+    assert "kraftpy.group.coordinator.max.bytes=1000" in told[0]
+    assert r"one\nforged line" in told[0]
+    assert "\x1b" not in server.log_text

@@ -149,7 +149,7 @@ def test_a_member_that_says_too_much_is_refused_and_others_are_not() -> None:
     machine = Machine(kraftpy_group_max_bytes=100_000)
     answer = machine.join("large", bytes(100_000))
     assert ErrorCode.of(answer.error_code) is FULL
-    assert machine.refused == ["a member of group large (kraftpy.group.max.bytes=100000)"]
+    assert machine.refused == ["a member (kraftpy.group.max.bytes=100000) of group large"]
     assert "large" not in machine.coordinator.groups, "nothing is kept of it"
     assert machine.join("small", bytes(1_000)).error_code == ErrorCode.NONE
 
@@ -264,7 +264,7 @@ def full() -> Iterator[Machine]:
 
 def test_new_offsets_are_refused_one_by_one_and_known_ones_go_on(full: Machine) -> None:
     assert full.commit("g", 0, 2, 1) == [ErrorCode.NONE, TOO_MUCH, ErrorCode.NONE]
-    assert full.refused == [f"an offset of group g (kraftpy.group.coordinator.max.bytes={full.room.max_bytes})"]
+    assert full.refused == [f"an offset (kraftpy.group.coordinator.max.bytes={full.room.max_bytes}) of group g"]
     assert full.commit("h", 0) == [TOO_MUCH]
     assert "h" not in full.coordinator.groups, "no group is left of a commit that was refused"
 
@@ -282,7 +282,7 @@ def test_offsets_in_transactions_have_the_same_bound(full: Machine) -> None:
 
 def test_pending_offsets_count_until_their_transaction_ends() -> None:
     machine = Machine(kraftpy_group_coordinator_max_bytes=100 * OFFSET_BYTES)
-    told = [code for n in range(50) for code in machine.commit_in_transaction(7, f"g{n}", 0, 1, 2)]
+    told = [code for n in range(50) for code in machine.commit_in_transaction(7, "g", 3 * n, 3 * n + 1, 3 * n + 2)]
     assert told.count(ErrorCode.NONE) < 100
     assert told[-1] is TOO_MUCH
     machine.step(TransactionEnded(producer_id=7, is_commit=False))
