@@ -4,7 +4,8 @@
     python tests/fuzz/guided.py --write-seeds          the corpus of every target, from its legal inputs
 
 An input that a target does not survive is kept in `found/` of the directory where this runs, and belongs into the
-corpus once it is mended. Without atheris `tests/fuzz/test_corpus.py` replays the corpus all the same.
+corpus once it is mended; inputs in `open/` beside the corpus are known and wait for that. Without atheris
+`tests/fuzz/test_corpus.py` replays the corpus all the same.
 """
 
 from __future__ import annotations

@@ -209,7 +209,6 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     yield "streams", bytes((8, 0, 0, 0, 0, 0, 8, 2, 0, 0, 0, 0, 8, 0, 1, 0, 0, 0))
     yield "classic", bytes((9, 0, 0, 9, 0, 1, 11, 0, 0, 0, 0, 0, 12, 0, 0, 13, 0, 0, 14, 0, 0))
     yield "static", bytes((9, 0, 5, 11, 0, 0, 0, 0, 0, 9, 0, 5, 12, 0, 0, 3, 0, 3))
-    yield "two-protocols-wait-in-line", bytes((4, 0, 0, 6, 2, 0, 4, 2, 0, 0, 0, 0))
     yield (
         "four-protocols-wait-in-line",
         bytes((4, 0, 0, 6, 2, 0, 8, 2, 0, 9, 0, 0, 12, 0, 0, 14, 0, 0, 6, 4, 1, 0, 0, 2)),

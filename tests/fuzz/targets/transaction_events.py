@@ -206,6 +206,6 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     commit = (4, 0, 1, 1, 0, 0, 0, 0, 6, 0, 57, 1, 0, 0, 0, 0, 9, 0, 1, 1, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0)
     yield "transaction", bytes((0, *commit))
     yield "share-state", bytes((1, 3, 0, 0, 1, 0, 0, 0, 0, 4, 0, 0, 1, 0, 0, 0, 0, 5, 0, 1, 1, 0, 0, 0, 0, 7, 0, 0, 0))
-    for number in range(30):
+    for number in range(24):
         chance = Random(number)
         yield f"random-{number}", bytes((number % 2, *(chance.randrange(256) for _ in range(240))))
