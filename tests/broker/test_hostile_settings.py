@@ -169,7 +169,7 @@ def plant(broker: EmbeddedBroker, *changes: tuple[ConfigResourceType, str, str, 
 
 def first_of(broker: EmbeddedBroker, group: str, topic_id: bytes, *, count: int) -> list[tuple[int, int]]:
     with connect(broker.bootstrap) as connection:
-        begin(connection, group, topic_id, start=-1)
+        begin(connection, group, topic_id, data=broker.data_dir / "logs", start=-1)
     member = Member(broker.bootstrap, group, topic_id)
     try:
         return member.take(count)
@@ -206,7 +206,7 @@ def test_a_duration_that_an_earlier_version_stored_is_survived(start_broker: Sta
         broker.start()
         for number in range(len(DURATIONS)):
             with connect(broker.bootstrap) as connection:
-                begin(connection, f"g{number}", topic_id, start=-1)
+                begin(connection, f"g{number}", topic_id, data=broker.data_dir / "logs", start=-1)
             member = Member(broker.bootstrap, f"g{number}", topic_id)
             assert member.fetch(wait_ms=100) is None, "from the latest on, as by default"
             member.close()
@@ -278,7 +278,7 @@ def test_any_value_of_a_groups_setting(busy: EmbeddedBroker, setting: str) -> No
     group = f"g-{setting}"
     with connect(busy.bootstrap) as connection:
         topic_id = create_topic(connection, f"of-{setting.replace('.', '-')}")
-        begin(connection, group, topic_id, start=-1)
+        begin(connection, group, topic_id, data=busy.data_dir / "logs", start=-1)
         member = Member(busy.bootstrap, group, topic_id)
         for number, value in enumerate(HOSTILE):
             assert change(connection, GROUP, group, setting, value) in (ErrorCode.NONE, ErrorCode.INVALID_CONFIG), value
