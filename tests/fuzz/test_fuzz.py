@@ -7,6 +7,7 @@ looks into a failure, another with each change.
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import threading
@@ -110,3 +111,17 @@ def test_a_node_that_hangs_or_dies_is_found(
     one.run(tmp_path, is_trial=True)
     assert kind in [each.kind for each in one.findings], one.findings
     assert one.next < options.end
+
+
+def test_a_finding_is_shrunk_to_the_plots_that_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Planted:
+        def __init__(self, options: argparse.Namespace, first: int, end: int, left_out: frozenset[int]) -> None:
+            kept = set(range(first // plots.PLOT, end // plots.PLOT)) - left_out
+            self.findings = [verdicts.Finding("hang", "planted")] if {7, 31} <= kept else []
+
+        def run(self, directory: Path, *, is_trial: bool) -> None:
+            assert is_trial
+
+    monkeypatch.setattr(fuzz, "Round", Planted)
+    assert fuzz.shrink(fuzz.parsed(["--from", "0", "--to", "320", "--shrink", "hang"])) == [7, 31]
+    assert fuzz.shrink(fuzz.parsed(["--from", "0", "--to", "320", "--shrink", "another"])) == []
