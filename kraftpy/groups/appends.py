@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kraftpy.groups.consumer_records import NOTHING, Assignment
 from kraftpy.groups.events import Append, Deletion, GroupResponse, Initialization, Request
@@ -21,6 +22,9 @@ from kraftpy.protocol.messages.offset_commit import OffsetCommitResponse
 from kraftpy.protocol.messages.offset_delete import OffsetDeleteResponse
 from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
 from kraftpy.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kraftpy.groups.group import Group
 
 Answers = Sequence[tuple[Request, GroupResponse]]
 """What is told when the records are durable, by request."""
@@ -202,6 +206,15 @@ class Appends:
     def stores(self, group_id: str, *kinds: type[Purpose]) -> bool:
         """Whether something of these kinds is on the way to the log, of that group."""
         return any(isinstance(each, kinds) and group_id in group_ids(each) for each in self.purposes())
+
+    def share_error(self, group: Group | None) -> ErrorCode:
+        """What a commit is told of a share group, or of one that is about to be; NONE of any other."""
+        if group is None:
+            return ErrorCode.NONE
+        if group.share is not None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        is_becoming = group.is_changing and self.stores(group.group_id, StoreShareGroup)
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_becoming else ErrorCode.NONE
 
     def add(self, records: tuple[Record, ...], purpose: Purpose) -> Append:
         """Put it last in the queue, and give the effect that has it written."""

@@ -24,7 +24,7 @@ from kraftpy.groups.group import Group, State
 from kraftpy.groups.rebalance import Rebalance
 from kraftpy.groups.topic_matches import AGAIN_MS, TopicMatches
 from kraftpy.groups.turn import Turn
-from kraftpy.groups.turns import Turns
+from kraftpy.groups.turns import Reconsider, Turns
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -52,7 +52,7 @@ class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
         rebalance: Rebalance,
         topics: Topics,
         new_id: Callable[[], str],
-        reconsider: Callable[[Request, Turn], None],
+        reconsider: Reconsider,
         matches: TopicMatches,
     ) -> None:
         """`reconsider` handles a request of the classic protocol, or of an administrator, whose turn has come."""

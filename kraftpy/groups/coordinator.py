@@ -145,13 +145,19 @@ class GroupCoordinator:
         self._rebalance = Rebalance(config, self._deadlines)
         self._membership = Membership(self._rebalance, new_id)
         self._consumers = ConsumerTurns(
-            config, settings or config.settings, self._rebalance, topics or NoTopics(), new_id, self._attempt, matches
+            config,
+            settings or config.settings,
+            self._rebalance,
+            topics or NoTopics(),
+            new_id,
+            self._reconsider,
+            matches,
         )
         self._shares = ShareTurns(
-            config, settings or config.settings, self._deadlines, topics or NoTopics(), self._attempt
+            config, settings or config.settings, self._deadlines, topics or NoTopics(), self._reconsider
         )
         self._streams = StreamsTurns(
-            config, settings or config.settings, self._rebalance, topics or NoTopics(), self._attempt, matches
+            config, settings or config.settings, self._rebalance, topics or NoTopics(), self._reconsider, matches
         )
         self._turns = (self._consumers, self._shares, self._streams)
         self._deletions = Deletions(self.groups, self._rebalance, self._shares)
@@ -336,6 +342,13 @@ class GroupCoordinator:
                 refusal = refuse(event.message, event.api_version, ErrorCode.UNKNOWN_SERVER_ERROR)
                 turn.reply(event.request_id, refusal)
 
+    def _reconsider(self, item: Request | Key, turn: Turn) -> None:
+        """Handle what one kind's turns found in the line of a group, and is not theirs."""
+        if isinstance(item, Key):
+            self._due(item, turn)
+        else:
+            self._attempt(item, turn)
+
     def _check_whole(self, group_ids: Iterable[str], error: Exception) -> None:
         """Raise the error if it has left one of these groups half changed."""
         for group_id in group_ids:
@@ -458,8 +471,7 @@ class GroupCoordinator:
 
     def _commit(self, event: Request, message: OffsetCommitRequest, turn: Turn) -> None:
         error = offsets.check_commit(message, self.groups.get(message.group_id), event.api_version)
-        if self._is_share_group(message.group_id):
-            error = ErrorCode.GROUP_ID_NOT_FOUND
+        error = self._appends.share_error(self.groups.get(message.group_id)) or error
         if error is not ErrorCode.NONE:
             turn.reply(event.request_id, offsets.refuse_commit(message, error))
             return
@@ -472,8 +484,7 @@ class GroupCoordinator:
 
     def _commit_in_transaction(self, event: Request, message: TxnOffsetCommitRequest, turn: Turn) -> None:
         error = transactional.check(message, self.groups.get(message.group_id))
-        if self._is_share_group(message.group_id):
-            error = ErrorCode.GROUP_ID_NOT_FOUND
+        error = self._appends.share_error(self.groups.get(message.group_id)) or error
         if error is not ErrorCode.NONE:
             turn.reply(event.request_id, transactional.refuse(message, error))
             return
@@ -483,10 +494,6 @@ class GroupCoordinator:
             self._rebalance.touch(group, member, turn)
         transactional.commit(event, message, group, self.config, self._admission.room, turn)
         self._forget_if_vacant(message.group_id)
-
-    def _is_share_group(self, group_id: str) -> bool:
-        group = self.groups.get(group_id)
-        return group is not None and group.share is not None
 
     def _delete_topics(self, topics: frozenset[str], turn: Turn) -> None:
         for group_id, group in sorted(self.groups.items()):

@@ -121,7 +121,7 @@ class Group:
     share: ShareGroup | None = None  # a share group (KIP-932), which is nothing else and stores no offsets
     is_changing: bool = False  # records of one of these are on the way to the log, or its state is being changed
     waiting: deque[Request | Key] = field(default_factory=deque)  # what comes after those
-    handing: Request | None = None  # a request that one kind's turns cannot answer, while it finds its way to another's
+    handing: Request | Key | None = None  # what one kind's turns cannot decide, while it finds its way to another's
     handed_to: object = None  # those turns
     members_weight: int = 0  # the members' weights, of the classic half
     counted: int = 0  # what the coordinator's usage holds of it, without its offsets and records

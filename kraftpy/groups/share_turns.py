@@ -10,7 +10,7 @@ A share group is one from its first record to its deletion: it passes to no othe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
 
 from kraftpy.groups import share_partitions
@@ -27,7 +27,7 @@ from kraftpy.groups.share_group import ShareDraft, ShareGroup
 from kraftpy.groups.share_operations import Alteration, OffsetDeletion, Operation, StateDeletion
 from kraftpy.groups.share_protocol import ShareProtocol, share_heartbeat_error
 from kraftpy.groups.turn import Turn
-from kraftpy.groups.turns import Turns
+from kraftpy.groups.turns import Reconsider, Turns
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from kraftpy.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
@@ -57,7 +57,7 @@ class ShareTurns(Turns[ShareDraft, StoreShareGroup]):
         settings: Settings,
         deadlines: Deadlines,
         topics: Topics,
-        reconsider: Callable[[Request, Turn], None],
+        reconsider: Reconsider,
     ) -> None:
         """`reconsider` handles a request that is none of share groups alone, whose turn has come."""
         clocks = MemberClocks(
@@ -77,6 +77,11 @@ class ShareTurns(Turns[ShareDraft, StoreShareGroup]):
         self.protocol = ShareProtocol(config, settings, topics)
 
     # ---- what comes in
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of deadlines, and of what it submits itself."""
+        return (*super().kinds, STATE_CHANGED, TOPICS_GONE)
 
     def of(self, group: Group) -> ShareGroup | None:
         """The group as a share group."""

@@ -7,7 +7,6 @@ group stays one until it is deleted.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from operator import attrgetter
 
 from kraftpy.groups.appends import Answers, StoreStreamsGroup
@@ -22,7 +21,7 @@ from kraftpy.groups.streams_group import NEVER, StreamsDraft, StreamsGroup
 from kraftpy.groups.streams_protocol import StreamsProtocol, streams_error
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.turn import Turn
-from kraftpy.groups.turns import Turns
+from kraftpy.groups.turns import Reconsider, Turns
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from kraftpy.types import Millis
@@ -41,7 +40,7 @@ class StreamsTurns(Turns[StreamsDraft, StoreStreamsGroup]):
         settings: Settings,
         rebalance: Rebalance,
         topics: Topics,
-        reconsider: Callable[[Request, Turn], None],
+        reconsider: Reconsider,
         matches: TopicMatches,
     ) -> None:
         """`reconsider` handles an administrator's request whose turn has come."""

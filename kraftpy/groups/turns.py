@@ -36,6 +36,7 @@ MOST_RECORDS = 1_000
 _HEARTBEATS = (ConsumerGroupHeartbeatRequest, ShareGroupHeartbeatRequest, StreamsGroupHeartbeatRequest)
 
 
+Reconsider = Callable[[Request | Key, Turn], None]
 D = TypeVar("D", bound=AnyDraft[Any, Any, Any])
 P = TypeVar("P", StoreConsumerGroup, StoreShareGroup, StoreStreamsGroup)
 
@@ -43,8 +44,8 @@ P = TypeVar("P", StoreConsumerGroup, StoreShareGroup, StoreStreamsGroup)
 class Turns(ABC, Generic[D, P]):
     """The groups of one kind of one partition of `__consumer_offsets`."""
 
-    def __init__(self, clocks: MemberClocks, reconsider: Callable[[Request, Turn], None]) -> None:
-        """`reconsider` handles a request that is not for this kind of groups alone, whose turn has come."""
+    def __init__(self, clocks: MemberClocks, reconsider: Reconsider) -> None:
+        """`reconsider` handles what is not for this kind of groups alone, a request or what is due, at its turn."""
         self._clocks = clocks
         self._reconsider = reconsider
 
@@ -152,11 +153,13 @@ class Turns(ABC, Generic[D, P]):
         self._reply(group, answers, turn)
         if not is_for_others or answers:
             return None
-        event = group.waiting.popleft()
-        assert isinstance(event, Request)
-        group.handing, group.handed_to = event, None
+        item = group.waiting.popleft()
+        group.handing, group.handed_to = item, None
         try:
-            self._consider(group, event, turn)
+            if isinstance(item, Key):
+                self._reconsider(item, turn)
+            else:
+                self._consider(group, item, turn)
         finally:
             group.handing = None
         following, group.handed_to = group.handed_to, None
@@ -175,6 +178,8 @@ class Turns(ABC, Generic[D, P]):
             answer: GroupResponse | None = None
             try:
                 if isinstance(item, Key):
+                    if item.kind not in self.kinds:  # of another kind's turns
+                        return answers, True
                     self._is_due(group, draft, item, turn)
                 elif (answer := self._answer(group, draft, item, turn)) is None:
                     return answers, True
