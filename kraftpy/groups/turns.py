@@ -130,17 +130,18 @@ class Turns(ABC, Generic[D, P]):
         if group.handing is not None:
             return
         turns: Turns[Any, Any] = self
+        handed: Request | Key | None = None
         handed_by: list[Turns[Any, Any]] = []
         while group.waiting and not group.is_changing:
             following = turns._advance(group, turn)
             if following is None:
-                handed_by = []
                 continue
+            if group.waiting[0] is not handed:
+                handed, handed_by = group.waiting[0], []
             handed_by.append(turns)
             if following in handed_by:
                 error = RuntimeError("no kind of group takes the request")
                 following._fail(group, group.waiting.popleft(), error, turn)
-                handed_by = []
             turns = following
 
     def _advance(self, group: Group, turn: Turn) -> Turns[Any, Any] | None:
