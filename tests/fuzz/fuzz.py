@@ -327,8 +327,11 @@ def _stack(pids: dict[int, int]) -> str:
         return ""
     said = ""
     for node, pid in pids.items():
-        command = [spy, "dump", "--pid", str(pid)]
-        dumped = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        command = [spy, "dump", "--nonblocking", "--pid", str(pid)]  # a node may be stopped, and would never be dumped
+        try:
+            dumped = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        except subprocess.TimeoutExpired:
+            continue
         main = dumped.stdout.partition('"MainThread"')[2].partition("\nThread")[0]
         if main:
             said += f"\n    node {node}:\n" + "\n".join(main.splitlines()[1:12])
