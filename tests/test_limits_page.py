@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from kraftpy.broker.apis import MAX_REQUEST_ELEMENTS
+from kraftpy.broker.topic_changes import MAX_TOPICS_PER_REQUEST
 from kraftpy.config.broker import BROKER_SETTINGS
 from kraftpy.config.broker_settings import BROKER_TABLE
+from kraftpy.groups.patterns import MAX_CHARACTERS, MAX_MEMORY_BYTES
+from kraftpy.protocol.records import MAX_RECORD_HEADERS
 
 PAGE = (Path(__file__).parent.parent / "docs" / "limits.md").read_text(encoding="utf-8")
 ROWS = [
@@ -23,6 +27,18 @@ BOUNDS = re.compile(r"^(kraftpy\.[a-z.]*max[a-z.]*|kraftpy\.group\.regex\.cache\
 @pytest.mark.parametrize(("name", "default"), ROWS)
 def test_a_setting_of_the_page_has_that_default(name: str, default: str) -> None:
     assert (BROKER_SETTINGS[name].default or "") == default
+
+
+def test_the_fixed_limits_are_the_code_s() -> None:
+    fixed = {
+        "array elements of a request": f"{MAX_REQUEST_ELEMENTS:,}",
+        "headers of a record": f"{MAX_RECORD_HEADERS:,}",
+        "topics, and new partitions, of a request": f"{MAX_TOPICS_PER_REQUEST:,} each",
+        "length of a regular expression": f"{MAX_CHARACTERS:,} characters",
+        "memory of a regular expression": f"{MAX_MEMORY_BYTES // 1024} KiB",
+    }
+    for what, value in fixed.items():
+        assert f"| {what} | fixed | {value} |" in PAGE
 
 
 def test_no_bound_of_ours_is_missing() -> None:

@@ -18,9 +18,7 @@ from pathlib import Path
 import pytest
 
 from kraftpy import __version__
-from kraftpy.broker.apis import MAX_REQUEST_ELEMENTS
 from kraftpy.cli import COMMANDS
-from kraftpy.config.broker import BROKER_SETTINGS
 from kraftpy.config.describe import render_differing_defaults
 from kraftpy.spark.client_options import CLIENT_USED
 from kraftpy.spark.options import BATCH_ONLY, READ, STREAM_ONLY
@@ -133,19 +131,6 @@ def test_every_option_of_the_spark_reader_is_in_its_table() -> None:
     text = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
     for option in [*READ, *BATCH_ONLY, *STREAM_ONLY, *(f"kafka.{name}" for name in CLIENT_USED)]:
         assert f"`{option}`" in text, option
-
-
-def test_the_limits_are_the_code_s() -> None:
-    text = README.read_text(encoding="utf-8")
-    assert f"| array elements in one request | none | {MAX_REQUEST_ELEMENTS:,} |" in text
-    table = text[text.index("### Limits") : text.index("## Durability")]
-    shown = {"100 MiB": 100 << 20, "1 MiB and 12 bytes": (1 << 20) + 12, "55 MiB": 55 << 20, "10 minutes": 600_000}
-    for names, value in re.findall(r"^\| [^|]+ \| (`[^|]+) \| ([^|]+) \|$", table, re.MULTILINE):
-        for name in re.findall(r"`([\w.]+)`", names):
-            if name in BROKER_SETTINGS:
-                default = BROKER_SETTINGS[name].default
-                expected = 2**31 - 1 if value == "no limit" else shown.get(value) or int(value.replace(",", ""))
-                assert default == str(expected), name
 
 
 def test_the_ready_line_is_the_server_s(world: World) -> None:

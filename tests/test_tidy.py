@@ -21,6 +21,7 @@ MOST_FUNCTION_LINES = 80
 
 LONG_FILES = {
     "kraftpy/metadata/raft.py": "one subclass of the Raft library's class, which is hardened as a whole",
+    "kraftpy/broker/connection.py": "one peer's bytes, in and out, charged to one memory wherever they wait",
     "kraftpy/broker/replica.py": "what is done to one partition's log, each part with what it must not overtake",
     "kraftpy/broker/replicas.py": "one thing at a time opens, closes and deletes partitions, under one lock",
     "kraftpy/log/partition_log.py": "what a partition can be asked; each job behind it is a module of its own",
@@ -31,6 +32,7 @@ LONG_FILES = {
 """Files above `MOST_LINES`, each with the answer to "why is it not two?"."""
 
 LONG_FUNCTIONS = {
+    "kraftpy/broker/broker.py:__init__": "the parts of a node, each after those it is made of",
     "kraftpy/log/scanning.py:scan": "the loop over millions of batches after a crash: a call each would cost too much",
     "tests/quorum/stock_library.py:__init__": "classes that are made anew for each copy of the library",
     "kraftpy/protocol/records.py:check_records": "it looks at every record a compacted topic is sent, as the next does",

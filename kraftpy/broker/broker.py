@@ -28,7 +28,7 @@ from kraftpy.broker.connection_limits import ConnectionLimits
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
 from kraftpy.broker.controller import Controller
 from kraftpy.broker.coordinators import Coordinators
-from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, are_enough, least_limit, share_out
+from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, Descriptors, are_enough, least_limit, share_out
 from kraftpy.broker.directories import DirectoryError, DirectoryFailed, LogDirectories
 from kraftpy.broker.encoded_answers import EncodedAnswers
 from kraftpy.broker.fetch_sessions import FetchSessions
@@ -107,29 +107,17 @@ class Broker:
         self.metadata_answers = EncodedAnswers(config.kraftpy_metadata_cache_max_bytes)
         self.request_memory = RequestMemory(config.queued_max_request_bytes, config.socket_request_max_bytes)
         self.node_id = BrokerId(config.node_id)
-        self._descriptors = share_out(
-            open_files_limit(),
-            listeners=sum(1 if listener.host else 2 for listener in config.listeners),  # IPv4 and IPv6
-            directories=len(config.log_dirs),
-            cleaner_threads=config.log_cleaner_threads,
-            other_nodes=0 if config.is_alone else max(_FEW_NODES, len(config.controller_quorum_voters)),
-        )
+        self._descriptors = _shares(config)
         self.random = random.SystemRandom()
         self.directories = LogDirectories(config, clock) if directories is None else directories
         self.links = None if config.is_alone else _links(config, tasks, self.complaints, self.incidents)
-        self.metadata = MetadataLog(config, clock, self._metadata_changed, tasks, self.links, self.incidents)
+        self.metadata = MetadataLog(config, clock, self._metadata_changed, tasks, self.links)
         self.controller: Controller | None = None
         if config.is_controller:
             self.controller = Controller(config, clock, self.metadata, self.directories, tasks, self.links)
         self.lifecycle = Lifecycle(config, clock, self.metadata, self.controller, self.links, tasks)
         self.isr_proposals = IsrProposals(self.node_id, lambda: self.broker_epoch, self.metadata, clock, tasks)
-        self.proof = BrokerProof(
-            self.node_id,
-            image=lambda: self.image,
-            broker_epoch=lambda: self.broker_epoch,
-            incarnation_id=self.lifecycle.incarnation_id,
-            key=self._proof_key,
-        )
+        self.proof = _proof(self)
         self.fetchers = Fetchers(
             config,
             clock,
@@ -178,8 +166,6 @@ class Broker:
             clock, tasks, self.replicas, self.share_states, self.group_settings, self.share_sessions.has_group
         )
         self.shards = (self.coordinators, self.transactions, self.share_coordinators)
-        for shards in self.shards:
-            shards.complaints = self.complaints
         self.maintenance = Maintenance(
             config, clock, self.replicas, self.shards, lambda: self.connections, self.incidents
         )
@@ -225,9 +211,6 @@ class Broker:
     def health(self) -> dict[str, Any]:
         """What this node has survived and cannot do (`broker.health`)."""
         return health_of(self)
-
-    def _proof_key(self) -> bytes:
-        return bytes(32) if self.links is None else self.links.key_for(b"connections of brokers")
 
     def endpoints(self, listener: str) -> list[tuple[BrokerId, str, int, str | None]]:
         """(id, host, port, rack) of every live broker that has this listener."""
@@ -502,6 +485,29 @@ class Broker:
             self.share_sessions.close(session)
             self.share_partitions.release(session.group_id, session.member_id)
         self._connection_limits.gone(connection.client_host)
+
+
+def _shares(config: BrokerConfig) -> Descriptors:
+    """The parts that logs, links and connections have of the files that the process may open."""
+    return share_out(
+        open_files_limit(),
+        listeners=sum(1 if listener.host else 2 for listener in config.listeners),  # IPv4 and IPv6
+        directories=len(config.log_dirs),
+        cleaner_threads=config.log_cleaner_threads,
+        other_nodes=0 if config.is_alone else max(_FEW_NODES, len(config.controller_quorum_voters)),
+    )
+
+
+def _proof(broker: Broker) -> BrokerProof:
+    """How the broker proves to others that it is itself; a node that is alone has nobody to prove it to."""
+    links = broker.links
+    return BrokerProof(
+        broker.node_id,
+        image=lambda: broker.image,
+        broker_epoch=lambda: broker.broker_epoch,
+        incarnation_id=broker.lifecycle.incarnation_id,
+        key=lambda: bytes(32) if links is None else links.key_for(b"connections of brokers"),
+    )
 
 
 def _links(config: BrokerConfig, tasks: Tasks, complaints: Complaints, incidents: Incidents) -> Links:

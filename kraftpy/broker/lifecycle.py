@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kraftpy.broker.containment import Complaints, Tasks
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.controller import Controller
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.patience import patiently
@@ -107,13 +107,16 @@ class Lifecycle:
         """
         while not await self._metadata.wait_for(lambda: self._metadata.leader_id is not None, 1000):
             pass
+        complaints = self._tasks.incidents.complaints
         try:
             if directories.previous_broker_epoch < 0:
                 self._synced_replicas = await patiently(
-                    lambda: asyncio.to_thread(directories.synced_replicas), "read what was synced", Complaints()
+                    lambda: asyncio.to_thread(directories.synced_replicas),
+                    "read what was synced",
+                    complaints,
                 )
             begin = functools.partial(asyncio.to_thread, directories.begin, self.incarnation_id)
-            await patiently(begin, "write which processes ran with these disks", Complaints(), is_sync=True)
+            await patiently(begin, "write which processes ran with these disks", complaints, is_sync=True)
         except OSError as error:
             logger.warning("%s: what a crash leaves is taken for lost: %s", directories.paths[0], error)
 

@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from kraftpy.broker.containment import Fatal, Incidents, Tasks
+from kraftpy.broker.containment import Fatal, Tasks
 from kraftpy.broker.noting import Note, NotingMachine
 from kraftpy.broker.quorum_description import (
     QuorumDescription,
@@ -125,14 +125,12 @@ class MetadataLog:
         changed: Changed,
         tasks: Tasks,
         links: Links | None = None,
-        incidents: Incidents | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
         self._changed = changed
         self._tasks = tasks
         self._links = links
-        self._incidents = incidents
         self._machine = NotingMachine(self._unusable)
         self._coming: NotingMachine | None = None
         """A machine that replays the journal after the disk was full, until it has what `_machine` has."""
@@ -273,8 +271,7 @@ class MetadataLog:
 
     def _unusable(self, index: int, reason: str) -> None:
         """An entry of the log changed nothing, on every node, because it is no command."""
-        if self._incidents is not None:
-            self._incidents.note(f"entry {index} of the metadata log", ValueError(reason), kind="metadata log")
+        self._tasks.incidents.note(f"entry {index} of the metadata log", ValueError(reason), kind="metadata log")
 
     # --- submitting --------------------------------------------------------------------------
 

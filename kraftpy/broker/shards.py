@@ -29,7 +29,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from kraftpy.broker.containment import Complaints, Tasks
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.replica import Replica
 from kraftpy.broker.replicas import Replicas
@@ -137,7 +137,7 @@ class Shards(ABC, Generic[M]):
         """Partitions whose shards failed repeatedly, until they are loaded again."""
         self._request_ids = itertools.count()
         self._is_stopped = False
-        self.complaints = Complaints()
+        self._complaints = tasks.incidents.complaints
         """Where refusals are told; the broker puts its own in."""
 
     # --- what the machines are ---------------------------------------------------------------
@@ -161,7 +161,7 @@ class Shards(ABC, Generic[M]):
     def _refused(self, what: str) -> None:
         """There is no room for something that a client wants kept: one line of it a minute."""
         printable = what[:_LONGEST_NAME].encode("unicode_escape").decode()  # names are the client's
-        self.complaints.write(logger, logging.WARNING, f"{self.topic} full", "", "there is no room for %s", printable)
+        self._complaints.write(logger, logging.WARNING, f"{self.topic} full", "", "there is no room for %s", printable)
 
     # --- coming and going --------------------------------------------------------------------
 
@@ -310,7 +310,8 @@ class Shards(ABC, Generic[M]):
             for header, batch in split_batches(records):
                 async for error in self._replayed(shard.machine, header, batch):
                     if not passed_over:
-                        logger.error("%s: passed over: %s", replica.topic_partition, _shown(error))
+                        text = "%s: passed over at offset %d: %s"
+                        logger.error(text, replica.topic_partition, header.base_offset, _shown(error))
                     passed_over += 1
                 offset = Offset(header.next_offset)
             await asyncio.sleep(0)  # let clients be served between two pieces

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
-from kraftpy.broker.containment import Complaints, Tasks
+from kraftpy.broker.containment import Tasks
 from kraftpy.broker.internal_topics import TRANSACTION_STATE
 from kraftpy.broker.markers import MarkerSender, Marking
 from kraftpy.broker.metadata import MetadataLog
@@ -87,7 +87,6 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
         self._room = Room(config.kraftpy_transaction_coordinator_max_bytes, self._refused)
         self._machine_config = _transaction_config(config)
         self._producer_ids = producer_ids
-        self._complaints = Complaints()
         self._markers = markers
         self._peers = peers
         self.listing = asyncio.Lock()

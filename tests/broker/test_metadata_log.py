@@ -311,7 +311,7 @@ async def lone_log(directory: Path, group: asyncio.TaskGroup) -> tuple[MetadataL
     async def changed(records: Sequence[Record] | None) -> None:
         pass
 
-    log = MetadataLog(BrokerConfig.of({"node.id": "1"}), SystemClock(), changed, tasks, incidents=incidents)
+    log = MetadataLog(BrokerConfig.of({"node.id": "1"}), SystemClock(), changed, tasks)
     await log.start(OsDirectory(directory))
     await until(lambda: log.is_leader)
     return log, incidents
