@@ -119,13 +119,19 @@ class Round:
         self.findings: list[Finding] = []
         self.next = end
         self.figures: dict[str, Any] = {}
+        self.stalls: list[str] = []
         self.outcomes: Counter[str] = Counter()
         self.sent = 0
         self._peak_mb = self._longest = 0.0
 
     def run(self, directory: Path, *, is_trial: bool = False) -> None:
         """Attack; then, unless it is a trial or a node is down, look after the world."""
-        world = World(directory, nodes=self.options.nodes, flush_before_ack=self.options.flush_before_ack)
+        world = World(
+            directory,
+            nodes=self.options.nodes,
+            flush_before_ack=self.options.flush_before_ack,
+            names_stalls=self.options.name_stalls,
+        )
         try:
             world.open()
             before_mb = world.resident_mb()
@@ -145,6 +151,7 @@ class Round:
             elif not is_trial:
                 self._start_again(world)
             self.figures["log_bytes"] = world.log_bytes()
+            self.stalls = verdicts.stalls("".join(world.logs().values()))
             for node, text in world.logs().items():
                 for found in verdicts.in_log(text, self.sent):
                     self._find(found._replace(detail=f"node {node}: {found.detail}"))
@@ -320,8 +327,11 @@ def _stack(pids: dict[int, int]) -> str:
         return ""
     said = ""
     for node, pid in pids.items():
-        command = [spy, "dump", "--pid", str(pid)]
-        dumped = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        command = [spy, "dump", "--nonblocking", "--pid", str(pid)]  # a node may be stopped, and would never be dumped
+        try:
+            dumped = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        except subprocess.TimeoutExpired:
+            continue
         main = dumped.stdout.partition('"MainThread"')[2].partition("\nThread")[0]
         if main:
             said += f"\n    node {node}:\n" + "\n".join(main.splitlines()[1:12])
@@ -370,6 +380,7 @@ def _said(one: Round) -> str:
         lines.append(f"    {name}: {each['count']} times, p50 {each['p50']} p99 {each['p99']} max {each['max']} ms")
         if each["errors"] or each["retries"]:
             lines[-1] += f"; errors {each['errors']}, retries {each['retries']}"
+    lines += [f"    stall: {each}" for each in one.stalls]
     return "\n".join(lines)
 
 
@@ -428,6 +439,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--to", dest="end", type=int)
     parser.add_argument("--shrink", help="words of a finding")
     parser.add_argument("--judge-latency", action="store_true")
+    parser.add_argument("--name-stalls", action="store_true", help="say what holds the loop (makes nodes slower)")
     parser.add_argument("--hang-seconds", type=float, default=HANG_SECONDS)
     parser.add_argument("--most-crowd", type=int, default=MOST_CROWD)
     options = parser.parse_args(arguments)

@@ -125,3 +125,10 @@ def test_a_finding_is_shrunk_to_the_plots_that_make_it(monkeypatch: pytest.Monke
     monkeypatch.setattr(fuzz, "Round", Planted)
     assert fuzz.shrink(fuzz.parsed(["--from", "0", "--to", "320", "--shrink", "hang"])) == [7, 31]
     assert fuzz.shrink(fuzz.parsed(["--from", "0", "--to", "320", "--shrink", "another"])) == []
+
+
+def test_what_holds_a_loop_is_told_longest_first() -> None:
+    line = "WARNING asyncio: Executing <Task coro=<Links.run() at /x/links.py:9>{} took {} seconds\n"
+    text = line.format("", "0.121") + line.format("", "2.500") + "INFO another\n"
+    assert verdicts.stalls(text)[0].startswith("2.50 s (2 times): <Task")
+    assert verdicts.stalls("INFO nothing\n") == []

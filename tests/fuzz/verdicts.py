@@ -70,7 +70,7 @@ def in_log(text: str, requests: int) -> list[Finding]:
         if f": {UNEXPECTED}: " in line:
             add("incident", _shape(line.partition(f": {UNEXPECTED}: ")[2]), line)
         if len(line) > LINE_CHARACTERS:
-            add("long line", _shape(line)[:60], f"{len(line)} characters: {line[:200]!r}")
+            add("long line", " ".join(_shape(line).split()[:2]), f"{len(line)} characters: {line[:200]!r}")
         if line.startswith(hostile.FORGED):
             add("forged line", "what comes from outside begins a line of the log", line)
     if (control := re.search(r".*[\x00-\x08\x0b-\x1f\x7f\u202e].*", text)) is not None:
@@ -79,6 +79,16 @@ def in_log(text: str, requests: int) -> list[Finding]:
         shapes = Counter(_shape(line) for line in text.splitlines()).most_common(3)
         add("log flood", f"{len(text) // 1_000_000} MB", f"{len(text)} bytes after {requests} requests; {shapes}")
     return list(findings.values())
+
+
+def stalls(text: str) -> list[str]:
+    """What held the event loop of a node that was started with asyncio's debug mode, longest first."""
+    found: dict[str, list[float]] = {}
+    for what, seconds in re.findall(r"Executing (.*) took (\d+\.\d+) seconds", text):
+        said = re.sub(r"name='[^']*'|wait_for=.*|cb=.*|created at.*|0x[0-9a-f]+", "", what)
+        found.setdefault(_shape(said), []).append(float(seconds))
+    longest = sorted(found.items(), key=lambda pair: -max(pair[1]))
+    return [f"{max(times):.2f} s ({len(times)} times): {what}" for what, times in longest[:10]]
 
 
 def _shape(line: str) -> str:

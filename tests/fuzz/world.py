@@ -30,6 +30,8 @@ OPEN_FILES = 1024
 """What a node may have open: the usual limit, and fewer than a crowd has connections."""
 SETUP_SECONDS = 30.0
 _LOG_LEVEL = "KRAFTPY_LOG_LEVEL"
+_DEBUG = "PYTHONASYNCIODEBUG"
+"""In this mode a loop tells what takes longer than a tenth of a second, and is several times slower."""
 
 _TOPICS: dict[str, tuple[int, dict[str, str]]] = {
     "odd": (2, {}),
@@ -46,7 +48,7 @@ _TOPICS: dict[str, tuple[int, dict[str, str]]] = {
 class World:
     """One node, or several, in a directory that is kept for as long as the caller wants."""
 
-    def __init__(self, directory: Path, *, nodes: int, flush_before_ack: bool) -> None:
+    def __init__(self, directory: Path, *, nodes: int, flush_before_ack: bool, names_stalls: bool = False) -> None:
         settings = {
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "100",
@@ -59,6 +61,7 @@ class World:
         if flush_before_ack:
             settings["kraftpy.flush.before.ack"] = "true"
         self.nodes = nodes
+        self._environment = {_LOG_LEVEL: "INFO", **({_DEBUG: "1"} if names_stalls else {})}
         self.cluster = Cluster(nodes, directory=directory, settings=settings, can_partition=False)
         self.topic_ids: dict[str, bytes] = {}
         self.homes: dict[str, int] = {}
@@ -66,7 +69,7 @@ class World:
 
     def open(self) -> None:
         """Start the nodes and make the topics."""
-        with as_nodes_start():
+        with as_nodes_start(self._environment):
             self.cluster.open()
         self._create_topics()
         groups = [name for names in hostile.GROUPS.values() for name in names]
@@ -123,7 +126,7 @@ class World:
 
     def start(self) -> None:
         """Start what does not run; returns when all serve."""
-        with as_nodes_start():
+        with as_nodes_start(self._environment):
             for node in self.cluster.nodes:
                 if not self.cluster.can_ask(node):
                     self.cluster.start(node, wait=False)
@@ -131,7 +134,7 @@ class World:
 
     def start_alone(self, node: int) -> None:
         """Start one node, which then waits for the others."""
-        with as_nodes_start():
+        with as_nodes_start(self._environment):
             self.cluster.start(node, wait=False)
 
     def stop(self) -> float:
@@ -195,17 +198,16 @@ def _address(text: str) -> Address:
 
 
 @contextlib.contextmanager
-def as_nodes_start() -> Iterator[None]:
-    """Processes that are started within have the usual limit of open files, and log what they do at INFO."""
+def as_nodes_start(environment: dict[str, str]) -> Iterator[None]:
+    """Processes that are started within have the usual limit of open files, and these variables besides."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    level = os.environ.get(_LOG_LEVEL)
+    before = dict(os.environ)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(OPEN_FILES, soft), hard))
-    os.environ[_LOG_LEVEL] = "INFO"
+    os.environ.update(environment)
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        if level is None:
-            del os.environ[_LOG_LEVEL]
-        else:
-            os.environ[_LOG_LEVEL] = level
+        for name in environment.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
