@@ -181,6 +181,11 @@ def replaced(owner: Any, name: str, by: Callable[..., Any]) -> Patch:
     return Patch(owner=owner, name=name, replaced_by=lambda original: by)
 
 
+def set_to(owner: Any, name: str, value: object) -> Patch:
+    """Put a value in its place."""
+    return Patch(owner=owner, name=name, replaced_by=lambda original: value)
+
+
 def wrapped(owner: Any, name: str, by: Callable[[Any], Any]) -> Patch:
     """Put something in its place that may call it: `by` is given the original."""
     return Patch(owner=owner, name=name, replaced_by=by)

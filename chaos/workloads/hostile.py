@@ -145,9 +145,11 @@ class HostileClient:
 
     # --- what attacks are made of ---
 
-    async def connect(self, *, to_node: bool = False) -> _Wire:
-        """A connection to a broker, or to a node's own listener. Raises OSError."""
+    async def connect(self, *, to_node: bool = False, number: int | None = None) -> _Wire:
+        """A connection to a broker, that one or any, or to a node's own listener. Raises OSError."""
         host, port = self.chance.choice(self._voters if to_node else self._brokers)
+        if number is not None:
+            host, port = self._brokers[number]
         return await self._setting.runtime.connect(_Wire, host, port)
 
     async def ask(self, key: ApiKey, version: int, request: Any, wire: _Wire | None = None) -> Any:
@@ -198,39 +200,51 @@ class HostileClient:
 
 
 async def pose_as_follower(client: HostileClient) -> None:
-    """Fetch as a replica, on from where the leader's answers end: it would count a copy that nobody keeps."""
+    """Fetch as a replica from every broker, on from where its answers end: leaders would count a copy nobody keeps."""
     chance = client.chance
     ids = await client.topic_ids(_VICTIMS)
-    epoch = chance.choice((-1, -1, -1, 0, 1, 2, 3, 10, 50))
+    epoch = chance.choice((-1, -1, -1, -1, -1, 0, 2, 10))
     replica = fetch.ReplicaState(replica_id=chance.choice(client.ids), replica_epoch=epoch)
     next_offsets = {(topic_id, partition): 0 for topic_id in ids.values() for partition in (0, 1)}
-    wire = await client.connect()
+    wires: list[_Wire] = []
     try:
+        for number in range(len(client.ids)):
+            with contextlib.suppress(OSError):
+                wires.append(await client.connect(number=number))
         for _ in range(_POSING_FETCHES):
-            topics = [
-                fetch.FetchTopic(
-                    topic_id=topic_id,
-                    partitions=[
-                        fetch.FetchPartition(
-                            partition=partition,
-                            fetch_offset=next_offsets[topic_id, partition],
-                            log_start_offset=0,
-                            partition_max_bytes=1 << 20,
-                        )
-                        for partition in (0, 1)
-                    ],
-                )
-                for topic_id in ids.values()
-            ]
-            request = fetch.FetchRequest(replica_state=replica, max_wait_ms=100, min_bytes=1, topics=topics)
-            answer = await client.ask(ApiKey.FETCH, 16, request, wire)
-            for topic in answer.responses:
-                for data in topic.partitions:
-                    batches = split_batches(data.records or b"", allow_partial=True)
-                    if batches:
-                        next_offsets[topic.topic_id, data.partition_index] = batches[-1][0].next_offset
+            for wire in wires:
+                await _fetch_as(client, replica, wire, next_offsets)
     finally:
-        wire.close()
+        for wire in wires:
+            wire.close()
+
+
+async def _fetch_as(
+    client: HostileClient, replica: fetch.ReplicaState, wire: _Wire, next_offsets: dict[tuple[bytes, int], int]
+) -> None:
+    topics = [
+        fetch.FetchTopic(
+            topic_id=topic_id,
+            partitions=[
+                fetch.FetchPartition(
+                    partition=partition,
+                    fetch_offset=next_offsets[topic_id, partition],
+                    log_start_offset=0,
+                    partition_max_bytes=1 << 20,
+                )
+                for partition in (0, 1)
+            ],
+        )
+        for topic_id in dict.fromkeys(topic_id for topic_id, _ in next_offsets)
+    ]
+    request = fetch.FetchRequest(replica_state=replica, max_wait_ms=20, min_bytes=1, topics=topics)
+    with contextlib.suppress(EOFError, TimeoutError):
+        answer = await client.ask(ApiKey.FETCH, 16, request, wire)
+        for topic in answer.responses:
+            for data in topic.partitions:
+                batches = split_batches(data.records or b"", allow_partial=True)
+                if batches:
+                    next_offsets[topic.topic_id, data.partition_index] = batches[-1][0].next_offset
 
 
 async def ask_as_replica(client: HostileClient) -> None:

@@ -23,7 +23,7 @@ from kraftpy.broker.directories import DirectoryFailed, LogDirectories
 from kraftpy.broker.server import start
 from kraftpy.client.fetcher import Fetcher
 from kraftpy.client.reading import PartitionReader
-from kraftpy.config import BrokerConfig, load
+from kraftpy.config import BrokerConfig
 from kraftpy.log import layout
 from kraftpy.ports import Directory
 from kraftpy.protocol.messages.fetch import PartitionData
@@ -168,7 +168,7 @@ class Node:
         process.thread_delay = lambda: 0.0001 + process.random.expovariate(1 / self.thread_seconds)
         self.process = process
         self.is_ready = False
-        config = load(None, None, [f"{name}={value}" for name, value in self.settings.items()]).config
+        config = BrokerConfig.of(self.settings)
         self._stop = asyncio.Event()
         self._main = process.run(self._run(config, self._stop), name=f"{self.host} main")
 
