@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class DeliveryState(IntEnum):
@@ -28,6 +28,10 @@ class DeliveryState(IntEnum):
 
 DONE = (DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED)
 """What a record stays once it is."""
+
+MAX_OFFSET: Final = (1 << 63) - 1
+"""No record has it, so that the offset behind the last one is an int64, too."""
+MAX_INT32: Final = (1 << 31) - 1
 
 TELLABLE = (DeliveryState.AVAILABLE, *DONE)
 """What a coordinator may be told."""
@@ -58,8 +62,10 @@ class StateBatch(NamedTuple):
 
 
 def combine(known: Iterable[StateBatch], said: Iterable[StateBatch], start_offset: int = 0) -> list[StateBatch]:
-    """Both together, from the start offset on: sorted, disjoint, and of neighbours that differ. O(n log n) for n batches,
-    however they overlap."""
+    """Both together, from the start offset on: sorted, disjoint, and of neighbours that differ.
+
+    O(n log n) for n batches, however they overlap.
+    """
     batches = [each for each in (*known, *said) if each.last_offset >= start_offset]
     edges = {max(each.first_offset, start_offset) for each in batches} | {each.last_offset + 1 for each in batches}
     ends = iter(sorted(edges))
@@ -98,5 +104,5 @@ def advance(start_offset: int, batches: Sequence[StateBatch]) -> tuple[int, list
 
 
 def count_done(batches: Iterable[StateBatch]) -> int:
-    """How many offsets are done."""
-    return sum(each.size for each in batches if each.is_done)
+    """How many offsets are done; as many as an int32 holds where there are more."""
+    return min(MAX_INT32, sum(each.size for each in batches if each.is_done))
