@@ -147,7 +147,7 @@ class Broker:
         self.coordinators = Coordinators(config, clock, tasks, self.metadata, self.replicas, self.share_states)
         self.producer_ids = ProducerIds(self._allocate_producer_ids, tasks)
         self.peers = Peers(config, lambda: self.image, self.proof)
-        self.marker_writer = MarkerWriter(self.replicas, self.coordinators, clock, self.incidents)
+        self.marker_writer = MarkerWriter(self.replicas, self.coordinators, clock, self.incidents, self.slices)
         self.markers = MarkerSender(self.node_id, lambda: self.image, self.marker_writer, self.peers, tasks)
         self.transactions = TransactionCoordinators(
             config, clock, tasks, self.metadata, self.replicas, self.producer_ids, self.markers, self.peers

@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from kraftpy.broker.containment import Incidents, Tasks
 from kraftpy.broker.coordinators import Coordinators
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.peers import Peers
 from kraftpy.broker.replicas import Replicas
+from kraftpy.broker.slicing import PIECE, Slices
 from kraftpy.log.partition_log import Origin
 from kraftpy.metadata.image import Image
 from kraftpy.ports import Clock
@@ -42,6 +44,9 @@ logger = logging.getLogger(__name__)
 _COMMIT_TIMEOUT_S = 10.0
 _PAUSE_S = 0.05
 _MAX_PAUSE_S = 1.0
+_MARKER_UNITS = 10
+_MOST_UNDER_WAY = 1_000
+"""Markers of one request that are appended and not committed yet."""
 _MARKER = "marker of a transaction"
 _GIVEN_UP = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
@@ -49,43 +54,51 @@ _GIVEN_UP = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCE
 class MarkerWriter:
     """Markers for partitions that are led here."""
 
-    def __init__(self, replicas: Replicas, coordinators: Coordinators, clock: Clock, incidents: Incidents) -> None:
+    def __init__(
+        self, replicas: Replicas, coordinators: Coordinators, clock: Clock, incidents: Incidents, slices: Slices
+    ) -> None:
         self._incidents = incidents
+        self._slices = slices
         self._replicas = replicas
         self._coordinators = coordinators
         self._clock = clock
 
     async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        """Write each marker to each of its partitions, and wait until they are committed."""
-        return WriteTxnMarkersResponse(markers=list(await asyncio.gather(*map(self._write, request.markers))))
+        """Write each marker to each of its partitions once, and wait until they are committed.
 
-    async def _write(self, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
-        places = [(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
-        # Appended in the order they are named; waited for together.
-        outcomes = await asyncio.gather(*(self._write_one(marker, TopicPartition(*place)) for place in places))
-        codes = dict(zip(places, outcomes, strict=True))
-        return WritableTxnMarkerResult(
-            producer_id=marker.producer_id,
-            topics=[
-                WritableTxnMarkerTopicResult(
-                    name=topic.name,
-                    partitions=[
-                        WritableTxnMarkerPartitionResult(partition_index=index, error_code=codes[topic.name, index])
-                        for index in topic.partition_indexes
-                    ],
-                )
-                for topic in marker.topics
-            ],
-        )
+        Appended in the order they are named; waited for together, up to `_MOST_UNDER_WAY` at a time.
+        """
+        codes: list[dict[TopicPartition, ErrorCode]] = []
+        for marker in request.markers:
+            places = ((topic.name, index) for topic in marker.topics for index in topic.partition_indexes)
+            codes.append({TopicPartition(*place): ErrorCode.UNKNOWN_SERVER_ERROR for place in places})
+        is_long = sum(map(len, codes)) > PIECE // _MARKER_UNITS
+        deadline = asyncio.get_running_loop().time() + _COMMIT_TIMEOUT_S
+        room = asyncio.Semaphore(_MOST_UNDER_WAY)
 
-    async def _write_one(self, marker: WritableTxnMarker, partition: TopicPartition) -> ErrorCode:
+        async def write(marker: WritableTxnMarker, partition: TopicPartition, outcomes: dict[Any, ErrorCode]) -> None:
+            try:
+                outcomes[partition] = await self._write_one(marker, partition, deadline)
+            finally:
+                room.release()
+
+        async with asyncio.TaskGroup() as group:
+            for marker, outcomes in zip(request.markers, codes, strict=True):
+                for partition in list(outcomes):
+                    if is_long:
+                        await self._slices.breathe(_MARKER_UNITS)
+                    await room.acquire()
+                    group.create_task(write(marker, partition, outcomes))
+        return WriteTxnMarkersResponse(markers=list(map(_result, request.markers, codes)))
+
+    async def _write_one(self, marker: WritableTxnMarker, partition: TopicPartition, deadline: float) -> ErrorCode:
         try:
             replica = self._replicas.leader(*partition)
             if marker.transaction_version >= 2 and replica.log.producers.check_raised_epoch(
                 marker.producer_id, marker.producer_epoch
             ):
                 end_offset = replica.log_end_offset  # it may still be on its way to the followers
-                return await replica.committed(end_offset, replica.leadership, self._deadline())
+                return await replica.committed(end_offset, replica.leadership, deadline)
             batch = encode_control_batch(
                 ControlType.COMMIT if marker.transaction_result else ControlType.ABORT,
                 timestamp=self._clock.now(),
@@ -102,16 +115,27 @@ class MarkerWriter:
             end_offset, leadership = appended.last_offset + 1, replica.leadership
             if appended.flush_due:
                 await replica.flush(end_offset)
-            return await replica.committed(end_offset, leadership, self._deadline())
+            return await replica.committed(end_offset, leadership, deadline)
         except KafkaError as error:
             return error.code
         except Exception as error:
             self._incidents.note(f"{partition}: {_MARKER}", error, kind=_MARKER)
             return ErrorCode.UNKNOWN_SERVER_ERROR
 
-    @staticmethod
-    def _deadline() -> float:
-        return asyncio.get_running_loop().time() + _COMMIT_TIMEOUT_S
+
+def _result(marker: WritableTxnMarker, codes: dict[TopicPartition, ErrorCode]) -> WritableTxnMarkerResult:
+    """What came of a marker, each partition once."""
+    topics = {
+        topic: WritableTxnMarkerTopicResult(
+            name=topic,
+            partitions=[
+                WritableTxnMarkerPartitionResult(partition_index=index, error_code=codes[TopicPartition(topic, index)])
+                for index in indexes
+            ],
+        )
+        for topic, indexes in by_topic(set(codes)).items()
+    }
+    return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=list(topics.values()))
 
 
 class Marking:

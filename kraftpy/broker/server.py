@@ -31,7 +31,7 @@ from kraftpy.broker.directories import DirectoryFailed
 from kraftpy.broker.runtime import SystemClock, keep_spare_descriptors
 from kraftpy.broker.threads import Threads
 from kraftpy.config import BrokerConfig
-from kraftpy.config.printing import printable
+from kraftpy.config.printing import printable, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -46,13 +46,15 @@ class LineFormatter(logging.Formatter):
     """One record is one line, whatever names and messages of clients it quotes; tracebacks follow, indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """The line, with control characters escaped."""
-        record.message = printable(record.message)
+        """The line, with control characters escaped, and without its middle if it is long."""
+        record.message = shortened(printable(shortened(record.message)))
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
         """The traceback, so that none of its lines looks like a record's."""
-        return "\n".join(f"    {printable(line)}" for line in super().formatException(ei).split("\n"))
+        return "\n".join(
+            f"    {shortened(printable(shortened(line)))}" for line in super().formatException(ei).split("\n")
+        )
 
 
 def run(config: BrokerConfig) -> int:

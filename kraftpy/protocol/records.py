@@ -11,6 +11,8 @@ after a counted part of the work, so that an event loop may serve others in betw
 
 Invariants: malformed bytes raise `CorruptBatch` and nothing else; no length or count allocates what is not there. A
 record with more than `MAX_RECORD_HEADERS` headers, which would take a hundred times its own bytes, is never decoded.
+A header's key is text for clients, but any bytes can be written: what is not UTF-8 is read with U+FFFD in its place, as
+Kafka's clients do, since whoever refused it could never read past it.
 KIP-98 (format), KIP-82 (headers). Left out: the attributes of a single record, of which none is defined.
 """
 
@@ -282,10 +284,7 @@ def _decode_headers(data: bytes, position: int) -> tuple[tuple[tuple[str, bytes 
         if size & 1:
             _corrupt_length(size)
         end = position + (size >> 1)
-        try:
-            name = data[position:end].decode()
-        except UnicodeDecodeError as error:
-            raise CorruptBatch("a header's key is not UTF-8") from error
+        name = data[position:end].decode(errors="replace")
         size, position = read_unsigned(data, end)
         if size & 1:
             headers.append((name, None if size == 1 else _corrupt_length(size)))
@@ -421,11 +420,6 @@ def _check_headers(data: bytes, position: int, max_headers: int) -> tuple[int, i
         if size & 1:
             _corrupt_length(size)
         end = position + (size >> 1)
-        if size:
-            try:
-                data[position:end].decode()
-            except UnicodeDecodeError as error:
-                raise CorruptBatch("a header's key is not UTF-8") from error
         size = data[end]
         if size < 128:
             position = end + 1

@@ -32,7 +32,7 @@ from typing import Final, assert_never
 
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode
-from kraftpy.share.batches import StateBatch, advance, combine, count_done
+from kraftpy.share.batches import MAX_INT32, MAX_OFFSET, StateBatch, advance, combine, count_done
 from kraftpy.share.config import ShareCoordinatorConfig
 from kraftpy.share.events import (
     NO_EPOCH,
@@ -298,7 +298,7 @@ class ShareCoordinator:
                 if state is not None and state.state_epoch == command.state_epoch:
                     return None  # asked again
                 begun = ShareState(
-                    snapshot_epoch=0 if state is None else state.snapshot_epoch + 1,
+                    snapshot_epoch=0 if state is None else _next_snapshot_epoch(state),
                     state_epoch=command.state_epoch,
                     leader_epoch=NO_EPOCH if state is None else state.leader_epoch,
                     start_offset=command.start_offset,
@@ -345,7 +345,7 @@ class ShareCoordinator:
         if state.updates < self.config.snapshot_update_records_per_snapshot:
             return write_key(UPDATE, key), write_value(update)
         changed = _updated(state, update)
-        snapshot_epoch = state.snapshot_epoch + 1
+        snapshot_epoch = _next_snapshot_epoch(state)
         return _snapshot(
             key,
             replace(changed, snapshot_epoch=snapshot_epoch, create_timestamp=timestamp, write_timestamp=timestamp),
@@ -364,7 +364,7 @@ class ShareCoordinator:
         for key in sorted(cold)[:MOST_SNAPSHOTS]:
             state = self.states[key]
             try:
-                again = replace(state, snapshot_epoch=state.snapshot_epoch + 1, write_timestamp=timestamp)
+                again = replace(state, snapshot_epoch=_next_snapshot_epoch(state), write_timestamp=timestamp)
                 self._append(key, _snapshot(key, again), None, effects)
             except Exception as error:
                 effects.append(Survived(kind="snapshot", name=key.group_id, error=error))
@@ -392,6 +392,9 @@ class ShareCoordinator:
 
 def _refusal(command: Command, state: ShareState | None) -> Result | None:
     """Why a command is not carried out."""
+    out_of_range = _out_of_range(command)
+    if out_of_range is not None:
+        return Result(error_code=ErrorCode.INVALID_REQUEST, error_message=out_of_range)
     match command:
         case Initialize() if state is not None and command.state_epoch < state.state_epoch:
             return _fenced(ErrorCode.FENCED_STATE_EPOCH, "state", state.state_epoch, command.state_epoch)
@@ -403,6 +406,23 @@ def _refusal(command: Command, state: ShareState | None) -> Result | None:
         case Write() if state is not None and command.state_epoch != state.state_epoch:
             return _fenced(ErrorCode.FENCED_STATE_EPOCH, "state", state.state_epoch, command.state_epoch)
     return None
+
+
+def _out_of_range(command: Command) -> str | None:
+    """What a command says that leaves nothing to follow it: no later epoch, no offset behind the last one."""
+    match command:
+        case Initialize(state_epoch=epoch) if epoch >= MAX_INT32:
+            return f"no state epoch {epoch}"
+        case Read(leader_epoch=epoch) | Write(leader_epoch=epoch) if epoch >= MAX_INT32:
+            return f"no leader epoch {epoch}"
+        case Write(batches=batches) if any(each.last_offset >= MAX_OFFSET for each in batches):
+            return f"no record has offset {MAX_OFFSET}"
+    return None
+
+
+def _next_snapshot_epoch(state: ShareState) -> int:
+    """One more, as far as an int32 goes: it tells snapshots apart for whoever looks at the log, nothing else."""
+    return min(state.snapshot_epoch + 1, MAX_INT32)
 
 
 def _fenced(error_code: ErrorCode, which: str, known: int, said: int) -> Result:

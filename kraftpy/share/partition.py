@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.share.acknowledgements import Acknowledgement, AcknowledgeType, BadAcknowledgement, check
-from kraftpy.share.batches import DeliveryState, StateBatch, advance, combine
+from kraftpy.share.batches import MAX_INT32, DeliveryState, StateBatch, advance, combine
 from kraftpy.share.config import SharePartitionConfig
 from kraftpy.share.in_flight import NOBODY, InFlight, Run
 from kraftpy.types import Millis
@@ -156,9 +156,12 @@ class SharePartition:
 
     @property
     def delivery_complete_count(self) -> int:
-        """How many offsets from the start on are done, or will be once what is under way is written (KIP-1226)."""
+        """How many offsets from the start on are done, or will be once what is under way is written (KIP-1226).
+
+        As many as an int32 holds where there are more.
+        """
         done = (DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED)
-        return sum(len(run) for run in self.records if (run.target or run.state) in done)
+        return min(MAX_INT32, sum(len(run) for run in self.records if (run.target or run.state) in done))
 
     def next_fetch_offset(self) -> int | None:
         """The first offset that may be handed out; None where there is none before something else happens."""

@@ -16,7 +16,7 @@ from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ProtocolError
 from kraftpy.protocol.schema import array, decode, encode, int8, int16, int32, int64, message, string, tag, uuid
 from kraftpy.protocol.schema import struct as struct_of
-from kraftpy.share.batches import TELLABLE, DeliveryState, StateBatch
+from kraftpy.share.batches import MAX_OFFSET, TELLABLE, DeliveryState, StateBatch
 from kraftpy.types import TopicId
 
 SNAPSHOT, UPDATE = 0, 1
@@ -125,13 +125,14 @@ def to_batches(batches: list[StateBatch]) -> list[_Batch]:
 
 
 def from_batches(batches: list[_Batch]) -> list[StateBatch]:
-    """As a value has them. Raises ProtocolError for a state that no coordinator is told."""
+    """As a value has them, with last offsets that have one behind them. Raises ProtocolError for a state that no
+    coordinator is told."""
     found = []
     for each in batches:
         if each.delivery_state not in TELLABLE:
             raise ProtocolError(f"records in state {each.delivery_state}, which is not known")
         state = DeliveryState(each.delivery_state)
-        found.append(StateBatch(each.first_offset, each.last_offset, state, each.delivery_count))
+        found.append(StateBatch(each.first_offset, min(each.last_offset, MAX_OFFSET - 1), state, each.delivery_count))
     return found
 
 

@@ -53,6 +53,23 @@ def test_a_record_of_the_log_is_one_line() -> None:
     assert all(each.startswith("    ") and each.isprintable() for each in rest), "none looks like a record's line"
 
 
+@pytest.mark.parametrize("letter", ["x", "\n", "\U0001f600"])
+def test_a_line_of_the_log_is_short_whatever_it_quotes(letter: str) -> None:
+    formatter = LineFormatter("%(message)s")
+    text = letter * 32_767
+    record = logging.LogRecord("kraftpy", logging.INFO, "here", 1, "group %s: member %s left", (text, text), None)
+    line = formatter.format(record)
+    assert len(line) < 2_100
+    assert line.startswith("group ")
+    assert line.endswith(" left")
+    assert "characters]" in line
+    try:
+        raise ValueError(text)
+    except ValueError:
+        record = logging.LogRecord("kraftpy", logging.ERROR, "here", 1, "failed", (), sys.exc_info())
+    assert max(map(len, formatter.format(record).split("\n"))) < 2_100
+
+
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_terminal_is_shown_nothing_that_it_obeys(
     is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

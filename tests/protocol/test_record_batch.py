@@ -11,6 +11,7 @@ from crc32c import crc32c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kraftpy.client.columns import decode_columns
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import (
@@ -34,7 +35,7 @@ from kraftpy.protocol.record_batch import (
     stamp,
     validate_batch,
 )
-from kraftpy.protocol.records import decode_headers, encode_varint, read_unsigned, zigzag
+from kraftpy.protocol.records import check_records, decode_headers, encode_varint, read_unsigned, zigzag
 
 NOW = 1_700_000_000_000
 ONE: list[NewRecord] = [(NOW, b"k", b"v", ())]
@@ -432,13 +433,23 @@ RECORD = bytes.fromhex("10 00 00 00 02 6b 02 76 00")
         ("headers that are not there", bytes.fromhex("10 00 00 00 02 6b 02 76 02"), 1),
         ("2^30 headers", bytes.fromhex("18 00 00 00 02 6b 02 76") + encode_varint(2**30), 1),
         ("a header without a key", bytes.fromhex("14 00 00 00 02 6b 02 76 02 01 01"), 1),
-        ("a header key that is not UTF-8", bytes.fromhex("16 00 00 00 02 6b 02 76 02 02 ff 01"), 1),
         ("a header value of length -2", bytes.fromhex("16 00 00 00 02 6b 02 76 02 02 68 03"), 1),
     ],
 )
 def test_malformed_records_are_corrupt(what: str, payload: bytes, count: int) -> None:
     with pytest.raises(CorruptBatch):
         list(iter_records(with_payload(payload, count)))
+
+
+def test_a_header_key_that_is_not_utf_8_is_read_with_replacements() -> None:
+    """Clients that send any bytes exist, and a record that is refused on reading would be met again and again."""
+    payload = bytes.fromhex("18 00 00 00 02 6b 02 76 02 04 ff 68 01")
+    assert [record.headers for record in iter_records(with_payload(payload, 1))] == [(("\ufffdh", None),)]
+    assert decode_headers(payload[8:]) == (("\ufffdh", None),)
+    assert decode_columns(with_payload(payload, 1)).headers(0) == (("\ufffdh", None),)
+    checking = check_records(payload, 1, needs_keys=True, max_headers=1)
+    with pytest.raises(StopIteration):  # a broker takes it, too
+        next(checking)
 
 
 def test_a_lying_count_is_refused_before_anything_is_read() -> None:

@@ -7,10 +7,33 @@ from typing import Any
 
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.share.batches import DeliveryState, StateBatch
-from kraftpy.share.config import ShareCoordinatorConfig
+from kraftpy.share.config import ShareCoordinatorConfig, SharePartitionConfig
 from kraftpy.share.coordinator import MOST_SNAPSHOTS, ShareCoordinator
-from kraftpy.share.events import Append, Appended, Delete, Initialize, Read, Reply, Request, Result, Tick, Write
-from kraftpy.share.records import Record, ShareKey
+from kraftpy.share.events import (
+    Append,
+    Appended,
+    Delete,
+    Initialize,
+    Read,
+    ReadSummary,
+    Reply,
+    Request,
+    Result,
+    Tick,
+    Write,
+)
+from kraftpy.share.partition import SharePartition
+from kraftpy.share.records import (
+    SNAPSHOT,
+    UPDATE,
+    Record,
+    ShareKey,
+    ShareSnapshotValue,
+    ShareUpdateValue,
+    to_batches,
+    write_key,
+    write_value,
+)
 from kraftpy.share.usage import MOST_BATCHES, STATE_BYTES, Room
 from kraftpy.types import Millis, TopicId
 
@@ -114,3 +137,60 @@ def test_cold_share_partitions_are_snapshot_in_portions() -> None:
         assert due is not None
         machine.now = Millis(due)
     assert taken == [MOST_SNAPSHOTS, count]
+
+
+def test_what_leaves_nothing_to_follow_is_refused_and_every_state_can_be_written() -> None:
+    machine = Machine(1 << 30)
+    key = ShareKey("g", TOPIC, 0)
+    last = (1 << 63) - 1
+    machine.begin(0)
+
+    def write(first_offset: int, last_offset: int, leader_epoch: int = 1) -> ErrorCode:
+        batch = StateBatch(first_offset, last_offset, DeliveryState.ACKNOWLEDGED, 1)
+        return machine.ask(Write(key=key, state_epoch=1, leader_epoch=leader_epoch, batches=(batch,))).error_code
+
+    assert machine.ask(Initialize(key=key, state_epoch=2**31 - 1)).error_code is ErrorCode.INVALID_REQUEST
+    assert machine.ask(Read(key=key, leader_epoch=2**31 - 1)).error_code is ErrorCode.INVALID_REQUEST
+    assert write(1, 1, leader_epoch=2**31 - 1) is ErrorCode.INVALID_REQUEST
+    assert write(1, last) is ErrorCode.INVALID_REQUEST
+    assert machine.ask(Read(key=key, leader_epoch=1)).error_code is ErrorCode.NONE
+    assert write(1, last - 1) is ErrorCode.NONE, "more offsets than an int32 counts"
+    machine.coordinator.config = ShareCoordinatorConfig(snapshot_update_records_per_snapshot=0)
+    assert write(0, 0) is ErrorCode.NONE, "a snapshot"
+    assert machine.ask(ReadSummary(key=key)).start_offset == last
+    again = Machine(1 << 30, machine.log)
+    assert again.ask(Read(key=key, leader_epoch=2)).start_offset == last
+
+
+def test_what_an_older_log_holds_is_survived() -> None:
+    key, last = ShareKey("g", TOPIC, 0), (1 << 63) - 1
+    done = StateBatch(0, last, DeliveryState.ACKNOWLEDGED, 1)
+    snapshot = ShareSnapshotValue(
+        snapshot_epoch=2**31 - 1,
+        state_epoch=1,
+        leader_epoch=1,
+        start_offset=0,
+        delivery_complete_count=0,
+        create_timestamp=0,
+        write_timestamp=0,
+        state_batches=to_batches([done]),
+    )
+    update = ShareUpdateValue(
+        snapshot_epoch=2**31 - 1, leader_epoch=1, start_offset=-1, state_batches=to_batches([done])
+    )
+    log = [
+        (write_key(SNAPSHOT, key), write_value(snapshot)),
+        (write_key(UPDATE, key), write_value(update)),
+    ]
+    machine = Machine(1 << 30, log)
+    machine.coordinator.config = ShareCoordinatorConfig(snapshot_update_records_per_snapshot=0)
+    told = machine.ask(Write(key=key, state_epoch=1, leader_epoch=1, start_offset=last))
+    assert told.error_code is ErrorCode.NONE
+    assert machine.ask(ReadSummary(key=key)).start_offset == last
+
+
+def test_a_leader_counts_no_more_records_as_done_than_an_int32_holds() -> None:
+    partition = SharePartition(SharePartitionConfig())
+    gap = StateBatch(1, 2**40, DeliveryState.ARCHIVED, 0)
+    partition.loaded(0, [gap], log_start_offset=0, log_end_offset=2**41)
+    assert partition.delivery_complete_count == 2**31 - 1

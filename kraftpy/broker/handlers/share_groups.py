@@ -155,7 +155,7 @@ def _partition(
         return answer
     answer.start_offset, answer.leader_epoch = summary.start_offset, summary.leader_epoch
     if end is not None:
-        answer.lag = end - summary.start_offset - summary.delivery_complete_count
+        answer.lag = max(0, end - summary.start_offset - summary.delivery_complete_count)  # the start may be set ahead
     return answer
 
 
