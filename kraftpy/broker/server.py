@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 _ODD_JOB_THREADS = min(32, (os.cpu_count() or 1) + 4)
+_END_CHARACTERS = 1_000
+"""How much of the beginning, and of the end, of a long line of the log is kept: an id may have 32,767 characters."""
 _LAST_SECONDS = 2.0
 """How long what has not ended with the broker may take to end."""
 
@@ -46,8 +48,11 @@ class LineFormatter(logging.Formatter):
     """One record is one line, whatever names and messages of clients it quotes; tracebacks follow, indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """The line, with control characters escaped."""
-        record.message = printable(record.message)
+        """The line, with control characters escaped, and without its middle if a client's name makes it long."""
+        said = printable(record.message)
+        record.message = (
+            said if len(said) <= 2 * _END_CHARACTERS else f"{said[:_END_CHARACTERS]} ... {said[-_END_CHARACTERS:]}"
+        )
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
