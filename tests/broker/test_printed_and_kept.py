@@ -44,6 +44,9 @@ def test_a_record_of_the_log_is_one_line() -> None:
     assert "\n" not in line
     assert line.isprintable()
     assert "all is lost" in line
+    record = logging.LogRecord("kraftpy", logging.INFO, "here", 1, "group %s: gone", ("\0" * 32_767,), None)
+    assert len(formatter.format(record)) < 2200
+    assert formatter.format(record).endswith(": gone")
     try:
         raise ValueError(FORGED)
     except ValueError:

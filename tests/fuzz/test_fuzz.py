@@ -87,6 +87,10 @@ def test_what_is_wrong_in_a_log_is_found() -> None:
     incident = "2026 ERROR kraftpy.broker.containment: group g: unexpected error: ValueError: 7 (f in a.py:5)\n"
     found = verdicts.in_log(f"2026 INFO fine\n{traceback}{incident}\n{hostile.FORGED}\nan \x1b escape\n", 10)
     assert sorted(each.kind for each in found) == ["control characters", "forged line", "incident", "traceback"]
+    indented = "".join(f"    {line}\n" for line in traceback.splitlines())
+    assert [each[:2] for each in verdicts.in_log(f"2026 ERROR failed\n{indented}", 10)] == [
+        each[:2] for each in verdicts.in_log(traceback, 10)
+    ]
     assert [each.kind for each in verdicts.in_log("a line\n" * 200_000, 10)] == ["log flood"]
     assert [each.kind for each in verdicts.in_log("INFO group " + "x" * 5000, 10)] == ["long line"]
     assert verdicts.in_log("2026 INFO fine\n" * 100, 10) == []

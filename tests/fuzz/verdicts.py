@@ -36,7 +36,8 @@ STUCK_SECONDS = 20.0
 LOG_BYTES = 1_000_000
 LOG_BYTES_OF_REQUEST = 20
 LINE_CHARACTERS = 4000
-_READ_BYTES = 1 << 20
+_TRACEBACK = re.compile(r"^( *)Traceback \(most recent call last\):\n(?:\1[ \t].*\n)+\1\S.*", re.MULTILINE)
+"""A traceback, indented or not."""
 
 
 class Finding(NamedTuple):
@@ -61,8 +62,9 @@ def in_log(text: str, requests: int) -> list[Finding]:
     def add(kind: str, cause: str, detail: str = "") -> None:
         findings.setdefault((kind, cause), Finding(kind, cause, detail[-1500:]))
 
-    for block in re.findall(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+\S.*", text):
-        lines = block.splitlines()
+    for match in re.finditer(_TRACEBACK, text):
+        block = match[0]
+        lines = [line.strip() for line in block.splitlines()]
         places = re.findall(r'File ".*?(kraftpy/[^"]*)", line (\d+), in (\w+)', block)
         place = " ".join(places[-1]) if places else lines[-2].strip()
         add("traceback", f"{_shape(lines[-1])} in {place}", block)
