@@ -29,7 +29,7 @@ class Failure(click.ClickException):
 
 def say(text: str) -> None:
     """A line on standard error, for the person who watches."""
-    click.echo(f"kraftpy: {printable(text)}", err=True)
+    click.echo(f"kraftpy: {printable(text, keep="\n")}", err=True)
 
 
 def tell(text: str) -> None:

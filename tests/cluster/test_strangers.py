@@ -233,13 +233,14 @@ async def test_a_voter_that_has_no_peer_yet_does_not_believe_who_comes_to_it(tmp
 
 def started(directory: Path, **settings: str) -> tuple[int, str]:
     """Status and standard error of a server that is not expected to start."""
-    overrides = {
+    given = {
         "log.dirs": str(directory / "data"),
         **{name.replace("_", "."): text for name, text in settings.items()},
     }
-    arguments = [part for name, text in overrides.items() for part in ("--override", f"{name}={text}")]
+    properties = directory / "server.properties"
+    properties.write_text("".join(f"{name}={text}\n" for name, text in given.items()))
     done = subprocess.run(
-        [sys.executable, "-m", "kraftpy", "server", *arguments],
+        [sys.executable, "-m", "kraftpy", "server", str(properties)],
         capture_output=True,
         text=True,
         timeout=BOUND_SECONDS,
