@@ -28,8 +28,9 @@ class Failure(click.ClickException):
 
 
 def say(text: str) -> None:
-    """A line on standard error, for the person who watches."""
-    click.echo(f"kraftpy: {printable(text, keep="\n")}", err=True)
+    """One line or several on standard error, for the person who watches."""
+    shown = printable(text, keep="\n")
+    click.echo(f"kraftpy: {shown}", err=True)
 
 
 def tell(text: str) -> None:
