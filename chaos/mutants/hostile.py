@@ -34,7 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
             workload="log",
             load=2.0,
             with_hostile=True,
-            settings={"replica.lag.time.max.ms": "30000"},
+            settings={"replica.lag.time.max.ms": "30000", "controller.quorum.fetch.timeout.ms": "8000"},
         ),
         # A follower stands still, and somebody else fetches in its name; then the two others end, and it leads.
         faults=rounds(
