@@ -39,6 +39,7 @@ from kraftpy.protocol.messages import (
     share_fetch,
     share_group_heartbeat,
 )
+from kraftpy.protocol.primitives import uvarint
 from kraftpy.protocol.record_batch import encode_batch, encode_payload, split_batches
 from kraftpy.protocol.schema import decode
 
@@ -485,10 +486,4 @@ def _batch(now: int, payload: bytes, codec: Compression = Compression.NONE, *, r
 
 def _varint(value: int) -> bytes:
     """Zigzag, as records have their lengths."""
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return uvarint((value << 1) ^ (value >> 63))
