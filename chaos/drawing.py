@@ -58,7 +58,7 @@ class Drawn:
     with_bundles: bool = False
     """Three more clients send records to several partitions in one request. No seed draws it: mutants do."""
     with_hostile: bool = False
-    """One more client attacks the nodes with whatever no honest client sends."""
+    """One more client attacks the nodes with requests that no honest client sends."""
     drifts: tuple[float, ...] = ()
     """Of the nodes' wall clocks, in order: 0.01 gains a second in a hundred."""
     stalls: float = 0.0

@@ -11,7 +11,7 @@ from kraftpy.broker.handlers import replica_fetch
 
 
 class _Anybody:
-    """Whoever a request says to be from."""
+    """An identity that equals any other, so every request counts as sent by the broker it names."""
 
     def __eq__(self, other: object) -> bool:
         return True

@@ -1,10 +1,10 @@
 """A hostile client: requests that no honest client sends, while the others work and the checkers judge what they saw.
 
 It has no credentials and reaches every port. Each attack is one idea that once ended a node, held it, filled its memory
-or let it acknowledge records that it did not have. What an attack changes has names of its own (`hostile-...`), for
-anybody may delete a topic if there are no ACLs; what it reads or claims to be is everybody's. Its answers are no
-operations of the history: the proof is that everybody else's stay right, that no node ends, and that none notes an
-incident.
+or let it acknowledge records that it did not have. An attack changes only things with names of its own
+(`hostile-...`), because anybody may delete a topic if there are no ACLs; it may read, or claim to be, anything. Its
+answers are not part of the history: the proof is that the other clients' answers stay right, that no node ends, and
+that none notes an incident.
 
 Sizes are small beside those that hurt a real node: the simulation has no memory to run out of, and its time does not
 pass while a node works. The fuzz in `tests/fuzz` measures both on real nodes.
