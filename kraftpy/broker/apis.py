@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 MAX_REQUEST_ELEMENTS = 50_000
 """Five times the partitions that one request may create. The costliest requests take some 20 us for each."""
 LONG_ELEMENTS = 1_000
-"""What is decoded, handled and encoded at once: some 10 ms, 20 ms for the costliest."""
+"""The most elements decoded, handled or encoded in one go on the loop: some 10 ms, 20 ms for the costliest."""
 _LONG_FRAME_BYTES = 4 << 20
 """A request of another kind than Produce that is longer is decoded in a thread, however few elements it has."""
 _MOST_ELEMENTS: dict[int, int] = {
@@ -140,7 +140,7 @@ class _Route(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """What a handler answers with if it keeps the bytes of its answer: a response's body in the request's version."""
+    """The answer of a handler that caches encoded answers: a response's body in the request's version."""
 
     body: bytes
 

@@ -209,7 +209,7 @@ class Broker:
 
     @property
     def health(self) -> dict[str, Any]:
-        """What this node has survived and cannot do (`broker.health`)."""
+        """The errors this node has survived, and the work it cannot do (`broker.health`)."""
         return health_of(self)
 
     def endpoints(self, listener: str) -> list[tuple[BrokerId, str, int, str | None]]:

@@ -10,7 +10,7 @@ made of the secret of the cluster. So it costs no request, and is proved once fo
 Invariant: a connection counts as a broker's for as long as the image has that broker at that epoch, and no longer; the
 broker itself opens another when its epoch has changed.
 
-Left out: protection from whoever reads what passes between brokers (nothing between them is encrypted).
+Left out: protection from eavesdroppers (traffic between brokers is not encrypted).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class BrokerProof:
         self._key = key
 
     def software_for(self, other: BrokerId) -> tuple[str, str]:
-        """What to say to a broker in ApiVersions: name and version of the software."""
+        """Return the software name and version to send `other` in ApiVersions; the version carries the proof."""
         own = Identity(self._node_id, self._broker_epoch())
         return SOFTWARE, f"{own.broker_id}.{max(own.broker_epoch, 0)}.{self._hash(own, self._incarnation_id, other)}"
 
@@ -107,7 +107,7 @@ async def who_asks(broker: Broker, context: RequestContext) -> Identity | None:
 
 
 def claim_of(connection: Connection) -> tuple[Identity, str] | None:
-    """What the other end has said of itself: nothing of it is proved."""
+    """Parse the identity that the other end claims, and its proof, neither of them checked yet."""
     parts = connection.broker_claim[:_MAX_CLAIM].split(".")
     if len(parts) != 3 or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts[:2]):
         return None

@@ -3,7 +3,7 @@
 A full collection of the interpreter looks at every object of the process, while nothing else runs: with thousands of
 partitions that is the longest stall there is. Almost all of those objects live as long as the node. So nearly none are
 made during the start, and what is alive at its end, or after a full collection that took long, is set aside
-(`gc.freeze`): the next one looks at what is new. What was set aside is looked at again once in `_AGAIN_SECONDS`, so
+(`gc.freeze`): the next one looks only at newer objects. Frozen objects are looked at again every `_AGAIN_SECONDS`, so
 that cycles which have died since are freed.
 """
 

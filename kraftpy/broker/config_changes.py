@@ -3,7 +3,7 @@
 The metadata log judges by the tables alone, and must go on accepting what it once accepted. So the bounds that depend
 on this broker's own settings, and those that came later, are kept here: the size of a value, combinations that cannot
 work beside the broker's defaults, the bounds of groups, and the memory that all settings of the cluster take together.
-What slipped through (an earlier version accepted it, or it came by another broker) is survived by those who read it.
+Readers survive a value that slipped through (an earlier version accepted it, or it came by another broker).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def topic_problem(configs: Sequence[tuple[str, str | None]], config: BrokerConfi
 
 
 def settings_after(change: ConfigChange, image: Image) -> dict[str, str]:
-    """What would be set for a resource. A list that is appended to has at least what is appended."""
+    """Return a resource's settings after `change`. A list that is appended to holds at least what is appended."""
     after = {} if change.replace else dict(_before(change, image))
     for operation in change.operations:
         if operation.operation is ConfigOperationType.DELETE:

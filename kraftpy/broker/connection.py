@@ -8,8 +8,8 @@ Invariants: at most `socket.request.max.bytes` is ever allocated for one frame, 
 hardly more than has arrived (twice that while it is small, `_MOST_GROWTH_BYTES` more when it is large); reading pauses
 while `_QUEUED_FRAMES` frames or `_QUEUED_BYTES` wait, and the next request waits while the peer does not read its
 answers. So a connection holds at most the request being served, one more, the queue, and one answer more than
-`_HELD_BYTES`, of which slices of files are no part. What all connections hold together is bounded by `RequestMemory`,
-and what one held is free as soon as it ends.
+`_HELD_BYTES`, of which slices of files are no part. `RequestMemory` bounds the sum over all connections; a
+connection's share is free as soon as it ends.
 
 A peer that begins a frame has to go on with it, and one that asked has to read: `overdue` says when it is too late.
 After `_SERVED_AT_ONCE` requests that were sent ahead it is another connection's turn.
@@ -55,7 +55,7 @@ _FIRST_ALLOCATION_BYTES = 16 * 1024
 """At least so much, or four times what has arrived, is allocated for a frame that has just begun."""
 _MOST_GROWTH_BYTES = 4 << 20
 _SCARCE_READ_BYTES = 16 * 1024
-"""What one system call may bring while memory is short."""
+"""The most that one system call reads while memory is short."""
 _ZEROS = memoryview(bytes(64 * 1024))
 _PROGRESS_BYTES = 1 << 20
 """How much of a large frame has to arrive within `kraftpy.request.receive.timeout.ms`."""
@@ -139,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         self.held_bytes = 0
         self.client_host = ""
         self.broker_claim = ""
-        """What the other end says of itself, if it says to be a broker (`broker_proof`)."""
+        """The other end's claim to be a broker (`broker_proof`); empty if it makes none."""
         self.proved_broker: tuple[int, int] | None = None
         """The broker and the epoch that it has proved with that claim."""
         self.last_active_at = 0.0
@@ -213,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop whatever this connection was waiting for, and free what it held."""
+        """Cancel the request being served, and free this connection's buffers."""
         self._drop_buffers()
         if self._task is not None:
             self._task.cancel()

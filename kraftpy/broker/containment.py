@@ -100,7 +100,7 @@ class Incidents:
 
     @property
     def complaints(self) -> Complaints:
-        """What writes their lines, for errors that are expected of peers."""
+        """The writer of their log lines, also for errors that are expected of peers."""
         return self._complaints
 
     @property
@@ -236,7 +236,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _on_one_line(text: str) -> str:
-    """What came from outside forges no lines of the log."""
+    """Escape text that is not printable, so that it cannot forge lines of the log."""
     return text if text.isprintable() else ascii(text)[1:-1]
 
 

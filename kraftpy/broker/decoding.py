@@ -5,7 +5,7 @@ one batch is ever expanded. Compressing and expanding happen in a thread, becaus
 lock; what Python does itself is done on the loop, slice by slice, with everybody else served in between. (In a thread
 it would cost others more: they would wait for the lock at each of their system calls.)
 
-Who waits for the turn holds a request and nothing more. Work that is abandoned, because its connection was lost, keeps
+A waiter holds its request and nothing more. Work that is abandoned, because its connection was lost, keeps
 its turn until its thread is done with it. A second after the last long work the C library is asked to give back the
 memory that it keeps of what was freed, where it can be asked.
 

@@ -1,7 +1,7 @@
 """How a node shares out the file descriptors its process may have (RLIMIT_NOFILE): connections get what is left.
 
-A process out of descriptors can neither write nor sync, so clients must not be able to take the last one. What the node
-itself may need at once is set aside, each share bounded by who spends it:
+A process out of descriptors can neither write nor sync, so clients must not be able to take the last one. The most
+that the node itself needs at once is set aside; each share is bounded by its user:
 
 * its own: standard streams, event loop, listeners, locks, the journal, the links and fetchers to other nodes, the
   pipes of the log cleaner, connections that are accepted only to be refused, and spares (`runtime`);
@@ -36,7 +36,7 @@ class Descriptors(NamedTuple):
     """Of `cached_files`; as many again may be held of files that were deleted while they were pinned."""
     work_files: int
     connections: int
-    """Of clients; less than 1 where the limit is too low for a node."""
+    """Those left for clients; less than 1 if the limit is too low for a node."""
 
 
 def share_out(

@@ -3,10 +3,10 @@
 A checkpoint that is damaged costs what it saves, and nothing else: a scan, a look at deleted records, a cleaning from
 the start, a high watermark that is learnt anew.
 
-What a failure means is decided once (`ports.failure_of`; docs/disks.md has it as a table). Want of room, descriptors,
-memory or threads costs the request that met it, and passes; a failed disk costs the directory, for the rest of
-this process's life: the disk says something else than what it was told, or says nothing. Kafka takes a directory
-offline when it is full, too; here a full one still serves what it holds.
+`ports.failure_of` alone classifies failures (docs/disks.md has them as a table). A lack of room, descriptors, memory
+or threads is temporary and fails only the request that met it; a failed disk, which returns wrong data or none, takes
+the directory offline for the rest of this process's life. Kafka takes a directory offline when it is full, too; here
+a full one still serves what it holds.
 
 Reading and writing checkpoints blocks: call it from a thread.
 """

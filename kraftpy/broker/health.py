@@ -1,4 +1,4 @@
-"""What a node has survived and cannot do, for whoever asks about its health: plain values, fit for JSON.
+"""A node's health: the errors it has survived and the work it cannot do, as plain values, fit for JSON.
 
 A healthy node has no log directory and no partition offline, and has met no unexpected error. Lists are cut, so that
 the answer is small however much is wrong; the counts beside them are not.

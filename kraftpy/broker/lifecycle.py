@@ -68,7 +68,7 @@ class Lifecycle:
         self._links = links
         self._tasks = tasks
         self.incarnation_id = uuid.uuid4().bytes
-        """Of this process; told to nodes of the cluster only, since it proves who this broker is (`broker_proof`)."""
+        """This process's id; told only to nodes of the cluster, because it proves this broker (`broker_proof`)."""
         self._endpoints: tuple[Endpoint, ...] = ()
         self._directories: LogDirectories | None = None
         self._synced_replicas: tuple[SyncedReplicas, ...] = ()

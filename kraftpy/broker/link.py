@@ -10,8 +10,8 @@ apart, not protected, and take no connection from beyond this machine. Every lat
 session, its direction and its number.
 
 Nothing that a peer says before its proof has an effect. The called side, which answers strangers, sends nothing that
-depends on the secret before the caller's proof was right, so that a stranger gets nothing to try guesses on; what the
-caller sends allows them to whoever is at the address of another node. Before its proof a connection may send
+depends on the secret before the caller's proof was right, so that a stranger gets nothing to try guesses on; an
+impostor at another node's address can try them on what the caller sends. Before its proof a connection may send
 `_HELLO_BYTES` a frame, live for `_HELLO_SECONDS`, and be one of a few (`half_open`).
 
 A frame's size is checked before anything is allocated, and the frame grows as it arrives. A peer that does not read
@@ -206,7 +206,7 @@ class Link(asyncio.Protocol):
             raise Unwelcome("id", f"node {node} is at the address of node {self._expected}, or has the id of this one")
         if identity["cluster"] is not None and links.cluster_id not in (None, identity["cluster"]):
             cluster = printable(identity["cluster"], CLUSTER_ID_BYTES)
-            if self._is_caller:  # at an address that the settings name, not whoever comes here
+            if self._is_caller:  # so the peer is at an address that the settings name; anybody can call us
                 links.refused_cluster = cluster
             self._end(Unwelcome("cluster", f"node {node} is of cluster {cluster}, this one of {links.cluster_id}"))
         elif identity["expects"] not in (None, links.node_id):

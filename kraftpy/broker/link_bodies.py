@@ -1,9 +1,8 @@
 """The shapes of what nodes tell each other over a link: who they are, one-way messages, requests and their answers.
 
 `REQUESTS` and `ANSWERS` declare them by kind. A body has exactly the fields of its shape, each of its type and within
-its range: `check` is asked before anything is done with one, so that whoever takes a body may rely on it. What is
-within a raft message, an entry or a snapshot is checked where those are read (`metadata.quorum_messages`,
-`metadata.commands`).
+its range: `check` comes before anything is done with one, so that receivers may rely on it. The contents of a raft
+message, an entry or a snapshot are checked where those are read (`metadata.quorum_messages`, `metadata.commands`).
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ Shape = Mapping[str, Check]
 
 
 def printable(text: str, most: int = _MAX_TEXT) -> str:
-    """What a peer said, without what would forge or break lines of the log."""
+    """Replace characters of a peer's text that would forge or break lines of the log, and shorten it."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
 
 
@@ -164,7 +163,7 @@ def read_hello(frame: bytes) -> int:
 
 
 def read_identity(content: bytes) -> dict[str, Any]:
-    """Who a node is that has proved that it knows the secret. Raises CodecError or LinkError."""
+    """Decode and check the identity of a node that has proved the secret. Raises CodecError or LinkError."""
     identity = unpack(content)
     if type(identity) is not dict:
         raise BadBodyError("its identity is no map")

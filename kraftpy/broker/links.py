@@ -76,7 +76,7 @@ class Links:
         self.cluster_id: str | None = None
         """Where it is known, a peer that knows another is refused."""
         self.key = NO_SECRET_KEY
-        """What is proved: made of the secret, before anything is sent or taken (`derive_key`)."""
+        """The key that nodes prove to have: made of the secret before anything is sent or received (`derive_key`)."""
         self.refused_cluster: str | None = None
         """The id of another cluster, to which the node belongs that was met last at an address of the quorum."""
         self._secret = secret
@@ -284,7 +284,7 @@ class Links:
         )  # fmt: skip
 
     def refuse_body(self, peer: int, error: Exception) -> None:
-        """What a peer said is not used: it is none of what a node of this version says."""
+        """Log that a body was refused, because no node of this version sends such a one."""
         self._complaints.write(
             logger, logging.ERROR, "link body", str(peer), "node %d: what it sent is refused: %s", peer,
             printable(str(error)),

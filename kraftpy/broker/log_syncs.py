@@ -106,7 +106,7 @@ class LogSyncs:
         return self._taking.locked()
 
     def begin_sync(self) -> FlushJob | None:
-        """What there is to sync now; None for nothing. Raises KafkaError, and OSError as `syncing.Log` has it."""
+        """Take the job of syncing this log; None if all is synced. Raises KafkaError and OSError as `syncing.Log`."""
         if self._log.is_closed:
             message = f"{self.topic_partition} was closed before it was synced"
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)

@@ -124,7 +124,7 @@ class MarkerWriter:
 
 
 def _result(marker: WritableTxnMarker, codes: dict[TopicPartition, ErrorCode]) -> WritableTxnMarkerResult:
-    """What came of a marker, each partition once."""
+    """The result of a marker, each partition once."""
     topics = {
         topic: WritableTxnMarkerTopicResult(
             name=topic,
@@ -254,7 +254,7 @@ class MarkerSender:
     async def _results(
         self, leader: BrokerId, wanted: list[tuple[Marking, frozenset[TopicPartition]]]
     ) -> list[WritableTxnMarkerResult]:
-        """What the leader says of each; nothing if it cannot be asked."""
+        """Ask the leader to write the markers; return its results, or none if it cannot be asked."""
         request = WriteTxnMarkersRequest(markers=[_message(*each) for each in wanted])
         try:
             if leader == self._node_id:

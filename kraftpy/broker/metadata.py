@@ -447,7 +447,7 @@ class MetadataLog:
             self._act(changes)
 
     async def _next_changes(self) -> _Changes:
-        """What was decided next; at the latest after a pause if what was decided before is still to be acted on."""
+        """Wait for the next decisions; if the broker is behind, for a pause at most, so that it can catch up."""
         if not self._is_behind:
             return await self._changes.get()
         with contextlib.suppress(TimeoutError):
@@ -458,7 +458,7 @@ class MetadataLog:
     async def _tell(self, changes: _Changes) -> None:
         """Have the broker act on it. If that meets an unexpected error, it acts on the whole image, until that works.
 
-        The image itself is as decided. Until the broker has caught up with it, whoever submits is told that it has not.
+        The image itself is as decided. Until the broker has caught up with it, submitters are told that it has not.
         """
         if not self._is_following:
             return

@@ -1,7 +1,7 @@
 """Trying again what failed only because the process is out of descriptors, memory or threads.
 
-For what must not be left half done: a truncation, a directory to be synced. Nothing is wrong with the disk, so it goes
-on as soon as there are resources again, however long that takes. Whoever must not wait for that cancels the wait.
+For work that must not be left half done: a truncation, a directory to be synced. Nothing is wrong with the disk, so it
+goes on as soon as there are resources again, however long that takes. A caller that must not wait cancels the wait.
 """
 
 from __future__ import annotations

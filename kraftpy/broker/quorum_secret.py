@@ -1,6 +1,6 @@
 """The secret of a cluster's nodes: where it is read, how long it has to be, and the key that is made of it.
 
-A link's first frames tell whoever they reach something that depends on the key, and so allow guesses of the secret
+A link's first frames depend on the key, so their receiver can test guesses of the secret
 without asking anybody. `derived_key` makes each guess cost 16 MiB of memory and some 50 ms of a processor (scrypt,
 RFC 7914); a secret with fewer than `MIN_CHARACTERS` is refused. The salt is the same for all clusters, because a node
 does not know its cluster before it has met the others: a secret that people share with other clusters can be looked up
@@ -28,7 +28,7 @@ _MAX_FILE_BYTES = 4096
 _SCRYPT = {"n": 1 << 14, "r": 8, "p": 1, "dklen": 32}
 _SALT = b"kraftpy links, version 2"
 NO_SECRET_KEY = hashlib.blake2b(b"kraftpy links: a cluster without a secret", digest_size=32).digest()
-"""What nodes without a secret use in its place: it tells them apart from other programs, and protects nothing."""
+"""The key of nodes without a secret: it tells them apart from other programs, and protects nothing."""
 
 
 class SecretError(Exception):

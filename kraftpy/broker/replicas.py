@@ -77,9 +77,9 @@ _PARTITIONS_BEFORE_A_PAUSE = 20
 """What looks at each of thousands of partitions, on the loop, lets others have it in between."""
 _DELETE_AGAIN_SECONDS = 5.0
 _SETTLED_AT_ONCE = 500
-"""Of thousands of partitions that change, so many are looked at before others have the loop."""
+"""So many changed partitions are handled before other tasks get the event loop."""
 _MADE_AT_ONCE = 100
-"""Of thousands of new partitions, so many are made before others have the loop, and then can be used."""
+"""So many new partitions are made, and then usable, before the next ones are begun."""
 _PRODUCERS_SHARE = 4
 _THREADS_FOR_MANY = 3
 """Those that make many partitions compete with the event loop for the interpreter: it waits for each of them."""
@@ -414,7 +414,7 @@ class Replicas:
         self._fetchers.assign(assigned)
 
     def _take_role(self, replica: Replica, partition: Partition) -> list[tuple[Replica, BrokerId]]:
-        """What the fetchers are to be told of it."""
+        """Make the replica a leader or follower; return the assignments that the fetchers are to be given."""
         if partition.leader == self.broker_id:
             state = PartitionState(
                 leader_epoch=partition.leader_epoch,
@@ -437,7 +437,7 @@ class Replicas:
         return self._incidents.contained(f"{replica.topic_partition}: {what}", kind=what)
 
     def _fail(self, replica: Replica, partition: Partition, error: Exception) -> None:
-        """What a replica is to be it cannot become: it is neither leader nor follower until that is tried again."""
+        """Handle an error in a change of role: the replica neither leads nor follows until the next attempt."""
         number = (replica.topic_id, replica.topic_partition.partition)
         self._incidents.note(f"{replica.topic_partition}: change of its role", error, kind="change of a role")
         self._without_role[number] = None

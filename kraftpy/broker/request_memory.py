@@ -22,7 +22,7 @@ import asyncio
 from typing import Protocol
 
 SMALL_BYTES = 64 * 1024
-"""What a connection may have of the part that large frames cannot take."""
+"""A connection's share of the memory that large frames cannot take."""
 NO_LIMIT = -1
 _SWEEP_SECONDS = 0.25
 
@@ -31,14 +31,14 @@ class Holder(Protocol):
     """A connection, as its memory sees it."""
 
     held_bytes: int
-    """What it has charged."""
+    """The bytes it has charged."""
 
     @property
     def is_receiving(self) -> bool:
         """Whether it is in the middle of a frame."""
 
     def memory_granted(self) -> None:
-        """What it waited for is charged: it may go on."""
+        """The memory it waited for is now charged to it: it may go on."""
 
     def hoards(self, now: float) -> str | None:
         """Why it is to be closed while others wait for memory; None if it makes progress."""
@@ -48,7 +48,7 @@ class Holder(Protocol):
 
 
 class RequestMemory:
-    """What all connections of one broker hold, of which frames have at most `largest` bytes. -1 is no limit."""
+    """The memory that all connections of one broker share. A frame has at most `largest` bytes; -1 is no limit."""
 
     def __init__(self, limit: int = NO_LIMIT, largest: int = 0) -> None:
         self.limit = limit if limit > 0 else 1 << 62

@@ -28,7 +28,7 @@ from kraftpy.ports import Buffer
 from kraftpy.types import Millis
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
-"""What is created is for the user of this process alone; what is there already keeps its modes."""
+"""Modes of new files and directories: for the user of this process alone. Existing ones keep their modes."""
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 _READ_BYTES = 4096
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)

@@ -43,7 +43,7 @@ _LAST_SECONDS = 2.0
 
 
 class LineFormatter(logging.Formatter):
-    """One record is one line, whatever names and messages of clients it quotes; tracebacks follow, indented."""
+    """Formats a record as one line, even if it quotes control characters; a traceback follows, indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """The line, with control characters escaped, and without its middle if it is long."""
@@ -59,7 +59,7 @@ class LineFormatter(logging.Formatter):
 
 def run(config: BrokerConfig) -> int:
     """Serve until told to stop; the process's exit status."""
-    os.umask(0o077)  # whatever is written is for this user alone
+    os.umask(0o077)  # files are for this user alone
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(), handlers=[handler])
@@ -111,7 +111,7 @@ async def _serve(config: BrokerConfig) -> bool:
 
 
 def _print_health(broker: Broker) -> None:
-    """One line of JSON on standard error, for whoever sent SIGUSR1."""
+    """Print the node's health as one line of JSON on standard error: the answer to SIGUSR1."""
     print(json.dumps(broker.health), file=sys.stderr, flush=True)
 
 

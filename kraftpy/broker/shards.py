@@ -14,8 +14,8 @@ What a machine is asked, and what its effects are, is its owner's: a subclass sa
 
 Machines contain unexpected errors where they can say what these cost. One that leaves a machine all the same leaves it
 in doubt: everybody who waits is answered, and the shard alone is loaded again from its partition, at once, then after
-pauses that grow to a minute. A record that cannot be replayed is passed over. Nobody waits for ever: whoever asked and
-has no answer when a shard goes is told to look for the coordinator again.
+pauses that grow to a minute. A record that cannot be replayed is passed over. Nobody waits for ever: when a shard goes,
+unanswered clients are told to look for the coordinator again.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Shards(ABC, Generic[M]):
 
     @abstractmethod
     def _replay_batch(self, machine: M, header: BatchHeader, records: Iterable[BatchRecord]) -> Iterable[Exception]:
-        """What some records of a batch of the partition say becomes so; what of it cannot be understood."""
+        """Replay some records of a batch of the partition; yield the errors of those that cannot be replayed."""
 
     @abstractmethod
     def _carry_out(self, shard: Shard[M], effect: Any) -> Sequence[Any]:
@@ -232,7 +232,7 @@ class Shards(ABC, Generic[M]):
         self._answer_all(shard)
 
     def _answer_all(self, shard: Shard[M]) -> None:
-        """Tell whoever waits to look elsewhere, whatever state the machine is in."""
+        """Tell all waiting clients to look elsewhere, even if the machine is in a broken state."""
         try:
             for effect in shard.machine.unload():
                 self._carry_out(shard, effect)
@@ -388,7 +388,7 @@ class Shards(ABC, Generic[M]):
             answer.set_result(response)
 
     def _write(self, shard: Shard[M], encode: Callable[[], bytes], reported: Reported) -> Sequence[Any]:
-        """Append what is encoded; the effects of what follows at once. What cannot be encoded is not written."""
+        """Append what `encode` returns, or report its error; return the effects that follow at once."""
         try:
             batch = encode()
         except Exception as error:

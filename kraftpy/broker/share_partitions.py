@@ -5,8 +5,8 @@ coordinator; it goes with the leadership, with the group's last session here, an
 then read again by whoever is next. So what the group coordinator changes of a group without members is found by the
 next member.
 
-An unexpected error in a share partition costs what was just asked of it: it is let go of, whoever waits is told so, and
-the next fetch reads its state again.
+An unexpected error in a share partition fails the requests in progress: the partition is unloaded, waiting clients are
+told so, and the next fetch reads its state again.
 
 A group that has not read the partition begins where `share.auto.offset.reset` says; that is written before anything is
 handed out, so that the next leader does not begin somewhere else.

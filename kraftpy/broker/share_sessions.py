@@ -111,7 +111,7 @@ class ShareSessions:
         return session
 
     def change(self, session: ShareSession, request: ShareFetchRequest) -> None:
-        """What a fetch adds to its session, and what it has forgotten.
+        """Add a fetch's new partitions to its session, and remove those it has forgotten.
 
         Raises KafkaError (SHARE_SESSION_LIMIT_REACHED) for more partitions than there is room for; nothing is added.
         """

@@ -1,13 +1,13 @@
-"""Long work in slices: what one request makes the event loop do at a time is bounded, whatever the request names.
+"""Long work in slices: bounds the work that one request makes the event loop do at a time, however much it names.
 
 Work is counted in units of some microseconds each (a partition that is described, an element that is made or encoded),
 never in time, so a simulation does the same each time. A handler whose loop runs over numbers of a client, or over the
 size of the cluster, says before each piece what it is about to do: `await slices.breathe(units)`. In one turn of the
-event loop at most `UNITS_A_TURN` are done for all requests together; who comes later waits for a later turn, in the
-order they came. Between two turns the loop serves everybody else.
+event loop at most `UNITS_A_TURN` are done for all requests together; the rest wait for a later turn, in the order they
+came. Between two turns the loop serves everybody else.
 
-What cannot be cut into pieces (decoding or encoding one large message) goes to a thread, one at a time for the whole
-node (`apart`): the interpreter takes turns between that thread and the loop every few milliseconds.
+Work that cannot be cut into pieces (decoding or encoding one large message) goes to a thread, one at a time for the
+whole node (`apart`): the interpreter takes turns between that thread and the loop every few milliseconds.
 
 Requests that are small never call any of it, or pay an addition and a comparison.
 """
@@ -25,7 +25,7 @@ R = TypeVar("R")
 UNITS_A_TURN = 2_000
 """Some 10 ms."""
 PIECE = 250
-"""What a loop does between two breaths."""
+"""Units of work that a loop does between two calls of `breathe`."""
 
 
 class Slices:

@@ -57,9 +57,9 @@ class Log(Protocol):
         ...
 
     def begin_sync(self) -> FlushJob | None:
-        """What there is to sync now; None for nothing.
+        """Take the job of syncing this log; None if all is synced.
 
-        Raises KafkaError where the log cannot be synced any more; OSError, if there are no resources for it now.
+        Raises KafkaError if the log cannot be synced any more, OSError if there are no resources for it now.
         """
         ...
 
@@ -212,7 +212,7 @@ class Rounds:
         self._go_on(shortage)
 
     def _unexpected(self, log: Log, error: Exception) -> KafkaError:
-        """What those who wait for the log are told."""
+        """Note an unexpected error of a sync; return the error for those who wait for the log."""
         if self._incidents is not None:
             self._incidents.note(f"{log.topic_partition}: sync", error, kind="sync")
         return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{log.topic_partition} could not be synced")

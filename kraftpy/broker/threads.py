@@ -1,7 +1,7 @@
 """Thread pools that live with too few threads: one that cannot be started is no failure while there are others.
 
-The standard pool starts threads as work comes, and raises RuntimeError where the system refuses one, although the work
-is in its queue by then and is done by the next thread that is free. Whoever asked would not know of that.
+The standard pool starts threads as work comes, and raises RuntimeError if the system refuses one, although the work is
+in its queue by then and the next free thread does it. The caller would not know of that.
 
 Pools of a node have a first thread before anything depends on them; one that has none raises OSError (EAGAIN), which
 `ports.failure_of` knows for what it is.

@@ -48,7 +48,7 @@ class _Part(NamedTuple):
 async def change_topics(
     command: TopicCommand, metadata: MetadataLog, config: BrokerConfig, timeout_ms: int | None = None
 ) -> list[TopicResult]:
-    """What becomes of each topic of the command, in order.
+    """Carry out the command in parts; return each topic's result, in order.
 
     `timeout_ms` bounds the whole (None: only as `MetadataLog.submit` does). Topics that could not be decided have the
     error of that: REQUEST_TIMED_OUT, or what `MetadataLog.submit` raises.
@@ -163,7 +163,7 @@ def _kin(command: TopicCommand, image: Image) -> Callable[[int], Hashable]:
 
 
 def _units(command: TopicCommand, place: int, image: Image) -> int:
-    """What one topic counts for."""
+    """The units of work that one topic of the command takes."""
     match command:
         case CreateTopics(topics=topics):
             return _new_partitions(topics[place], command) + len(topics[place].configs)

@@ -40,7 +40,7 @@ _BROKER_LOGGER = 8
 _FIRST_LIST_WITH_TYPES = 1
 _DESCRIBED_AT_ONCE = 5
 _RESOURCE_UNITS = 100
-"""What describing all settings of a resource costs, as `slicing` counts it."""
+"""The cost of describing all settings of a resource, in units of `slicing`."""
 
 
 async def describe_configs(
@@ -205,7 +205,7 @@ def _inherited(name: str, operation: int, config: BrokerConfig) -> str | None:
 async def _set(
     broker: Broker, changes: Sequence[ConfigChange | ConfigResult], *, validate_only: bool
 ) -> list[ConfigResult]:
-    """A result for each change, in order. What is a result already stays what it is.
+    """Submit the changes; return a result for each, in order. Results among `changes` are passed through.
 
     Each resource succeeds or fails by itself, so many are decided in several commands, and others are served between.
     """

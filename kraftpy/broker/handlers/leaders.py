@@ -81,9 +81,9 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: R
 async def _decided_in_parts(
     broker: Broker, command: ElectLeaders | AlterReassignments, timeout_ms: int
 ) -> list[ElectionResult | ReassignmentResult]:
-    """What becomes of each partition, in order: a request for many is several commands, so that others are served.
+    """Return each partition's result, in order. A request for many is split into commands, so that others are served.
 
-    Raises KafkaError: what could not be decided; what came before it may be decided all the same.
+    Raises KafkaError if a command could not be decided; the commands before it may have taken effect.
     """
     named: Sequence[PartitionReference | Reassignment] | None = (
         command.partitions if isinstance(command, ElectLeaders) else command.reassignments

@@ -97,7 +97,7 @@ async def _all_topics(broker: Broker, context: RequestContext) -> Encoded:
 
 
 def _units(topic: Topic | None) -> int:
-    """What it costs to describe a topic, as `slicing` counts it."""
+    """The cost of describing a topic, in units of `slicing`."""
     return 2 if topic is None else 2 + 2 * len(topic.partitions)
 
 

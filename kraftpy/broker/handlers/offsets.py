@@ -42,7 +42,7 @@ _SINCE_VERSION = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 """The first version of ListOffsets in which a timestamp below zero means something."""
 _SINCE_NOT_AVAILABLE = 5
 _LOOK_UP_UNITS = 4
-"""What finding an offset costs, as `slicing` counts it."""
+"""The cost of finding an offset, in units of `slicing`."""
 
 
 async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:

@@ -55,7 +55,7 @@ ALL_IN_SYNC = -1
 NONE = 0
 _FIRST_BATCH_VERSION = 3
 _APPEND_UNITS = 8
-"""What one append costs, as `slicing` counts it."""
+"""The cost of one append, in units of `slicing`."""
 _ATTRIBUTES_AT, _TRANSACTIONAL = 22, 0x10  # the low byte of a batch's attributes; looked at without reading the header
 _FIRST_ADDING_VERSION = 12
 _FIRST_TOPIC_ID_VERSION = 13
@@ -157,7 +157,7 @@ def _append(
     unanswered: list[_Unanswered],
     batch: Prepared | None,
 ) -> PartitionProduceResponse:
-    """Append one batch, with no await since whatever it checks. `batch` is what `_prepared` gave."""
+    """Append one batch, with no await between its checks and the append. `batch` comes from `_prepared`."""
     answer = PartitionProduceResponse(index=partition.index, base_offset=-1)
     try:
         _check(request, context)
@@ -237,9 +237,9 @@ def _replica(
 
 
 async def _verify(broker: Broker, request: ProduceRequest, context: RequestContext, waiting: list[_Asked]) -> _Verified:
-    """What the coordinator says of the partitions in which the producer has no transaction open yet.
+    """Ask the coordinator about the partitions in which the producer has no transaction open yet.
 
-    What was begun for that is added to `waiting`; who asked ends it.
+    Verifications begun for that are added to `waiting`; the caller ends them.
     """
     verified: _Verified = {}
     asked: dict[tuple[int, int], list[TopicPartition]] = {}

@@ -223,7 +223,7 @@ async def create_partitions(
 _DELETED_AT_ONCE = 100
 """Partitions whose records are deleted at the same time."""
 _DELETE_UNITS = 10
-"""What that costs for each, as `slicing` counts it."""
+"""The cost of deleting one partition's records, in units of `slicing`."""
 
 
 async def delete_records(

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SLICE_UNITS = 1_000
-"""What is spent on listing transactional ids before others have their turn: about 5 ms (`groups.patterns`)."""
+"""Units spent on listing transactional ids before others are served: about 5 ms (`groups.patterns`)."""
 _IDS_PER_UNIT = 5
 
 _FIRST_FENCED_VERSION = 2
