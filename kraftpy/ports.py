@@ -2,7 +2,7 @@
 
 The real ones are in `broker/runtime.py`; tests and the simulation hand in others (in memory, losing what was
 not synced, with a clock that is moved by hand). Every method may raise `OSError`, as the disk does; nobody in the core
-catches it, because a failing disk is the shell's decision. What such an error means is decided once, by `failure_of`.
+catches it, because a failing disk is the shell's decision. `failure_of` alone decides how such an error is classified.
 
 Durability, stated once: `File.write` reaches the page cache; only `File.sync` makes it survive a power loss. A created,
 renamed or deleted name survives one only after `Directory.sync`.
@@ -27,7 +27,7 @@ _REFUSED_NAME: Final = (errno.ENAMETOOLONG, errno.EILSEQ)
 
 
 class Failure(Enum):
-    """What an `OSError` of a file, a directory, a thread or a process means."""
+    """The meaning of an `OSError` of a file, a directory, a thread or a process."""
 
     FULL = "the disk is full"
     """It costs the request, and passes when there is room."""
@@ -42,8 +42,8 @@ class Failure(Enum):
 def failure_of(error: OSError, *, is_sync: bool = False) -> Failure:
     """Classify an error. `is_sync`: it came out of a sync, or of an operation that ends with one.
 
-    A sync that failed may have lost what it should have made durable, whatever its errno. No sync answers EMFILE or
-    ENFILE, however: with these, a file could not be opened, and nothing was synced or lost.
+    A sync that failed with almost any errno may have lost the data that it should have made durable. No sync answers
+    EMFILE or ENFILE: with these, a file could not be opened, and nothing was synced or lost.
     """
     if error.errno in _NO_DESCRIPTORS or (error.errno in _NO_RESOURCES and not is_sync):
         return Failure.RESOURCES

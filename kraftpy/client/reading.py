@@ -23,7 +23,7 @@ from kraftpy.types import TopicPartition
 
 _DECODED_AT_ONCE: Final = 16_384
 _HEADERS_AT_ONCE: Final = 65_536
-"""Of one batch, so many records are held decoded, or those that have so many headers; one record aside."""
+"""A batch is decoded in pieces of so many records, or so many headers; one record may exceed that."""
 
 
 class _Fetched(NamedTuple):

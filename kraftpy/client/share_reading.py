@@ -18,7 +18,7 @@ from kraftpy.types import TopicPartition
 
 MAX_ACQUIRED: Final = 1 << 20
 MAX_ACQUIRED_HEADERS: Final = 1 << 20
-"""What is acquired comes all at once, and is held until it is acknowledged: so much of it, and no more."""
+"""Bounds on the records of one answer and their headers: all are held until they are acknowledged."""
 
 
 def acquired_offsets(acquired: Sequence[AcquiredRecords]) -> list[int]:

@@ -168,7 +168,7 @@ def _check_longer(longer: str, shorter: str, values: Mapping[str, Value]) -> Non
 
 
 def _check_usable(name: str, value: Value) -> None:
-    """What has the right shape and no meaning: a duration that is longer than any can be."""
+    """Refuse a value that has the right form and no meaning: a duration longer than any can be."""
     kind, _, duration = str(value).partition(":")
     if name != _RESET or kind != "by_duration":
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 MOST_CHARACTERS: Final = 2_000
-"""Of a line of a log. Ids and names of clients may have 32,767 characters, and a line quotes several."""
+"""The longest line of a log. Ids and names of clients may have 32,767 characters, and a line quotes several."""
 
 
 def shortened(text: str, most: int = MOST_CHARACTERS) -> str:

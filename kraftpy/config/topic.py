@@ -34,7 +34,7 @@ _SETS = frozenset(
     {"cleanup.policy", "follower.replication.throttled.replicas", "leader.replication.throttled.replicas"}
 )
 MAX_INDEX_INTERVAL_BYTES = 1 << 18
-"""A read may have to walk so many bytes of batches, on the event loop, whatever `index.interval.bytes` says."""
+"""Caps `index.interval.bytes`: a read may have to walk so many bytes of batches, on the event loop."""
 _MS_PER = {"hours": 3_600_000, "minutes": 60_000, "ms": 1}
 
 
@@ -215,7 +215,7 @@ def _edit_list(operation: AlterOperation, in_force: Value, text: str) -> str:
 
 
 def _check_usable(name: str, value: Value) -> None:
-    """What the table lets pass and no log can work with."""
+    """Refuse a value that the table lets pass and no log can work with."""
     if name == "internal.segment.bytes" and isinstance(value, int) and value < 1:
         raise ConfigError(f"{name}={value} is not allowed: expected an integer of at least 1")
 

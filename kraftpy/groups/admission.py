@@ -1,9 +1,9 @@
 """Refuses members and groups that would take more memory than there is for them (`usage`).
 
 A classic group is bounded by itself (`kraftpy.group.max.bytes`), all groups of a broker together
-(`kraftpy.group.coordinator.max.bytes`). Who is refused is told GROUP_MAX_SIZE_REACHED, on which clients give up with an
-error that names the group; heartbeats of the newer protocols name the setting as well, and the broker's log does in
-any case. A member that says no more than it did is never refused.
+(`kraftpy.group.coordinator.max.bytes`). A refused member is told GROUP_MAX_SIZE_REACHED, on which clients give up with
+an error that names the group; answers to heartbeats of the newer protocols name the setting as well, and the broker's
+log does in any case. A member that says no more than it did is never refused.
 
 Left out: committed offsets, which `offsets` refuses one by one.
 """
@@ -46,7 +46,7 @@ _LOOKED_AT = (
     StreamsGroupHeartbeatRequest,
 )
 _A_NAME = 8
-"""What a name or a number in a list counts for besides its characters."""
+"""The bytes that a name or a number in a list counts for besides its characters."""
 
 
 class Admission:

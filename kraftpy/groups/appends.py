@@ -105,9 +105,9 @@ class DeleteGroupRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConsumerGroup:
-    """What one or several members of a consumer group changed, and the answers to their requests.
+    """Changes that members of a consumer group made, and the answers to their requests.
 
-    `looked_up` and `is_resolving` are what was found out meanwhile, which the log does not tell.
+    `looked_up` and `is_resolving` were found out meanwhile; the log does not hold them.
     """
 
     group_id: str
@@ -208,7 +208,7 @@ class Appends:
         return any(isinstance(each, kinds) and group_id in group_ids(each) for each in self.purposes())
 
     def share_error(self, group: Group | None) -> ErrorCode:
-        """What a commit is told of a share group, or of one that is about to be; NONE of any other."""
+        """The error for a commit to a share group, or to one that is about to become one; NONE for others."""
         if group is None:
             return ErrorCode.NONE
         if group.share is not None:

@@ -107,7 +107,7 @@ class MemberClocks:
                 self._deadlines.set(key, Millis(turn.now + AGAIN_MS))
 
     def again(self, key: Key, turn: Turn) -> None:
-        """What was due could not be decided: it is due again a little later."""
+        """Set the clock of `key` again, for a little later, because the event could not be decided."""
         self._deadlines.set(key, Millis(turn.now + AGAIN_MS))
 
     def why_removed(self, known: Members, key: Key) -> str | None:

@@ -238,7 +238,7 @@ class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
     # ---- clocks
 
     def again(self, group: Group, key: Key, turn: Turn) -> None:
-        """What was due could not be decided: unless it has become nothing meanwhile, it is due a little later."""
+        """Set the clock of `key` again, for a little later, if it is still needed: the event could not be decided."""
         super().again(group, key, turn)
         member = None if group.consumer is None else group.consumer.members.get(key.member_id)
         if key.kind == CLASSIC_REBALANCE and member is not None and member.classic is not None:

@@ -89,7 +89,7 @@ class AnyDraft(ABC, Generic[G, K, V]):
             self.changed[key.member_id] = None
 
     def take_back(self, count: int) -> None:
-        """Keep the first `count` records only: whatever was decided since then failed halfway."""
+        """Keep the first `count` records only: the decision after them failed halfway."""
         kept, self._said = self._said[:count], []
         self.group, self.records, self.changed = self._before, [], {}
         for key, value in kept:

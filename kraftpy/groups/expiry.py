@@ -1,7 +1,7 @@
 """Expires offsets that nobody needs any more, and groups of which nothing is left, from time to time (KIP-211).
 
 A look at all groups is made in pieces of about `OFFSETS_AT_ONCE` offsets, each at a tick of its own, so that others are
-served in between. What is there when the look begins is looked at.
+served in between. A look covers the groups that exist when it begins.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Member:
 
     @property
     def weight(self) -> int:
-        """What it counts for (`usage`)."""
+        """The bytes it counts for (`usage`)."""
         return MEMBER_BYTES + sum(len(name) + len(metadata) for name, metadata in self.protocols)
 
     def metadata(self, protocol_name: str | None) -> bytes:
@@ -205,7 +205,7 @@ class Group:
 
     @property
     def weight(self) -> int:
-        """What it counts for without its offsets and records (`usage`)."""
+        """The bytes it counts for without its offsets and records (`usage`)."""
         return GROUP_BYTES + 2 * len(self.group_id) + self.members_weight + MEMBER_BYTES * len(self.pending_members)
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:

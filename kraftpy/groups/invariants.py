@@ -1,7 +1,7 @@
-"""What is always true of the groups of one partition, between two steps of their coordinator.
+"""Invariants of the groups of one partition, true between any two steps of their coordinator.
 
-Tests and simulations check all of it (`check`). The coordinator itself asks of single groups (`is_whole`), when an
-unexpected error has interrupted what it was doing with them.
+Tests and simulations check all of them (`check`). The coordinator checks a single group (`is_whole`) after an
+unexpected error has interrupted its work on it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Invariants:
         self._pending_offsets = pending_offsets
 
     def expected_deadlines(self, group: Group) -> set[Key]:
-        """What must fall due for the group."""
+        """The keys for which the group must have deadlines."""
         expected = {Key(group.group_id, SESSION, m) for m in (*group.members, *group.pending_members)}
         expected = expected.union(*(turns.expected_deadlines(group) for turns in self._turns))
         if group.state is State.PREPARING_REBALANCE:

@@ -128,7 +128,7 @@ def refuse_commit(message: OffsetCommitRequest, error_code: ErrorCode) -> Offset
 
 
 def put(group: Group, partition: TopicPartition, value: OffsetCommitValue | None, usage: Usage) -> None:
-    """The group has this offset now; None: it has none any more. What the log says, be it replayed or just stored."""
+    """Take over an offset from the log, replayed or just stored; a value of None deletes the group's offset."""
     before = group.offsets.pop(partition, None) if value is None else group.offsets.get(partition)
     if value is not None:
         group.offsets[partition] = value

@@ -6,7 +6,7 @@ backreferences and no lookaround. Decision 23 says why it is this library.
 
 Bounds: an expression has at most `MAX_CHARACTERS`; its program and the automaton that matching builds take at most
 `MAX_MEMORY_BYTES`, beyond which it is refused, or matched without remembering states. One compilation then takes less
-than 5 ms and one name less than 4 ms. What either costs is counted in units of about 5 microseconds (`compile_units`,
+than 5 ms and one name less than 4 ms. Both costs are counted in units of about 5 microseconds (`compile_units`,
 `units`), so that callers can stop in time.
 
 The library is imported when the first expression is compiled: a broker that is never asked does not load it.
@@ -52,7 +52,7 @@ class Pattern:
         except UnicodeEncodeError:
             raise PatternError("it is not valid UTF-8") from None
         finally:
-            re2.purge()  # the library would keep the last 128 expressions of whatever size
+            re2.purge()  # the library would keep the last 128 expressions, however large
 
     def matches(self, name: str) -> bool:
         """Whether all of the name is what the expression says."""
@@ -63,11 +63,11 @@ class Pattern:
 
     @property
     def compile_units(self) -> int:
-        """What compiling it has cost at most."""
+        """The most units that compiling it has cost."""
         return 1 + self._size // _INSTRUCTIONS_PER_UNIT
 
     def units(self, name: str) -> int:
-        """What matching this name costs at most."""
+        """The most units that matching this name costs."""
         return 1 + self._size * len(name) // _STEPS_PER_UNIT
 
 

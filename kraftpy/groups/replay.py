@@ -27,7 +27,7 @@ Durable = dict[
         dict[TopicPartition, OffsetCommitValue],
     ],
 ]
-"""What the log says: by group its stored generation, its members of the other kinds, if any, and its offsets."""
+"""The durable state by group: its stored generation, its half of another kind, if any, and its offsets."""
 
 Make = Callable[[str], Group]
 
@@ -144,7 +144,7 @@ def replay_record(key: Buffer, value: Buffer | None, groups: Groups, make: Make)
 
 
 def durable(groups: Groups) -> Durable:
-    """What the log says of every group of which it says something."""
+    """The durable state of every group that has any in the log."""
     return {
         group_id: (
             group.persisted,

@@ -153,7 +153,7 @@ class ShareDraft(AnyDraft[ShareGroup, ShareKey, ShareValue]):
         self.initialize: Assignment = NOTHING  # the share coordinators shall have these, once the records are stored
 
     def take_back(self, count: int) -> None:
-        """Keep the first `count` records only. What is to be initialized is found out again."""
+        """Keep the first `count` records only. `initialize` keeps only partitions that they still list."""
         super().take_back(count)
         self.initialize &= partitions_of(self.group.partitions.initializing)
 

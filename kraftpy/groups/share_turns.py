@@ -80,7 +80,7 @@ class ShareTurns(Turns[ShareDraft, StoreShareGroup]):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Of deadlines, and of what it submits itself."""
+        """The kinds of deadlines and of events that it submits itself."""
         return (*super().kinds, STATE_CHANGED, TOPICS_GONE)
 
     def of(self, group: Group) -> ShareGroup | None:

@@ -242,9 +242,9 @@ class StreamsProtocol:
     # ---- the group
 
     def look(self, group: StreamsGroup) -> Configured | None:
-        """What the topology comes to with the topics as they are; None if there is no topology.
+        """Configure the topology for the topics that exist now; None if there is no topology.
 
-        While its expressions are not looked up to the end, it is what it was before, and the next heartbeat looks on.
+        While its expressions are not fully resolved, the last result stands, and the next heartbeat resolves on.
         """
         volatile = group.volatile
         if group.topology is None:

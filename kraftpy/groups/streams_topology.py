@@ -136,7 +136,7 @@ class _Wrong(Exception):
 
 
 class NotLookedUp(Exception):
-    """What an expression of the topology matches is not known yet: to be asked again a little later."""
+    """The matches of an expression of the topology are not known yet: ask again a little later."""
 
 
 def configure(topology: Topology, topics: Topics, matches: TopicMatches) -> Configured:

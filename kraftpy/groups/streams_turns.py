@@ -124,7 +124,7 @@ class StreamsTurns(Turns[StreamsDraft, StoreStreamsGroup]):
     # ---- clocks
 
     def again(self, group: Group, key: Key, turn: Turn) -> None:
-        """What was due could not be decided: unless it has become nothing meanwhile, it is due a little later."""
+        """Set the clock of `key` again, for a little later, if it is still needed: the event could not be decided."""
         super().again(group, key, turn)
         if key.kind == STREAMS_DELAY:
             self._arm_delay(group, turn)

@@ -5,9 +5,9 @@
     matches.resolve(regex)               # the names, or None: not known yet, ask again a little later
 
 All expressions of all groups of a node share one allowance of work: `SLICE_UNITS` (about 10 ms) at once, given back in
-`REFILL_MS`. An expression remembers how far in the list of topics it has come, so whoever asks again goes on from
-there, and a topic that is created is the only one looked at afterwards. What was found is remembered as numbers of
-topics, least recently used forgotten first, within `max_bytes`; automata are kept of the last few expressions only.
+`REFILL_MS`. An expression remembers how far in the list of topics it has come, so the next call goes on from there, and
+later only new topics are looked at. Matches are remembered as numbers of topics, least recently used forgotten first,
+within `max_bytes`; automata are kept of the last few expressions only.
 
 Kafka resolves expressions on a thread of its own and members wait for the outcome likewise (KIP-848).
 """
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from kraftpy.groups.consumer_group import Topics
 
 SLICE_UNITS = 2_000
-"""What may be spent at once; see `patterns` for how long a unit is."""
+"""The units that may be spent at once; see `patterns` for how long a unit is."""
 REFILL_MS = 50
 """The time in which a slice may be spent again."""
 AGAIN_MS = REFILL_MS
-"""When whoever got no answer should ask again."""
+"""After how long a caller that got no answer should ask again."""
 DEBT_UNITS = 4 * SLICE_UNITS
 """Once so much more was spent, no further expression of a client is compiled."""
 DEFAULT_CACHE_BYTES = 16 * 1024 * 1024
@@ -52,7 +52,7 @@ class _Entry:
 
 
 class TopicMatches:
-    """What expressions match of the topics as they are now."""
+    """Resolves expressions to the names of the topics that match them now."""
 
     def __init__(self, topics: Topics, max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         self._topics = topics
@@ -160,7 +160,7 @@ class TopicMatches:
         return position == end
 
     def _shrink(self) -> None:
-        """Forget answers until they fit, but for the newest, which may be larger than all that may be kept."""
+        """Forget the least recently used answers until the rest fits; the last one stays, even if it is too large."""
         while self._bytes > self._max_bytes and len(self._entries) > 1:
             regex, entry = self._entries.popitem(last=False)
             self._bytes -= _ENTRY_BYTES + len(regex) + len(entry.found) * _NUMBER_BYTES

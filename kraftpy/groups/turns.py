@@ -113,7 +113,7 @@ class Turns(ABC, Generic[D, P]):
             self._work(group, turn)
 
     def again(self, group: Group, key: Key, turn: Turn) -> None:
-        """What was due could not be decided: unless it has become nothing meanwhile, it is due a little later."""
+        """Set the clock of `key` again, for a little later, if it is still needed: the event could not be decided."""
         if key in self._clocks.all(group):
             self._clocks.again(key, turn)
 
@@ -124,8 +124,8 @@ class Turns(ABC, Generic[D, P]):
     def _work(self, group: Group, turn: Turn) -> None:
         """Decide what waits, until records have to be stored first or nothing waits any more.
 
-        One loop serves the requests of all kinds: whoever hands a request over while it runs leaves the rest to it. So
-        the stack does not grow with the line.
+        One loop serves the requests of all kinds: a request that is handed over while the loop runs is left to it, so
+        the stack does not grow with the queue.
         """
         if group.handing is not None:
             return
@@ -198,7 +198,7 @@ class Turns(ABC, Generic[D, P]):
         return answers, False
 
     def _fail(self, group: Group, item: Request | Key, error: Exception, turn: Turn) -> None:
-        """Whatever was met in deciding this request, or what was due, the group goes on without it."""
+        """Give up this request or clock event after an unexpected error: the group goes on without it."""
         self._give_up(group, deque((item,)), turn)
         if isinstance(item, Request):
             turn.survived(type(item.message).__name__, group.group_id, error)

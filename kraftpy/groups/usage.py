@@ -24,24 +24,24 @@ OFFSET_BYTES: Final = 300
 RECORD_BYTES: Final = 700
 """A record about a member of the newer protocols, or about such a group, without its value."""
 OBJECTS_PER_BYTE: Final = 8
-"""What a byte of such a record's value takes once it is read into objects."""
+"""The bytes that each byte of such a record's value takes once it is read into objects."""
 
 MAX_BYTES_SETTING: Final = "kraftpy.group.coordinator.max.bytes"
 GROUP_MAX_BYTES_SETTING: Final = "kraftpy.group.max.bytes"
 
 
 def weight_of_offset(value: OffsetCommitValue) -> int:
-    """What a committed offset counts for."""
+    """The bytes that a committed offset counts for."""
     return OFFSET_BYTES + len(value.metadata)
 
 
 def weight_of_saying(said: int) -> int:
-    """What a member of the newer protocols counts for that says so many characters of itself."""
+    """The bytes that a member of the newer protocols counts for if it says `said` characters of itself."""
     return 3 * RECORD_BYTES + OBJECTS_PER_BYTE * said
 
 
 class Room:
-    """What all coordinators of a broker may keep together, in bytes. `refused` is told of each refusal, in words."""
+    """The memory that all coordinators of a broker share, in bytes. `refused` is told of each refusal, in words."""
 
     def __init__(self, max_bytes: int, refused: Callable[[str], None] = lambda text: None) -> None:
         self.max_bytes = max_bytes
@@ -58,7 +58,7 @@ class Room:
 
     @property
     def used(self) -> int:
-        """What is kept now, in bytes."""
+        """The bytes in use now."""
         return sum(usage.bytes + usage.pending for usage in self._usages.values())
 
     def has(self, growth: int) -> bool:
@@ -67,7 +67,7 @@ class Room:
 
 
 class Usage:
-    """What one coordinator keeps."""
+    """The memory that one coordinator uses, in bytes."""
 
     __slots__ = ("_records", "bytes", "pending")
 

@@ -1,8 +1,8 @@
-"""What batches must be to be let into a log: how many, how large, of what time, with keys. No state.
+"""Checks a batch before it is appended to a log: record count, size, timestamps, keys. No state.
 
 A topic that keeps the producer's codec and is not compacted demands nothing of the records in a batch (`demand_of`).
-Else they are checked without an object for any of them, and their bytes, which are the same in every codec, are
-compressed again where the topic has another codec (`prepared`).
+Otherwise they are checked without an object for any of them, and their bytes, which are the same in every codec, are
+compressed again if the topic has another codec (`prepared`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_TIMESTAMP: Final = (1 << 63) - 1
 
 
 class BatchLimits(NamedTuple):
-    """What one produced batch may hold, whatever its bytes say. Larger than what any ordinary producer sends."""
+    """The most that one produced batch may hold: more than any ordinary producer sends."""
 
     max_records: int = MAX_BATCH_RECORDS
     """Of `kraftpy.batch.max.records`."""
@@ -45,7 +45,7 @@ class BatchLimits(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """What a topic wants of the records in a batch."""
+    """A topic's demands on the records in a batch."""
 
     needs_keys: bool
     codec: Compression | None
@@ -54,7 +54,7 @@ class Demand(NamedTuple):
 
 
 KEYS: Final = Demand(needs_keys=True, codec=None, level=None)
-"""Of a compacted topic that keeps the producer's codec."""
+"""The demand of a compacted topic that keeps the producer's codec."""
 
 
 class Prepared(NamedTuple):
@@ -99,7 +99,7 @@ def check_timestamps(header: BatchHeader, config: TopicConfig, now: Millis) -> N
 
 
 def demand_of(config: TopicConfig) -> Demand | None:
-    """What a topic wants of the records in a batch; None where nobody looks below the header."""
+    """A topic's demands on the records in a batch; None if nobody looks below the header."""
     name = config.compression_type
     if name == "producer":
         return KEYS if config.is_compacted else None

@@ -1,7 +1,7 @@
 """Finding records by time: which batch, by headers and indexes, and which record in it, without decoding any.
 
-Every batch that a search goes by is checked (`verifying`): CorruptSegment where one of them is damaged, or an index.
-What looks at the log does so in one go and takes a copy of the batch; what looks at records is `log.work`, and does not
+Every batch that a search goes by is checked (`verifying`): CorruptSegment if one of them is damaged, or an index.
+The search looks at the log in one go and copies the batch; the part that looks at records is `log.work`, and does not
 need the log any more.
 
 A batch's times are its header's: with LogAppendTime every record has the batch's, whatever the records say (KIP-32).

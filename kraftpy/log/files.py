@@ -38,7 +38,7 @@ class FileCache:
         self.max_pinned = max_pinned
         """None for no limit."""
         self.pinned = 0
-        """Files that are pinned now, whatever has become of their names."""
+        """The number of files that are pinned now, including deleted ones."""
         self._open: OrderedDict[LazyFile, None] = OrderedDict()  # as the hand passes them
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class FileCache:
 
     @contextmanager
     def closed_on_failure(self) -> Iterator[None]:
-        """Close every file if what is done here fails: whoever had them may not be there any more."""
+        """Close every file if the body fails: their owners may not exist any more."""
         try:
             yield
         except BaseException:

@@ -1,10 +1,9 @@
 """The log of one partition: ordered segments, what may be appended to them, and how they are read.
 
-Appending checks the batch header and the CRC, stamps offset and leader epoch in place and writes once; it never looks
-at a record, but for the keys of a compacted topic, or to change the codec where the topic wants its own; that is
-prepared before (`prepare`), because it may take long. Reading finds
-a position through an index, walks at most one index interval of headers, and reads whole batches in one go. Neither
-depends on how long the log is.
+Appending checks the batch header and the CRC, stamps offset and leader epoch in place and writes once; it looks at
+records only for the keys of a compacted topic, or to change the codec if the topic has its own; that is prepared
+before (`prepare`), because it may take long. Reading finds a position through an index, walks at most one index
+interval of headers, and reads whole batches in one go. Neither depends on how long the log is.
 
 Flushing has three parts, so that only one of them needs a thread: `begin_flush` (on the loop, quick) collects what is
 not synced and opens its own handles; `FlushJob.run` (in a thread, blocking) syncs segments, then writes indexes,
@@ -128,7 +127,7 @@ class PartitionLog:
         self.metadata: layout.PartitionMetadata | None = None
         """What `partition.metadata` says; None for a log whose topic has no id."""
         self.limits = BatchLimits()
-        """What a producer's batch may hold; the owner sets it."""
+        """Bounds on a producer's batch; the owner sets them."""
         self.checks_reads = True
         """Whether what is read is checked (`verifying`); else a reader may be given damaged bytes."""
         self.remade_indexes = 0
@@ -231,9 +230,9 @@ class PartitionLog:
     # --- appending ---
 
     def prepare(self, records: Buffer) -> Work[Prepared] | None:
-        """What is to be done to a producer's batch before it is appended: the work, or None where nothing is.
+        """Return the work to do on a producer's batch before it is appended; None if there is none.
 
-        Pass what it gives to `append`. It does not touch the log. Raises KafkaError as `append` does, now or later.
+        Pass its result to `append`. It does not touch the log. Raises KafkaError as `append` does, now or later.
         """
         demand = demand_of(self.config)
         if demand is None:
@@ -314,7 +313,7 @@ class PartitionLog:
         )
 
     def _of_client(self, records: Buffer, batch: Prepared | None) -> tuple[BatchHeader, memoryview]:
-        """A producer's batch as it is to be stored, but for what `stamp` writes."""
+        """A producer's batch as it is to be stored; only `stamp` still has to fill in its fields."""
         if batch is None or not self.is_prepared(batch):
             work = self.prepare(records)
             if work is None:

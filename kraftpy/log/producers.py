@@ -234,7 +234,7 @@ class ProducerStates:
         return current
 
     def answered(self, producer_id: int, verification: Verification) -> None:
-        """One of the requests that waited for it is over, whatever came of it: nothing is kept for nobody."""
+        """Count one request that waited for it as over, successful or not; forget it if no other one waits."""
         verification.waiting -= 1
         if verification.waiting <= 0 and self._verifications.get(producer_id) is verification:
             del self._verifications[producer_id]

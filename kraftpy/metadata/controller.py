@@ -10,7 +10,7 @@ commands: the local journal of a single node, or a quorum.
 `apply` is total. Bytes that are no command, or a failure of ours within `decide`, become a refusal that changes
 nothing, since a command that raises would raise on every node and at every restart. What does stop the node: a
 command that a newer version wrote, want of memory (the other nodes may have had it), and a failure within `replay`,
-with half a decision taken in. What others ask for is looked at before it gets into the log (`proposals`).
+with half a decision taken in. Commands from other nodes are checked before they get into the log (`proposals`).
 
 A command may come as a submission: the second time that one comes, it changes nothing and says so. The term of an
 entry is the controller's epoch: what a controller decided by itself (fencing, balancing) is refused in another's term.

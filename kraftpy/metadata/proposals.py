@@ -1,4 +1,4 @@
-"""What another node may have appended to the metadata log: a command that every node can decode and keep.
+"""Checks a command that another node proposes for the metadata log: every node must be able to decode and keep it.
 
 The leader asks `check_proposal` before it appends what came over a link, since an entry of the log stays: it is decided
 on every node and at each start. So no leader appends a command of a schema that it does not know itself, and a node

@@ -3,10 +3,10 @@
 `compress` writes what the Java client writes: gzip members, snappy in xerial blocks, lz4 frames of independent 64 KiB
 blocks, zstd frames. `decompress` also reads what others write: raw snappy (librdkafka), several members or frames.
 
-Invariants of `decompress`, whatever the input claims: memory is used only as output appears, and at most twice
-`max_bytes` of it; time is linear in input and output, because members, frames and blocks that hold next to nothing are
-counted (`MAX_IDLE_PARTS`); no step holds the interpreter's lock for long, so that it may run in a thread. Anything
-malformed is CORRUPT_MESSAGE; so is what would come out larger than `max_bytes`, as `ExpandsTooFar`.
+Invariants of `decompress` for any input: memory is used only as output appears, and at most twice `max_bytes` of it;
+time is linear in input and output, because members, frames and blocks that hold next to nothing are counted
+(`MAX_IDLE_PARTS`); no step holds the interpreter's lock for long, so that it may run in a thread. Malformed input is
+CORRUPT_MESSAGE; so is output larger than `max_bytes`, as `ExpandsTooFar`.
 
 Left out: zstd dictionaries, lz4 frames with the broken header checksum of message formats 0 and 1 (KIP-57).
 See KIP-110 (zstd), KIP-390 (compression levels).
@@ -116,7 +116,7 @@ def copied(data: Any) -> bytes:
 
 
 class _Output:
-    """What came out so far, and how much more may."""
+    """The output so far, and how much more is allowed."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -280,9 +280,9 @@ def _lz4_frame(view: memoryview, position: int, output: _Output) -> int:
 
 
 def _zstd_capacity(view: memoryview, max_bytes: int) -> int:
-    """The most bytes these frames can hold, from their block headers alone: exact but for compressed blocks.
+    """The most bytes these frames can hold, from their block headers alone; exact if no block is compressed.
 
-    ExpandsTooFar where the other blocks alone hold more than `max_bytes`.
+    Raises ExpandsTooFar if the other blocks alone hold more than `max_bytes`.
     """
     most_parts = MAX_IDLE_PARTS + max_bytes // _BYTES_PER_PART
     capacity = plain = position = parts = 0

@@ -517,7 +517,7 @@ def iter_payload(payload: bytes, header: BatchHeader) -> Iterator[Record]:
 
 
 def read_markers(header: BatchHeader, batch: Buffer) -> Iterator[ControlRecord]:
-    """What the records of a control batch say: ordinarily one does. CorruptBatch where one says nothing readable."""
+    """Decode the records of a control batch, which ordinarily is one. Raises CorruptBatch if one is unreadable."""
     for record in iter_records(batch, header, max_bytes=_MAX_MARKER_BYTES):
         yield decode_control_record(record)
 

@@ -11,8 +11,8 @@ after a counted part of the work, so that an event loop may serve others in betw
 
 Invariants: malformed bytes raise `CorruptBatch` and nothing else; no length or count allocates what is not there. A
 record with more than `MAX_RECORD_HEADERS` headers, which would take a hundred times its own bytes, is never decoded.
-A header's key is text for clients, but any bytes can be written: what is not UTF-8 is read with U+FFFD in its place, as
-Kafka's clients do, since whoever refused it could never read past it.
+A header's key is text for clients, but any bytes can be written: invalid UTF-8 is read with U+FFFD in its place, as
+Kafka's clients do, because a client that refused it could never read past it.
 KIP-98 (format), KIP-82 (headers). Left out: the attributes of a single record, of which none is defined.
 """
 

@@ -73,7 +73,7 @@ from kraftpy.share.usage import MAX_BYTES_SETTING, MOST_BATCHES, Room, weight
 from kraftpy.types import Millis
 
 MOST_SNAPSHOTS: Final = 500
-"""Of thousands of share partitions that nothing happens to, so many are snapshot before others are served."""
+"""So many idle share partitions get a new snapshot before other requests are served."""
 _SOON_MS: Final = 10
 
 
@@ -409,7 +409,7 @@ def _refusal(command: Command, state: ShareState | None) -> Result | None:
 
 
 def _out_of_range(command: Command) -> str | None:
-    """What a command says that leaves nothing to follow it: no later epoch, no offset behind the last one."""
+    """Name the epoch or offset of a command that is too large for another to follow it; None if all have room."""
     match command:
         case Initialize(state_epoch=epoch) if epoch >= MAX_INT32:
             return f"no state epoch {epoch}"
@@ -421,7 +421,7 @@ def _out_of_range(command: Command) -> str | None:
 
 
 def _next_snapshot_epoch(state: ShareState) -> int:
-    """One more, as far as an int32 goes: it tells snapshots apart for whoever looks at the log, nothing else."""
+    """One more, up to the largest int32: it only tells snapshots apart for readers of the log."""
     return min(state.snapshot_epoch + 1, MAX_INT32)
 
 

@@ -1,7 +1,7 @@
 """How much memory the state of share partitions takes, roughly, and the bound that a broker's coordinators share.
 
-What is there already is never refused: leaders go on to write what became of records. Only to begin another share
-partition is refused while there is no room, and a write that leaves more batches than any leader has in flight.
+Existing state is never refused: leaders go on to write what became of records. While there is no room, only a new
+share partition is refused, and a write that leaves more batches than any leader has in flight.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ MAX_BYTES_SETTING: Final = "kraftpy.share.coordinator.max.bytes"
 
 
 def weight(group_id: str, batches: int) -> int:
-    """What the state of one share partition counts for."""
+    """The bytes that the state of one share partition counts for."""
     return STATE_BYTES + 2 * len(group_id) + BATCH_BYTES * batches
 
 
 class Room:
-    """What all coordinators of a broker may keep together, in bytes. `refused` is told of each refusal, in words."""
+    """The memory that all coordinators of a broker share, in bytes. `refused` is told of each refusal, in words."""
 
     def __init__(self, max_bytes: int, refused: Callable[[str], None] = lambda text: None) -> None:
         self.max_bytes = max_bytes

@@ -152,7 +152,7 @@ class ServerProcess:
 
 
 def _for_this_user(path: str, flags: int) -> int:
-    """What a server says may be as private as its data."""
+    """Open a server's output for this user alone: it may be as private as the data."""
     return os.open(path, flags, 0o600)
 
 

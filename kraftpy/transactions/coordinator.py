@@ -55,7 +55,7 @@ from kraftpy.transactions.usage import MAX_BYTES_SETTING, Room, weight
 from kraftpy.types import Millis
 
 MOST_AT_ONCE: Final = 500
-"""Of thousands of ids that are due at the same time, so many are looked after before others are served."""
+"""So many due ids are handled before other requests are served."""
 _SOON_MS: Final = 10
 
 
@@ -278,9 +278,9 @@ class TransactionCoordinator:
             self._go_on(transaction, turn)
 
     def _go_on(self, transaction: Transaction, turn: _Turn) -> None:
-        """What was decided is carried out: markers, or if all are written, the end.
+        """Carry out the decision: have markers written, or if all are, end the transaction.
 
-        After an unexpected error it is tried again when the coordinator looks for what is open.
+        After an unexpected error it is tried again when the coordinator looks for open transactions.
         """
         try:
             self._carry_on(transaction, turn)

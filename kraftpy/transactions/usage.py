@@ -1,8 +1,8 @@
 """How much memory transactional ids take, roughly, and the bound of it that all coordinators of a broker share.
 
 An id counts for what it was measured to take as Python objects, with its name and the partitions of its transaction.
-What is there already is never refused, and no transaction is kept from ending: refused are new ids beyond the bound,
-and partitions beyond a quarter more, so that ids which nobody uses do not keep the others from working.
+Existing state is never refused, and no transaction is kept from ending: only new ids beyond the bound are refused, and
+partitions beyond a quarter more, so that ids which nobody uses do not keep the others from working.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ MAX_BYTES_SETTING: Final = "kraftpy.transaction.coordinator.max.bytes"
 
 
 def weight(transactional_id: str, value: TransactionValue | None) -> int:
-    """What an id counts for; nothing where the log does not know it."""
+    """The bytes that an id counts for; 0 if the log does not know it."""
     if value is None:
         return 0
     return ID_BYTES + 2 * len(transactional_id) + PARTITION_BYTES * len(value.partitions)
 
 
 class Room:
-    """What all coordinators of a broker may keep together, in bytes. `refused` is told of each refusal, in words."""
+    """The memory that all coordinators of a broker share, in bytes. `refused` is told of each refusal, in words."""
 
     def __init__(self, max_bytes: int, refused: Callable[[str], None] = lambda text: None) -> None:
         self.max_bytes = max_bytes
