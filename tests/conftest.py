@@ -80,7 +80,7 @@ def _untested() -> list[str]:
 
 
 class _Logs:
-    """What the nodes that tests start write: looked at when each ends, and after each test while it runs."""
+    """The logs of the nodes that tests start: read when a node ends, and after each test while it runs."""
 
     def __init__(self) -> None:
         self._looked_at: dict[Path, int] = {}

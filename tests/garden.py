@@ -1,7 +1,7 @@
 """Errors that nobody expects, planted in functions: they come up before a call, or after it, by chance.
 
-A `Garden` wraps functions; while it is armed, and whoever drives the code under test says that it is being stepped,
-each call of one of them may raise `Planted`.
+A `Garden` wraps functions; while it is armed, and the test says that the code under test is being stepped, each call of
+one of them may raise `Planted`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Place = tuple[Any, str]
 
 
 class Planted(Exception):
-    """What nobody expects."""
+    """An error that no code expects."""
 
 
 class Garden:

@@ -23,7 +23,7 @@ def record(offset_delta: int = 0, *, headers: int = 0, key: bytes = b"k", value:
 def batch_of(
     *records: bytes, codec: Compression = Compression.ZSTD, base_offset: int = 0, max_timestamp: int = NOW
 ) -> bytearray:
-    """A batch of encoded records, all of the time NOW, whatever the batch says."""
+    """A batch of encoded records, all of the time NOW, even if its header says otherwise."""
     return bytearray(
         encode_payload(
             b"".join(records),

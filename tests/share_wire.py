@@ -46,7 +46,7 @@ def begin(
     start: int = 0,
     state_epoch: int = 1,
 ) -> None:
-    """What the group coordinator does for the first member of a group; in the name of the broker that keeps `data`."""
+    """Initialize share state, as the group coordinator does for a group's first member; as the broker with `data`."""
     key = coordinator_key(ShareKey(group, TopicId(topic_id), partition))
     find = FindCoordinatorRequest(key_type=2, coordinator_keys=[key])
     part = initialize.PartitionData(partition=partition, state_epoch=state_epoch, start_offset=start)

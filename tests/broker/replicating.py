@@ -72,7 +72,7 @@ class Cluster:
         self.disks = disks or {}
         self.nodes: dict[int, Node] = {}
         self.proofs: dict[int, BrokerProof] = {}
-        """Of the latest life of each node, also when it has ended."""
+        """The proof of each node's latest life, also after it has ended."""
         self.refuse: Callable[[Any], Decision[Any] | None] = lambda command: None
         self._directory = directory
         self._tasks = tasks

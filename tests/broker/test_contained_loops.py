@@ -46,7 +46,7 @@ CLOCK = SystemClock()
 
 
 class Mistake(Exception):
-    """What nobody expects."""
+    """An error that no code expects."""
 
 
 @asynccontextmanager
@@ -375,7 +375,7 @@ def test_a_node_says_how_it_is_when_asked_by_a_signal(start_broker: StartBroker)
 
 
 async def test_loops_of_the_node_go_on_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it is that they call: each is made again."""
+    """A loop starts again, no matter which call in it has failed."""
     monkeypatch.setattr(containment, "_RESTART_SECONDS", 0.001)
     async with running(tmp_path, log_retention_check_interval_ms="1", log_initial_task_delay_ms="1") as broker:
         works, calls = broker.replicas.delete_old_segments, 0

@@ -152,7 +152,7 @@ async def test_a_share_partition_whose_loading_fails_is_loaded_again(monkeypatch
 
 
 class Writer:
-    """Has each marker written, but for what it is told to do first."""
+    """Writes each marker, after it has raised or returned the outcomes in `first`."""
 
     def __init__(self, first: list[Exception | list[WritableTxnMarkerResult]]) -> None:
         self.first = first

@@ -1,4 +1,4 @@
-"""What a node survives: one error costs what it hit, is counted, and is said once a minute."""
+"""Errors that a node survives: one fails only the work that met it, is counted, and is logged once a minute."""
 
 from __future__ import annotations
 

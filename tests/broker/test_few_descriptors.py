@@ -45,7 +45,7 @@ FILES = 256
 CONNECTIONS = 600
 PARTITIONS = 100
 LOG_BYTES = 8_000
-"""What all that may say in the log; a line a connection would be many times as much."""
+"""The most that all this may log; a line for each connection would be many times as much."""
 
 
 class Node:
@@ -204,7 +204,7 @@ def test_more_connections_than_descriptors(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def none_left(node: Node) -> Iterator[None]:
-    """The process may open nothing more, whatever it closes: the limit is below every descriptor it has."""
+    """Keep the process from opening anything, even if it closes files: the limit is below all its descriptors."""
     limits = resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
     try:
@@ -214,7 +214,7 @@ def none_left(node: Node) -> Iterator[None]:
 
 
 def test_no_descriptor_at_all_for_a_while(tmp_path: Path) -> None:
-    """Below what the process has, whatever it gives up: no file can be opened, no process started, nobody let in."""
+    """With a limit below all its descriptors, a node can open no file, start no process and accept nobody."""
     with running(tmp_path, None) as node, connect(node.bootstrap) as early, connect(node.bootstrap) as other:
         create_topic(early, "many", PARTITIONS)
         create_topic(early, "synced", 2, kraftpy_flush_before_ack="true")
@@ -266,7 +266,7 @@ def test_no_descriptor_at_all_for_a_while(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", ["create", "delete", "commit"])
 def test_a_stop_when_there_were_none(tmp_path: Path, first: str) -> None:
-    """What is asked while nothing can be opened, and a stop right behind it."""
+    """A node that can open nothing gets a request, and a stop right after it."""
     with running(tmp_path, None) as node, connect(node.bootstrap) as early:
         create_topic(early, "many", 10)
         commit(early, "group", 1)

@@ -329,7 +329,7 @@ def test_a_list_grows_to_the_longest_value_and_no_further(busy: EmbeddedBroker) 
 @pytest.mark.parametrize("delete_retention_ms", ["0", "1", str((1 << 63) - 1)])
 @pytest.mark.parametrize("jitter_ms", ["0", str((1 << 63) - 1)])
 def test_extremes_of_compaction(busy: EmbeddedBroker, delete_retention_ms: str, jitter_ms: str) -> None:
-    """The log is compacted, whatever the time that its tombstones are kept."""
+    """The log is compacted, no matter how long its tombstones are kept."""
     topic = f"compacted-{delete_retention_ms}-{jitter_ms}"
     settings = {**COMPACTED, "delete_retention_ms": delete_retention_ms, "segment_jitter_ms": jitter_ms}
     with connect(busy.bootstrap) as connection:

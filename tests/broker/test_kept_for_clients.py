@@ -1,4 +1,4 @@
-"""What a broker remembers for clients besides groups has bounds: producers, verifications, partitions of sessions."""
+"""Bounds on a broker's memory of clients, besides groups: producers, verifications, partitions of sessions."""
 
 from __future__ import annotations
 

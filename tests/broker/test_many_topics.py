@@ -69,7 +69,7 @@ async def delete(broker: Broker, names: Sequence[str]) -> list[ErrorCode]:
 
 
 def submitted(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[Command]:
-    """What is submitted from now on."""
+    """Return a list that collects the commands submitted from now on."""
     commands: list[Command] = []
     submit = broker.metadata.submit
 

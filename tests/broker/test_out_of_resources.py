@@ -1,7 +1,7 @@
-"""Whatever a broker wants to open, and finds no descriptor for: its disks are well, and it goes on behind that.
+"""A broker finds no descriptor for a file it wants to open: it does not blame the disk, and goes on afterwards.
 
-Every so many times that something is opened, it fails; from run to run others do, so that each kind of work meets it.
-Whoever asked is told an error that may be tried again, or waits; in the end all is there, also for the next start.
+Every so many attempts to open something fail, and other ones in each run, so that each kind of work meets a failure.
+Clients get a retriable error, or wait; in the end all data is there, also for the next start.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RUNS = 23
 
 
 class Shortage:
-    """Of everything that is opened under a path, every so many fail; an attempt that is made again is another."""
+    """Makes every so many attempts to open something under a path fail; a retry counts as another attempt."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, under: Path) -> None:
         self._under = str(under)
@@ -258,7 +258,7 @@ async def test_a_node_that_could_serve_nobody_does_not_start(tmp_path: Path, mon
 def test_a_start_without_descriptors_takes_no_directory_for_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two directories one could be done without: but what is in it would be taken for lost."""
+    """A start could do without one of two directories, but would then take the data in it for lost."""
     config = BrokerConfig.of({"node.id": "1", "log.dirs": f"{tmp_path / 'first'},{tmp_path / 'second'}"})
     shortage = Shortage(monkeypatch, tmp_path / "second")
     directories = LogDirectories(config, SystemClock())
@@ -314,7 +314,7 @@ def test_pinned_files_are_bounded() -> None:
     handles = [LazyFile(disk.root, f"{number}.log", cache) for number in range(4)]
     pinned = [handle.pin() for handle in handles[:2]]
     assert [handle.may_pin for handle in handles] == [True, True, False, False]
-    handles[0].close()  # its name is gone: whoever pinned it holds it still
+    handles[0].close()  # its name is gone, but its pin still holds the file
     assert not handles[2].may_pin
     handles[0].unpin(pinned[0])
     assert handles[2].may_pin

@@ -1,4 +1,4 @@
-"""What clients say is not printed as it came, and what is kept is for this user alone."""
+"""Clients' text is escaped before it is printed, and new files are for the node's user alone."""
 
 from __future__ import annotations
 

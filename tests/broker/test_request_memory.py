@@ -1,4 +1,4 @@
-"""What all connections hold together is bounded, whoever announces, hoards or does not read; and it is given back."""
+"""All connections share bounded memory, even if clients announce, hoard or do not read; and they give it back."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def end_offset(cluster: Cluster, node: int) -> int:
 
 
 def others_requests(cluster: Cluster) -> None:
-    """What brokers alone ask each other, asked by a client that says to be one, by either listener."""
+    """Send requests that only brokers may send, as a client that claims to be one, on either listener."""
     part = writing.PartitionData(partition=0, state_epoch=1, leader_epoch=0, start_offset=9, state_batches=[])
     states = writing.WriteShareGroupStateRequest(
         group_id="g", topics=[writing.WriteStateData(topic_id=bytes(15) + b"t", partitions=[part])]

@@ -1,6 +1,6 @@
-"""The controller listener, and whoever reaches it: who is no node, and a node that says what it should not.
+"""The controller listener under attack: by strangers, and by a node that says what it should not.
 
-A stranger became a node where there was no secret, ended a voter by naming another cluster, and put a command into the
+A stranger became a node if there was no secret, ended a voter by naming another cluster, and put a command into the
 metadata log that no node could start with again.
 """
 

@@ -82,7 +82,7 @@ class Attack:
         self.sent = 0
         self.outcomes: Counter[str] = Counter()
         self.problems: dict[str, str] = {}
-        """What was wrong with an answer, with the request."""
+        """The faults found in answers, each with its request."""
         self.lately: deque[Sent] = deque(maxlen=20_000)
         self.should_stop = False
         self._crowds: list[asyncio.StreamWriter] = []
@@ -133,7 +133,7 @@ class Attack:
                     break
 
     def suspects(self, since: float, until: float) -> list[str]:
-        """What was sent between two times and not answered; first what was sent last."""
+        """The requests that were sent between two times and not answered, newest first."""
         found = [each for each in self.lately if since <= each.at <= until and not each.is_answered]
         return [each.text for each in reversed(found)]
 
@@ -203,7 +203,7 @@ class Worker:
         self.streams.clear()
 
     def drop(self, broker: Address) -> None:
-        """Close one, in the middle of whatever is under way."""
+        """Abort the connection to a broker, even with requests under way."""
         if (found := self.streams.pop(broker, None)) is not None:
             found[1].transport.abort()
 

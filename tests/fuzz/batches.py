@@ -249,7 +249,7 @@ HEAVY: dict[str, Callable[[], bytes]] = {
     "skippable frames in ZSTD": functools.partial(_skippable_frames, Compression.ZSTD),
     "a long name in GZIP": _gzip_long_name,
 }
-"""What costs a broker much for few bytes, by name. Those above `max.message.bytes` have to be refused for that."""
+"""Batches that cost a broker much for few bytes, by name. Those above `max.message.bytes` have to be refused for it."""
 
 
 @functools.cache

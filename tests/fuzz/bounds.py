@@ -1,7 +1,7 @@
 """A bound on the work and the memory of one call, by counting: no clock has a say.
 
 `bounded` counts what is called, in Python and in C, while a target takes one input, and how much memory that takes at
-most. What an input may cost is proportional to its length. A loop without a single call in it is not counted;
+most. The allowed cost is proportional to the input's length. A loop without a single call in it is not counted;
 libFuzzer's own time limit finds it in a guided run, and the test's time limit in a replay.
 """
 

@@ -4,7 +4,7 @@
     python tests/fuzz/fuzz.py --seed 7 --from 4096 --to 4200        those requests alone
     python tests/fuzz/fuzz.py --seed 7 --from 4096 --to 4200 --shrink hang    fewest plots that still do it
 
-What is sent is a function of the seed and an index (`plots`); ids that nodes give out are put in. A run has rounds of
+Each request is a function of the seed and an index (`plots`); ids that nodes give out are put in. A run has rounds of
 `ROUND` requests, each against new nodes; a round that kills a node, or has it hang, ends there, and the next begins
 behind it. While it lasts an honest client (`honest`) is served, nodes' memory is watched, and how much they log. After
 it: memory is back; no group and no transaction is stuck; all that was acknowledged can be read; the nodes stop in

@@ -3,8 +3,8 @@
     python tests/fuzz/honest.py 127.0.0.1:9092 /tmp/acknowledged
 
 Every `PAUSE_SECONDS` it produces a record, fetches, asks for metadata and for API versions, and sends the heartbeat of
-a group's member, each on a connection of its own with one request under way. What was acknowledged is appended to the
-file: offset and number of the record. Twice a second it prints, as JSON, for how long its oldest request has waited;
+a group's member, each on a connection of its own with one request under way. Each acknowledged record is appended to
+the file: its offset and number. Twice a second it prints, as JSON, for how long its oldest request has waited;
 after a line on its standard input it prints how long requests took and what went wrong, and ends.
 
 As any client it tries again: on a new connection, and after the errors of a cluster that changes its leaders. So a
@@ -61,7 +61,7 @@ PASSING = frozenset(
         ErrorCode.OFFSET_NOT_AVAILABLE,
     }
 )
-"""What a client meets in a healthy cluster whose leaders change, and tries again after."""
+"""Errors that a client meets in a healthy cluster whose leaders change, and tries again after."""
 
 
 class TryAgain(Exception):
@@ -155,7 +155,7 @@ class Operation:
 
 
 class ToLeader(Operation):
-    """What is asked of the partition's leader."""
+    """A request to the partition's leader."""
 
     def sought(self) -> str:
         with connect(self.brokers[self.attempts % len(self.brokers)], ATTEMPT_SECONDS) as connection:
@@ -205,7 +205,7 @@ class Fetches(ToLeader):
 
 
 class AsksForMetadata(Operation):
-    """Of its own topic."""
+    """Asks for the metadata of the client's own topic."""
 
     def attempt(self) -> None:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)], allow_auto_topic_creation=False)

@@ -4,8 +4,8 @@
 group of the plot, a topic, the member id or the producer id that was answered last, one more or less), so that requests
 come far; else it is anything that fits.
 
-Invariant: what is drawn depends on the generator alone, never on what was learned, so that a seed and an index give the
-same request but for the ids in it.
+Invariant: draws depend on the generator alone, never on what was learned, so that a seed and an index give the same
+request, apart from the ids in it.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ SUBSCRIPTION = encode_subscription(Subscription(topics=("odd", "odd-compacted"))
 
 
 class Plot:
-    """What the requests of one plot have in common, and what was learned in it."""
+    """The names that the requests of one plot share, and the values learned in it."""
 
     def __init__(self, chance: Random) -> None:
         kind = chance.choice(sorted(GROUPS))

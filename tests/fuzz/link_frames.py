@@ -1,4 +1,4 @@
-"""What a fuzz says on the links between nodes: before the proof as raw bytes, after it as a node with a number.
+"""A fuzz's traffic on the links between nodes: before the proof as raw bytes, after it as a node with a number.
 
 A stranger has no secret, so it says hellos of every shape, half ones, large ones, and what is no hello.
 `Impostor` knows the secret and uses the product's own `Links`: it sends bodies of every kind, right, with fields
@@ -118,7 +118,7 @@ def body(chance: Random) -> tuple[str, dict[str, Any]]:
 
 
 def _no_command(chance: Random) -> Any:
-    """What is handed in to be decided, and is no command that could be."""
+    """Return bytes for a proposal that are no valid command."""
     command = chance.choice(
         (
             b"", b"\xc1", chance.randbytes(20), pack(None), pack([]), pack([1]), pack([1, 0]), pack([3, 1, []]),

@@ -30,9 +30,9 @@ from kraftpy.protocol.messages.produce import PartitionProduceData, ProduceReque
 PLOT = 8
 """Requests of one plot."""
 HEAVY_SHARE = 0.01
-"""Of produced records: those that are made to cost much."""
+"""The share of produced batches that are made to cost much."""
 DEEP_SHARE = 0.004
-"""Of requests: those with arrays of thousands."""
+"""The share of requests with arrays of thousands."""
 MANY_NAMES = 500
 """Distinct topics that one request of the rarest kind asks for."""
 
@@ -110,7 +110,7 @@ def kind_of(seed: int, number: int) -> tuple[str, Random]:
 
 
 def request(seed: int, index: int, kind: str, plot: Plot, topic_ids: dict[str, bytes]) -> Ask:
-    """What is asked at this index."""
+    """The request at this index."""
     chance = Random(f"{seed}/{index}")
     if kind == "many names":
         return _many_names(index, chance)
@@ -144,7 +144,7 @@ def _produced(records: bytes, topic: str) -> ProduceRequest:
 
 
 def _steer(kind: str, key: ApiKey, version: int, made: Any, plot: Plot, chance: Random) -> None:
-    """What the fields' names alone do not say, so that plots come far."""
+    """Set fields that cannot be guessed from their names alone, so that plots come far."""
     if kind == "replica" and key == ApiKey.FETCH:
         if version < 15:
             made.replica_id = chance.choice((1, 2, 3, 0, 99, -1))
@@ -252,6 +252,6 @@ def _mutilated(chance: Random) -> bytes:
 
 
 def frame(seed: int, index: int) -> bytes:
-    """What is sent instead of a request at this index."""
+    """The bytes sent instead of a request at this index."""
     chance = Random(f"{seed}/{index}")
     return chance.choice(FRAMES)(chance)

@@ -1,4 +1,4 @@
-"""What is wrong with a world after an attack: findings, each with a key that is the same for the same cause.
+"""Judges a world after an attack: findings, each with a key that is the same for the same cause.
 
 A log is read for tracebacks, for incidents, for what clients wrote into it, and for its size. The questions (`stuck`,
 `lost`, `posed`) are asked of running nodes.
@@ -56,7 +56,7 @@ class Finding(NamedTuple):
 
 
 def in_log(text: str, requests: int) -> list[Finding]:
-    """What is wrong in a node's log after so many requests."""
+    """Findings in a node's log after so many requests."""
     findings: dict[tuple[str, str], Finding] = {}
 
     def add(kind: str, cause: str, detail: str = "") -> None:
@@ -84,7 +84,7 @@ def in_log(text: str, requests: int) -> list[Finding]:
 
 
 def stalls(text: str) -> list[str]:
-    """What held the event loop of a node that was started with asyncio's debug mode, longest first."""
+    """Callbacks that held the event loop of a node in asyncio's debug mode, longest first."""
     found: dict[str, list[float]] = {}
     for what, seconds in re.findall(r"Executing (.*) took (\d+\.\d+) seconds", text):
         said = re.sub(r"name='[^']*'|wait_for=.*|cb=.*|created at.*|0x[0-9a-f]+", "", what)
@@ -94,7 +94,7 @@ def stalls(text: str) -> list[str]:
 
 
 def _shape(line: str) -> str:
-    """A line without its numbers and whatever is quoted."""
+    """A line without its numbers and quoted text."""
     line = re.sub(r"^\S+ \S+ ", "", line) if re.match(r"\d{4}-\d\d-\d\d", line) else line
     line = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", line)
     return re.sub(r"(?<!:)\b\d[\d.,:]*", "N", line)[:160]
@@ -104,7 +104,7 @@ def _shape(line: str) -> str:
 
 
 def stuck(world: World) -> list[Finding]:
-    """Groups and transactions that do not answer any more, whatever they answer, and topics that take no records."""
+    """Groups and transactions that give no answer at all any more, and topics that take no records."""
     findings = []
     for kind, names in hostile.GROUPS.items():
         for name in names:

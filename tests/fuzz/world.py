@@ -27,7 +27,7 @@ from kraftpy.testing.nodes import Cluster
 
 SECRET = "what only nodes of the fuzz know"
 OPEN_FILES = 1024
-"""What a node may have open: the usual limit, and fewer than a crowd has connections."""
+"""A node's limit of open files: the usual one, and below the number of a crowd's connections."""
 SETUP_SECONDS = 30.0
 _LOG_LEVEL = "KRAFTPY_LOG_LEVEL"
 _DEBUG = "PYTHONASYNCIODEBUG"
@@ -116,7 +116,7 @@ class World:
         return max(found)
 
     def logs(self) -> dict[int, str]:
-        """What each node wrote."""
+        """The log of each node."""
         return {node: self.cluster.logs(node) for node in self.cluster.nodes}
 
     def log_bytes(self) -> int:

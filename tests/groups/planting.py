@@ -1,7 +1,7 @@
 """Errors planted in the decisions of group coordinators (`garden`).
 
-The world around a coordinator (`planted`) does what the shell does: whoever has no answer gets an error, and the
-partition is loaded again, if an error leaves the machine.
+The world around a coordinator (`planted`) does what the shell does: if an error leaves the machine, all unanswered
+requests get an error, and the partition is loaded again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one request may have a coordinator do grows with its size, and not with the square of it."""
+"""The work of a coordinator for one request grows with the request's size, and not with the square of it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
 STATES = 950
-"""Of the attack: as many optional characters, each of which is a state that is alive after every step."""
+"""The number of optional characters in the attack, each of which is a state that is alive after every step."""
 
 
 def beat(
@@ -39,7 +39,7 @@ def beat(
 
 
 def resident_bytes() -> int:
-    """What the process takes now; where that is not told, the most it took."""
+    """The memory that the process uses now; if the system does not tell, the most it has used."""
     told = Path("/proc/self/statm")
     if told.exists():
         return int(told.read_text(encoding="ascii").split()[1]) * resource.getpagesize()

@@ -1,4 +1,4 @@
-"""What expressions match of a cluster's topics: complete in the end, in slices of work, within bounded memory."""
+"""Expressions are resolved to a cluster's topics: completely, in slices of work, within bounded memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Clocked:
         self.matches.advance(Millis(0))
 
     def resolve(self, regex: str) -> tuple[tuple[str, ...], int]:
-        """What it matches, and how many slices that took."""
+        """The topics it matches, and how many slices that took."""
         slices = 1
         while (found := self.matches.resolve(regex)) is None:
             assert slices < 10_000

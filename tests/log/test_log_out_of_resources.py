@@ -1,6 +1,6 @@
-"""A process out of descriptors or memory is no failed disk: whichever operation meets that, the log goes on behind it.
+"""A process out of descriptors or memory is no failed disk: the log goes on after any operation that meets that.
 
-Every operation of a log's life fails once, each in a life of its own: whoever asked for it asks again, and in the end
+Every operation of a log's life fails once, each in a life of its own: its caller tries it again, and in the end
 the log is what it would have been, also after a power loss. EMFILE and ENFILE come where something is to be opened;
 ENOMEM may come from any operation but a sync, whose failure nobody may take for something else.
 """
@@ -25,7 +25,7 @@ from kraftpy.testing.memory_files import Loss, MemoryDisk
 T = TypeVar("T")
 
 OPENS = frozenset({"open", "read of all", "names", "replace", "sync of names"})
-"""What takes a descriptor: a read of a whole file, and the sync of a directory, open it first."""
+"""Operations that take a descriptor: a read of a whole file, and the sync of a directory, open it first."""
 ANY = OPENS | {"read", "write", "size", "truncate"}
 SETTINGS = {"segment_bytes": 300, "min_cleanable_dirty_ratio": 0.0, "cleanup_policy": frozenset({"compact"})}
 
@@ -53,7 +53,7 @@ class Shortage:
             raise OSError(self._error, os.strerror(self._error), path)
 
     def again(self, attempt: Callable[[], T]) -> T:
-        """What an owner does: nothing has failed, so it asks again."""
+        """Try again, as an owner does: nothing has failed."""
         try:
             return attempt()
         except OSError as error:
@@ -88,7 +88,7 @@ def life(disk: MemoryDisk, shortage: Shortage) -> PartitionLog:
 
 
 def ends_well(disk: MemoryDisk, log: PartitionLog) -> None:
-    """What was flushed is there after a power loss, and the log goes on."""
+    """Check that flushed records are there after a power loss, and that the log goes on."""
     assert log.recovery_point == log.log_end_offset == 14
     found = values(log)
     disk.on_operation = None

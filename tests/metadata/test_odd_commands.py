@@ -1,6 +1,6 @@
 """Commands with odd values: what may get into the log, and that none that is there stops a node.
 
-`decide` may refuse whatever it is asked, and what it decided can be replayed, kept in a snapshot and read again.
+`decide` may refuse any command; its decisions can be replayed, kept in a snapshot and read again.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Odd:
         self.apply(CreateTopics(topics=topics, time_ms=Millis(0)))
 
     def apply(self, command: Any) -> str:
-        """What the log's next command comes to."""
+        """Apply the log's next command; return "changes", or its error's name."""
         self.index += 1
         applied = self.machine.apply(self.index, 1, encode_command(command))
         assert not applied.is_unusable, applied.decision.message

@@ -1,4 +1,4 @@
-"""What is said of offsets adds up in a time that grows with the batches, not with how they overlap."""
+"""Merging share batches takes time that grows with their number, not with how much they overlap."""
 
 from __future__ import annotations
 

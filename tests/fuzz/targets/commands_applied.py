@@ -1,4 +1,4 @@
-"""What is committed to the metadata log, applied to an image that has topics, brokers and settings.
+"""Entries of the metadata log, applied to an image that has topics, brokers and settings.
 
 The machine is total: of all that a command may hold only a newer schema raises, and nothing that is decided may fail in
 a way that nobody expected. The image that comes of it can be saved and restored.

@@ -1,4 +1,4 @@
-"""What members of a classic group tell each other: subscriptions, assignments, sticky user data.
+"""Messages between members of a classic group: subscriptions, assignments, sticky user data.
 
 Nothing but ProtocolError may come of it, and what was read can be written.
 """

@@ -1,7 +1,7 @@
 """A node's metadata journal as a start finds it: journal, snapshot and vote, each of them any bytes.
 
 It loads, or is refused with a JournalError or CodecError, which end the start with a message; nothing else comes of it.
-What loads is applied, and can be appended to.
+A journal that loads is applied, and can be appended to.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a node takes from a link, byte for byte: before the proof, and after it.
+"""Bytes that a node receives on a link, before the proof and after it.
 
 Two of the product's own ends are joined without a network. The first byte says whether they have met before the rest
 arrives as bytes, as a frame that bears the session's hash, or as the body of a message of the quorum. A link closes
-itself for what is wrong; no exception leaves it but for those of a body that is refused.
+itself on any mistake; no exception leaves it, except those of a refused body.
 """
 
 from __future__ import annotations

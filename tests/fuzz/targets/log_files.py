@@ -1,7 +1,7 @@
 """A partition's directory and the small files of a log directory as a start finds them, each of them any bytes.
 
-A log opens, whatever its segments, indexes, snapshots and checkpoints hold, and can be read and appended to; only a
-damaged `partition.metadata` is refused (CorruptFile). The small files are read, or refused with CorruptFile.
+A log opens with any bytes in its segments, indexes, snapshots and checkpoints, and can be read and appended to; only
+a damaged `partition.metadata` is refused (CorruptFile). The small files are read, or refused with CorruptFile.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from kraftpy.groups.patterns import Pattern, PatternError
 
 ALLOWED = (PatternError,)
 MORE_BYTES = 16 << 20
-"""What a compiled expression may take, however short it is."""
+"""The memory that a compiled expression may take, however short it is."""
 _NAMES = ("odd", "a", "", "x" * 249, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", "__consumer_offsets", "a.b-c_d", "b" * 249)
 
 

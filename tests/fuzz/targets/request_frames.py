@@ -1,6 +1,6 @@
 """A frame of a client, as far as its handler: header and body, and the body written again.
 
-Nothing but ProtocolError may come of it. What was read can be written, and reads the same again.
+No error but ProtocolError may come of it. A frame that decodes can be encoded, and decodes to the same again.
 """
 
 from __future__ import annotations
