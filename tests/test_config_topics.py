@@ -187,12 +187,13 @@ def test_the_differing_defaults_are_the_ones_a_single_node_needs() -> None:
         ("node.id", None, "1"),
         ("offsets.topic.replication.factor", "3", "1"),
         ("process.roles", None, "broker,controller"),
+        ("queued.max.request.bytes", "-1", "268435456"),
         ("share.coordinator.state.topic.min.isr", "2", "1"),
         ("share.coordinator.state.topic.replication.factor", "3", "1"),
         ("transaction.state.log.min.isr", "2", "1"),
         ("transaction.state.log.replication.factor", "3", "1"),
     ]
-    assert render_differing_defaults().count("\n") == 12
+    assert render_differing_defaults().count("\n") == 13
 
 
 def test_what_takes_effect_is_bounded_whatever_a_topic_says() -> None:

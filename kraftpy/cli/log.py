@@ -50,7 +50,7 @@ def dump(paths: tuple[Path, ...], with_records: bool, from_offset: int, max_batc
         is_headed = len(files) > 1 or any(path.is_dir() for path in paths)
         damage = dump_files(files, chosen, as_json=as_json or not at_terminal(), is_headed=is_headed)
     if damage:
-        raise Failure("\nkraftpy: ".join(damage))
+        raise Failure(*damage)
 
 
 @log.command()
@@ -85,7 +85,7 @@ def verify(paths: tuple[Path, ...], jobs: int | None, as_json: bool) -> None:
     if partitions or log_directories:
         report.sum()
     if report.totals.damage:
-        raise Failure("\nkraftpy: ".join(map(str, report.totals.damage)))
+        raise Failure(*map(str, report.totals.damage))
 
 
 @log.command()
@@ -170,4 +170,4 @@ def recover(paths: tuple[Path, ...], from_start: bool, yes: bool, jobs: int | No
     if not stays_clean:
         say("records are gone: the next start counts as one after a crash")
     if failed := [str(each) for each in found if each.log is None]:
-        raise Failure("\nkraftpy: ".join(failed))
+        raise Failure(*failed)

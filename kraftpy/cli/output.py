@@ -20,17 +20,21 @@ FORMATS = ("auto", "table", "json", "plain")
 
 
 class Failure(click.ClickException):
-    """A failure that is one line on standard error."""
+    """A failure that is one line on standard error, or several."""
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__(lines[0])
+        self._lines = lines
 
     def show(self, file: Any = None) -> None:
         """Print it, led by the program's name as is the custom."""
-        say(self.message)
+        for line in self._lines:
+            say(line)
 
 
 def say(text: str) -> None:
-    """One line or several on standard error, for the person who watches."""
-    shown = printable(text, keep="\n")
-    click.echo(f"kraftpy: {shown}", err=True)
+    """A line on standard error, for the person who watches."""
+    click.echo(f"kraftpy: {printable(text)}", err=True)
 
 
 def tell(text: str) -> None:

@@ -342,7 +342,7 @@ def test_malformed_records_are_corrupt(what: str, payload: bytes, count: int) ->
 
 
 def test_malformed_headers_are_corrupt_when_asked_for() -> None:
-    columns = decode_columns(with_payload(bytes.fromhex("16 00 00 00 02 6b 02 76 02 02 ff 01"), 1))
+    columns = decode_columns(with_payload(bytes.fromhex("16 00 00 00 02 6b 02 76 02 03 61 01"), 1))
     with pytest.raises(CorruptBatch):
         columns.headers(0)
     with pytest.raises(CorruptBatch):
