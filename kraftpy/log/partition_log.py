@@ -38,6 +38,7 @@ from kraftpy.log import by_time, compaction, layout
 from kraftpy.log.appending import (
     KEYS,
     BatchLimits,
+    Demand,
     Prepared,
     check_timestamps,
     checked,
@@ -115,6 +116,8 @@ class PartitionLog:
     ) -> None:
         self.directory = directory
         self.config = config
+        self._demand = demand_of(config)
+        self._demand_is_of = config
         """May be replaced at any time when the topic's settings change."""
         self.report: RecoveryReport = loaded.report
         self.epochs: LeaderEpochs = loaded.epochs
@@ -229,19 +232,26 @@ class PartitionLog:
 
     # --- appending ---
 
+    @property
+    def demand(self) -> Demand | None:
+        """The topic's demands on the records in a batch; None if nobody looks below the header."""
+        if self._demand_is_of is not self.config:
+            self._demand, self._demand_is_of = demand_of(self.config), self.config
+        return self._demand
+
     def prepare(self, records: Buffer) -> Work[Prepared] | None:
         """Return the work to do on a producer's batch before it is appended; None if there is none.
 
         Pass its result to `append`. It does not touch the log. Raises KafkaError as `append` does, now or later.
         """
-        demand = demand_of(self.config)
+        demand = self.demand
         if demand is None:
             return None
         return prepared(*checked(records, self.config, self.limits), demand, self.config, self.limits)
 
     def is_prepared(self, batch: Prepared | None) -> bool:
         """Whether `append` may have it as it is: the topic's settings may have changed since."""
-        demand = demand_of(self.config)
+        demand = self.demand
         return demand is None or (batch is not None and batch.demand == demand)
 
     def append(
@@ -314,10 +324,11 @@ class PartitionLog:
 
     def _of_client(self, records: Buffer, batch: Prepared | None) -> tuple[BatchHeader, memoryview]:
         """A producer's batch as it is to be stored; only `stamp` still has to fill in its fields."""
+        if self.demand is None:
+            return checked(records, self.config, self.limits)
         if batch is None or not self.is_prepared(batch):
             work = self.prepare(records)
-            if work is None:
-                return checked(records, self.config, self.limits)
+            assert work is not None
             batch = finish(work)
         return batch.header, batch.batch
 

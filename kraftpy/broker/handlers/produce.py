@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kraftpy.broker.apis import shortened
 from kraftpy.broker.leader_hints import LeaderHints
 from kraftpy.broker.replica import Replica
-from kraftpy.log.appending import Prepared, demand_of
+from kraftpy.log.appending import Prepared
 from kraftpy.log.partition_log import Origin
 from kraftpy.log.producers import ProducerStates, Verification
 from kraftpy.metadata.controller import is_internal
@@ -132,7 +132,11 @@ async def _append_all(
             batch = None
             if context.is_long:
                 await broker.slices.breathe(_APPEND_UNITS)
-            if _looks_at_records(broker, context, topic, partition):
+            try:
+                demand = _replica(broker, context, topic, partition).log.demand
+            except KafkaError:  # it is refused at its turn
+                demand = None
+            if demand is not None:
                 if looked_at:
                     await asyncio.sleep(0)  # one batch without a pause is enough
                 looked_at += 1
@@ -184,15 +188,6 @@ def _refused(partition: PartitionProduceData, error: KafkaError) -> PartitionPro
     return PartitionProduceResponse(
         index=partition.index, base_offset=-1, error_code=error.code, error_message=shortened(str(error))
     )
-
-
-def _looks_at_records(
-    broker: Broker, context: RequestContext, topic: TopicProduceData, partition: PartitionProduceData
-) -> bool:
-    try:
-        return demand_of(_replica(broker, context, topic, partition).log.config) is not None
-    except KafkaError:
-        return False  # is refused when it comes to its turn
 
 
 async def _prepared(
