@@ -138,7 +138,6 @@ class Shards(ABC, Generic[M]):
         self._request_ids = itertools.count()
         self._is_stopped = False
         self._complaints = tasks.incidents.complaints
-        """Where refusals are told; the broker puts its own in."""
 
     # --- what the machines are ---------------------------------------------------------------
 
