@@ -17,6 +17,7 @@ handler works in slices (`slicing`), so that nobody else waits for it; an answer
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -255,18 +256,25 @@ def _encode_fetch(api_key: int, version: int, correlation_id: int, response: Any
 def _elements(message: Struct, enough: int) -> int:
     """How many list elements a message has, all levels together, as far as that is less than `enough`."""
     count = 0
-    for name in message.__slots__:
-        value = getattr(message, name)
-        if type(value) is list and value:
+    for name, has_lists in _lists(cast("type", type(message))):
+        value: list[Any] | None = getattr(message, name)
+        if value:
             count += len(value)
             if count >= enough:
                 return count
-            if isinstance(value[0], Struct):
+            if has_lists:
                 for each in value:
                     count += _elements(each, enough - count)
                     if count >= enough:
                         return count
     return count
+
+
+@cache
+def _lists(kind: type) -> tuple[tuple[str, bool], ...]:
+    """The fields of a message that are lists, and whether their elements have lists in turn."""
+    lists = [field for field in fields(kind) if isinstance(field.wire, Array)]
+    return tuple((field.name, field.struct is not None and bool(_lists(field.struct))) for field in lists)
 
 
 async def _step_down(broker: Broker, header: RequestHeader) -> bytes:

@@ -14,8 +14,8 @@ connection's share is free as soon as it ends.
 A peer that begins a frame has to go on with it, and one that asked has to read: `overdue` says when it is too late.
 After `_SERVED_AT_ONCE` requests that were sent ahead it is another connection's turn.
 
-Answers are held until the event loop comes around, which it does as soon as a request has to wait or none is left:
-a client that sends ahead gets one packet for many answers, and a system call is what an answer costs most.
+While more requests are queued, answers are held until the event loop comes around, which it does as soon as a request
+has to wait: a client that sends ahead gets one packet for many answers, and a system call is what an answer costs most.
 
 A long answer comes in pieces, which go to the socket in one call (`writev`) without being joined. Pieces that are
 slices of a log's file go by `sendfile`, from the page cache to the socket: this process never holds them, however
@@ -445,17 +445,22 @@ class Connection(asyncio.BufferedProtocol):
         self._unread_since, self._unread_bytes, self._unread_mark = now, unread_bytes, (unread_bytes, now)
 
     def _send(self, response: bytes | bytearray) -> None:
-        """Write now what is long, and the rest when the event loop comes around."""
+        """Write now if the answer is long or no request is left, else when the event loop comes around."""
         if len(response) >= _HELD_BYTES:
             self._write_held()
             self._write(response)
-            return
-        if not self._held:
-            self._loop.call_soon(self._write_held)
-        self._held.append(response)
-        self._held_bytes += len(response)
-        if self._held_bytes >= _HELD_BYTES:
+        elif self._frames:
+            if not self._held:
+                self._loop.call_soon(self._write_held)
+            self._held.append(response)
+            self._held_bytes += len(response)
+            if self._held_bytes >= _HELD_BYTES:
+                self._write_held()
+        elif self._held:
+            self._held.append(response)
             self._write_held()
+        else:
+            self._write(response)
 
     def _write_held(self) -> None:
         held, self._held, self._held_bytes = self._held, [], 0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from kraftpy.config import ConfigError, load
+from kraftpy.config import BrokerConfig, ConfigError, load
 from kraftpy.config.printing import printable
 
 EXIT_SETTINGS = 2
@@ -39,9 +41,18 @@ def server(properties: Path | None, overrides: tuple[str, ...]) -> None:
     for warning in warnings:
         print(f"kraftpy: warning: {printable(warning)}", file=sys.stderr)
 
-    from kraftpy.broker.server import run
+    raise click.exceptions.Exit(_import_run()(config))
 
-    raise click.exceptions.Exit(run(config))
+
+def _import_run() -> Callable[[BrokerConfig], int]:
+    """Import the broker. Its modules and classes live as long as the process, so they are kept from the collector."""
+    gc.disable()
+    try:
+        from kraftpy.broker.server import run
+    finally:
+        gc.freeze()
+        gc.enable()
+    return run
 
 
 def read_text(properties: Path) -> str:

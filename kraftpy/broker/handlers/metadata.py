@@ -72,10 +72,13 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
         topics = [_known(topic, view, context.api_version) for topic in image.topics()]
     else:
         for wanted in asked:
-            known = image.topic(wanted.name or "") or image.topic_by_id(TopicId(wanted.topic_id))
+            known = _find(image, wanted)
             if context.is_long or (known is not None and len(known.partitions) > PIECE):
                 await broker.slices.breathe(_units(known))
-            topics.append(_asked_for(wanted, refused, image, view, context.api_version))
+            if known is not None:
+                topics.append(_known(known, view, context.api_version))
+            else:
+                topics.append(_unknown(wanted, refused, context.api_version))
     return _response(broker, image, view, topics)
 
 
@@ -126,19 +129,18 @@ async def _create_missing(broker: Broker, asked: list[MetadataRequestTopic]) -> 
         return dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
 
 
-def _asked_for(
-    wanted: MetadataRequestTopic, refused: dict[str, ErrorCode], image: Image, view: View, version: int
-) -> MetadataResponseTopic:
+def _find(image: Image, wanted: MetadataRequestTopic) -> Topic | None:
     if wanted.name is None or _is_by_id(wanted):
-        name = None if version >= _NULLABLE_NAME_VERSION else ""
-        known = image.topic_by_id(TopicId(wanted.topic_id))
-        error = ErrorCode.UNKNOWN_TOPIC_ID
+        return image.topic_by_id(TopicId(wanted.topic_id))
+    return image.topic(wanted.name)
+
+
+def _unknown(wanted: MetadataRequestTopic, refused: dict[str, ErrorCode], version: int) -> MetadataResponseTopic:
+    name = wanted.name
+    if name is None or _is_by_id(wanted):
+        name, error = None if version >= _NULLABLE_NAME_VERSION else "", ErrorCode.UNKNOWN_TOPIC_ID
     else:
-        name = wanted.name
-        known = image.topic(name)
-        error = refused.get(name, _why_unknown(name))
-    if known is not None:
-        return _known(known, view, version)
+        error = refused.get(name) or _why_unknown(name)
     return MetadataResponseTopic(error_code=error, name=name, topic_id=wanted.topic_id, partitions=[])
 
 

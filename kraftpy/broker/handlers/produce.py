@@ -129,25 +129,26 @@ async def _append_all(
     looked_at = 0
     for topic, response in zip(request.topic_data, responses, strict=True):
         for partition in topic.partition_data:
-            batch = None
             if context.is_long:
                 await broker.slices.breathe(_APPEND_UNITS)
+            batch = None
             try:
-                demand = _replica(broker, context, topic, partition).log.demand
-            except KafkaError:  # it is refused at its turn
-                demand = None
-            if demand is not None:
-                if looked_at:
-                    await asyncio.sleep(0)  # one batch without a pause is enough
-                looked_at += 1
-                try:
-                    batch = await _prepared(broker, request, context, topic, partition)
-                except KafkaError as error:
-                    response.partition_responses.append(_refused(partition, error))
-                    continue
-            response.partition_responses.append(
-                _append(broker, request, context, topic, partition, verified, unanswered, batch)
-            )
+                _check(request, context)
+                replica = _replica(broker, context, topic, partition)
+                if replica.log.demand is not None:
+                    if looked_at:
+                        await asyncio.sleep(0)  # one batch without a pause is enough
+                    looked_at += 1
+                    replica, batch = await _prepared(broker, context, topic, partition)
+                answer = _append(broker, request, context, replica, partition, verified, unanswered, batch)
+            except KafkaError as error:
+                answer = PartitionProduceResponse(
+                    index=partition.index,
+                    base_offset=-1,
+                    error_code=error.code,
+                    error_message=shortened(str(error)),
+                )
+            response.partition_responses.append(answer)
     return responses
 
 
@@ -155,58 +156,47 @@ def _append(
     broker: Broker,
     request: ProduceRequest,
     context: RequestContext,
-    topic: TopicProduceData,
+    replica: Replica,
     partition: PartitionProduceData,
     verified: _Verified,
     unanswered: list[_Unanswered],
     batch: Prepared | None,
 ) -> PartitionProduceResponse:
-    """Append one batch, with no await between its checks and the append. `batch` comes from `_prepared`."""
-    answer = PartitionProduceResponse(index=partition.index, base_offset=-1)
-    try:
-        _check(request, context)
-        replica = _replica(broker, context, topic, partition)
-        if is_internal(replica.topic_partition.topic):
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the broker alone writes to its internal topics")
-        records = partition.records or b""
-        if len(records) >= HEADER_BYTES and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
-            _check_verified(request, context, replica, read_header(records), verified)
-        if request.acks == ALL_IN_SYNC:
-            replica.check_in_sync()
-        appended = replica.append(records, Origin.CLIENT, broker.clock.now(), batch)
-    except KafkaError as error:
-        return _refused(partition, error)
-    answer.base_offset = appended.base_offset
-    answer.log_append_time_ms = appended.log_append_time
-    answer.log_start_offset = appended.log_start_offset
+    """Append one batch; nothing was awaited since the replica was found. `batch` is what `_prepared` made of it.
+
+    Raises KafkaError.
+    """
+    if is_internal(replica.topic_partition.topic):
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the broker alone writes to its internal topics")
+    records = partition.records or b""
+    if len(records) >= HEADER_BYTES and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
+        _check_verified(request, context, replica, read_header(records), verified)
+    if request.acks == ALL_IN_SYNC:
+        replica.check_in_sync()
+    appended = replica.append(records, Origin.CLIENT, broker.clock.now(), batch)
+    answer = PartitionProduceResponse(
+        index=partition.index,
+        base_offset=appended.base_offset,
+        log_append_time_ms=appended.log_append_time,
+        log_start_offset=appended.log_start_offset,
+    )
     waiting = _Unanswered(replica, replica.leadership, answer, appended.last_offset + 1, appended.flush_due)
     unanswered.append(waiting)
     return answer
 
 
-def _refused(partition: PartitionProduceData, error: KafkaError) -> PartitionProduceResponse:
-    return PartitionProduceResponse(
-        index=partition.index, base_offset=-1, error_code=error.code, error_message=shortened(str(error))
-    )
-
-
 async def _prepared(
-    broker: Broker,
-    request: ProduceRequest,
-    context: RequestContext,
-    topic: TopicProduceData,
-    partition: PartitionProduceData,
-) -> Prepared | None:
-    """The batch as its topic wants it. Begun again where the topic's settings change. Raises KafkaError."""
+    broker: Broker, context: RequestContext, topic: TopicProduceData, partition: PartitionProduceData
+) -> tuple[Replica, Prepared | None]:
+    """The leader, and the batch as its topic wants it; made again if the settings change. Raises KafkaError."""
     batch: Prepared | None = None
-    _check(request, context)
     while True:
         replica = _replica(broker, context, topic, partition)
         if is_internal(replica.topic_partition.topic) or replica.log.is_prepared(batch):
-            return batch
+            return replica, batch
         work = replica.log.prepare(partition.records or b"")
         if work is None:
-            return None
+            return replica, None
         batch = await broker.replicas.decoding.carry_out(work)
 
 
