@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.apis import shortened
+from kraftpy.broker.handlers.pieces import in_pieces
 from kraftpy.broker.share_changes import summaries
 from kraftpy.groups.consumer_records import Assignment, TopicIdPartition, by_topic
 from kraftpy.groups.events import GroupRequest
@@ -62,7 +63,7 @@ async def share_group_heartbeat(broker: Broker, request: ShareGroupHeartbeatRequ
 async def share_group_describe(broker: Broker, request: ShareGroupDescribeRequest, context: RequestContext) -> Any:
     """Share groups, each once, however often it is named."""
     request.group_ids = list(dict.fromkeys(request.group_ids))
-    return await _ask(broker, request, context)
+    return await in_pieces(broker, request, context, _ask)
 
 
 async def alter_share_group_offsets(
