@@ -14,6 +14,7 @@ from one_broker import BOUND_SECONDS, context, running
 from kraftpy.broker.apis import answer
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.handlers.groups import find_coordinator
+from kraftpy.broker.handlers.producers import init_producer_id
 from kraftpy.broker.slicing import UNITS_A_TURN
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import Request
@@ -26,6 +27,7 @@ from kraftpy.protocol.messages.api_versions import ApiVersionsRequest
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest
 from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest
 from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
+from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest
 from kraftpy.protocol.messages.list_groups import ListGroupsRequest
 from kraftpy.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -41,6 +43,11 @@ from kraftpy.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
+)
+from kraftpy.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
 )
 from kraftpy.protocol.schema import decode
 from kraftpy.types import Millis, TopicId
@@ -189,3 +196,45 @@ async def test_many_groups_are_listed_described_and_deleted_in_pieces(tmp_path: 
         deleted = await ask(broker, ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(groups_names=names))
         assert {result.error_code for result in deleted.results} == {ErrorCode.NONE}
         assert steps.are_within(GROUP_UNITS), steps.most
+
+
+async def test_many_offsets_of_a_transaction_are_stored_in_pieces_as_long_as_it_is_open(
+    tmp_path: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece asks whether it is: what came behind its marker would be pending for ever."""
+    async with running(tmp_path / "data", *SETTINGS, "transaction.state.log.num.partitions=1") as broker:
+        await prepare(broker)
+        finding = FindCoordinatorRequest(key_type=1, coordinator_keys=["id"])
+        await find_coordinator(broker, finding, context(ApiKey.FIND_COORDINATOR, 6))
+        begin = InitProducerIdRequest(transactional_id="id", transaction_timeout_ms=60_000)
+        begun = await init_producer_id(broker, begin, context(ApiKey.INIT_PRODUCER_ID, 4))
+        assert begun.error_code == ErrorCode.NONE
+        named = [TxnOffsetCommitRequestPartition(partition_index=n, committed_offset=n) for n in range(PARTITIONS)]
+        request = TxnOffsetCommitRequest(
+            transactional_id="id",
+            group_id="group",
+            producer_id=begun.producer_id,
+            producer_epoch=begun.producer_epoch,
+            topics=[TxnOffsetCommitRequestTopic(name="many", partitions=named)],
+        )
+        told = await ask(broker, ApiKey.TXN_OFFSET_COMMIT, 5, request)
+        (topic,) = told.topics
+        assert [(part.partition_index, part.error_code) for part in topic.partitions] == [
+            (number, ErrorCode.NONE) for number in range(PARTITIONS)
+        ]
+        assert steps.are_within(COMMIT_UNITS), steps.most
+
+        usual, asked = broker.transactions.begin_writing, 0
+
+        async def aborted_meanwhile(*arguments: Any, **named: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked > 3:
+                return dict.fromkeys(arguments[3], ErrorCode.TRANSACTION_ABORTABLE)
+            return await usual(*arguments, **named)
+
+        monkeypatch.setattr(broker.transactions, "begin_writing", aborted_meanwhile)
+        told = await ask(broker, ApiKey.TXN_OFFSET_COMMIT, 5, request)
+        codes = Counter(part.error_code for topic in told.topics for part in topic.partitions)
+        assert set(codes) == {ErrorCode.NONE, ErrorCode.TRANSACTION_ABORTABLE}
+        assert codes[ErrorCode.NONE] <= 3 * UNITS_A_TURN // COMMIT_UNITS
