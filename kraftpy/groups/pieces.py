@@ -23,6 +23,7 @@ from kraftpy.groups.routing import merge
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest
+from kraftpy.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from kraftpy.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from kraftpy.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from kraftpy.protocol.messages.offset_fetch import (
@@ -44,6 +45,7 @@ COMMIT_UNITS: Final = 5
 """The cost of committing the offset of one partition: checked, encoded, appended and taken over from the log."""
 DELETE_UNITS: Final = 3
 FETCH_UNITS: Final = 1
+LEAVE_UNITS: Final = 4
 GROUP_UNITS: Final = 4
 """The cost of telling of one group, without its members and offsets."""
 NAME_CHARACTERS: Final = 50
@@ -65,6 +67,10 @@ def pieces(message: GroupRequest, size: Size) -> Iterator[tuple[GroupRequest, in
             yield from _of_fetch(message, size)
         case OffsetFetchRequest() if message.topics is not None:
             yield from _of_topics(message, "partition_indexes", FETCH_UNITS)
+        case LeaveGroupRequest() if message.members:
+            for start in range(0, len(message.members), MOST_UNITS // LEAVE_UNITS):
+                members = message.members[start : start + MOST_UNITS // LEAVE_UNITS]
+                yield _with(message, "members", members), LEAVE_UNITS * len(members)
         case DescribeGroupsRequest():
             yield from _of_names(message, "groups", size)
         case ConsumerGroupDescribeRequest() | ShareGroupDescribeRequest() | StreamsGroupDescribeRequest():
@@ -81,6 +87,10 @@ def joined(answers: Sequence[Any]) -> Any:
     match first:
         case OffsetCommitResponse() | TxnOffsetCommitResponse():
             first.topics = _topics(topic for answer in answers for topic in answer.topics)
+            return first
+        case LeaveGroupResponse():
+            first = next((answer for answer in answers if answer.error_code), first)
+            first.members = [] if first.error_code else [member for each in answers for member in each.members]
             return first
         case OffsetDeleteResponse():
             first = next((answer for answer in answers if answer.error_code), first)

@@ -28,6 +28,7 @@ from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest
 from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest
 from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kraftpy.protocol.messages.init_producer_id import InitProducerIdRequest
+from kraftpy.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from kraftpy.protocol.messages.list_groups import ListGroupsRequest
 from kraftpy.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -81,6 +82,8 @@ class Steps:
             return len(message.groups)
         if isinstance(message, DeleteGroupsRequest):
             return len(message.groups_names)
+        if isinstance(message, LeaveGroupRequest):
+            return len(message.members)
         return sum(len(topic.partitions) for topic in getattr(message, "topics", []))
 
     def are_within(self, units: int) -> bool:
@@ -187,6 +190,12 @@ async def test_many_groups_are_listed_described_and_deleted_in_pieces(tmp_path: 
         assert [group.group_id for group in listed.groups] == names
         described = await ask(broker, ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(groups=names))
         assert [group.group_id for group in described.groups] == names
+        assert steps.are_within(GROUP_UNITS), steps.most
+        leaving = [MemberIdentity(member_id=name) for name in names]
+        left = await ask(broker, ApiKey.LEAVE_GROUP, 4, LeaveGroupRequest(group_id=names[0], members=leaving))
+        assert [(each.member_id, each.error_code) for each in left.members] == [
+            (name, ErrorCode.UNKNOWN_MEMBER_ID) for name in names
+        ]
         assert steps.are_within(GROUP_UNITS), steps.most
         groups = [OffsetFetchRequestGroup(group_id=name, topics=None) for name in names]
         fetched = await ask(broker, ApiKey.OFFSET_FETCH, 9, OffsetFetchRequest(groups=groups))

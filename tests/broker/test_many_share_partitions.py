@@ -12,7 +12,7 @@ import pytest
 from one_broker import BOUND_SECONDS, context, create, running
 
 from kraftpy.broker.broker import Broker
-from kraftpy.broker.handlers import share
+from kraftpy.broker.handlers import share, share_groups
 from kraftpy.broker.handlers.groups import find_coordinator
 from kraftpy.broker.share_apis import coordinator_key
 from kraftpy.broker.share_partitions import SharePartitions
@@ -20,6 +20,7 @@ from kraftpy.broker.slicing import UNITS_A_TURN
 from kraftpy.metadata.records import PartitionCreated, TopicCreated
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages import describe_share_group_offsets as describing
 from kraftpy.protocol.messages import initialize_share_group_state as initialize
 from kraftpy.protocol.messages import read_share_group_state_summary as summary
 from kraftpy.protocol.messages import share_acknowledge as acknowledging
@@ -210,3 +211,22 @@ async def test_the_last_of_many_partitions_is_handed_out(tmp_path: Path) -> None
             answered = await fetched
         found = [part for topic in answered.responses for part in topic.partitions]
         assert [(part.partition_index, len(part.acquired_records)) for part in found] == [(119, 1)]
+
+
+async def test_many_share_groups_are_described_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = Calls()
+    monkeypatch.setattr(share_groups, "_describe", begun.wrapping(share_groups._describe))
+    names = [f"group-{number}" for number in range(PARTITIONS)]
+    asked = [describing.DescribeShareGroupOffsetsRequestGroup(group_id=name, topics=None) for name in names]
+    async with running(tmp_path / "data") as broker:
+        told = context(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0)
+        told.is_long = True
+        described = await asyncio.wait_for(
+            share_groups.describe_share_group_offsets(
+                broker, describing.DescribeShareGroupOffsetsRequest(groups=asked), told
+            ),
+            BOUND_SECONDS,
+        )
+        assert [group.group_id for group in described.groups] == names
+        assert begun.all == len(names)
+        assert begun.most <= 2 * UNITS_A_TURN // 20, begun.most

@@ -95,6 +95,8 @@ async def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestC
 
 async def leave_group(broker: Broker, request: LeaveGroupRequest, context: RequestContext) -> Any:
     """Leave a group, for oneself or for several members."""
+    if context.is_long:
+        return await in_pieces(broker, request, context, _ask)
     return await _ask(broker, request, context)
 
 
