@@ -143,7 +143,7 @@ class Broker:
             self.node_id, lambda: self.broker_epoch, self.metadata, clock, self.directories, self.replicas
         )
         self.share_coordinators = ShareCoordinators(config, clock, tasks, self.metadata, self.replicas)
-        self.share_states = ShareStates(config, clock, self.metadata, self.share_coordinators, self.proof)
+        self.share_states = ShareStates(config, clock, self.metadata, self.share_coordinators, self.proof, self.slices)
         self.coordinators = Coordinators(config, clock, tasks, self.metadata, self.replicas, self.share_states)
         self.producer_ids = ProducerIds(self._allocate_producer_ids, tasks)
         self.peers = Peers(config, lambda: self.image, self.proof)

@@ -31,6 +31,7 @@ from kraftpy.broker.request import RequestContext
 from kraftpy.broker.shards import Shard, Shards
 from kraftpy.broker.share_changes import change_state
 from kraftpy.broker.share_states import ShareStates
+from kraftpy.broker.slicing import Slices
 from kraftpy.broker.streams_topics import make_internal_topics
 from kraftpy.config import BrokerConfig
 from kraftpy.groups.config import GroupConfig
@@ -55,6 +56,7 @@ from kraftpy.groups.events import (
     TopicsDeleted,
     TransactionEnded,
 )
+from kraftpy.groups.group import Group
 from kraftpy.groups.routing import merge, partition_for_group, refuse, split
 from kraftpy.groups.share_records import partitions_of
 from kraftpy.groups.topic_matches import TopicMatches
@@ -72,11 +74,15 @@ from kraftpy.protocol.record_batch import (
     encode_batch,
 )
 from kraftpy.protocol.record_batch import Record as BatchRecord
-from kraftpy.types import TopicId
+from kraftpy.types import TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
 _SHOWN_CHARACTERS = 100
+_LISTED_UNITS = 1
+"""The cost of listing a group, in units of `slicing`, rather more than it is."""
+_MERGED_AT_ONCE = 20
+"""Pieces of a list of groups that are put in order on the loop."""
 
 
 class _TopicsNow:
@@ -177,19 +183,58 @@ class Coordinators(Shards[GroupCoordinator]):
     # --- requests ----------------------------------------------------------------------------
 
     async def ask(self, message: GroupRequest, context: RequestContext) -> GroupResponse:
-        """The answer of the coordinator, or of several for a request that names several groups."""
+        """The answer of the coordinator, or of several for a request that names several groups.
+
+        Each does its part in one step: long requests come in pieces (`handlers.pieces`).
+        """
         version = context.api_version
         topic = self._metadata.image.topic(CONSUMER_OFFSETS)
         if topic is None:
-            if isinstance(message, ListGroupsRequest):
-                return ListGroupsResponse(groups=[])
             return refuse(message, version, ErrorCode.NOT_COORDINATOR)
         parts = split(message, version, len(topic.partitions))
         if not parts:
             return refuse(message, version, ErrorCode.NONE)
         return merge([await self._ask_one(partition, part, context) for partition, part in parts.items()])
 
-    async def _ask_one(self, partition: int, message: GroupRequest, context: RequestContext) -> GroupResponse:
+    async def list_groups(
+        self, message: ListGroupsRequest, context: RequestContext, slices: Slices
+    ) -> ListGroupsResponse:
+        """Every group of this broker, in slices."""
+        topic = self._metadata.image.topic(CONSUMER_OFFSETS)
+        answers: list[GroupResponse] = []
+        for partition in range(0 if topic is None else len(topic.partitions)):
+            shard = self._serving(partition)
+            if shard is None or not shard.machine.groups:
+                answers.append(await self._ask_one(partition, message, context))
+                continue
+            async for among in slices.pieces(list(shard.machine.groups), _LISTED_UNITS):
+                some = await self._ask_one(partition, message, context, among)
+                answers.append(some)
+        if not answers:
+            return ListGroupsResponse(groups=[])
+        listed = merge(answers) if len(answers) <= _MERGED_AT_ONCE else await slices.apart(merge, answers)
+        assert isinstance(listed, ListGroupsResponse)
+        return listed
+
+    def _known(self, group_id: str) -> Group | None:
+        topic = self._metadata.image.topic(CONSUMER_OFFSETS)
+        shard = None if topic is None else self._serving(partition_for_group(group_id, len(topic.partitions)))
+        return None if shard is None else shard.machine.groups.get(group_id)
+
+    def size_of(self, group_id: str) -> int:
+        """How many members and committed offsets a group has that is coordinated here, roughly what it costs to tell
+        of it; 0 for others."""
+        group = self._known(group_id)
+        return 0 if group is None else group.size
+
+    def committed(self, group_id: str) -> list[TopicPartition]:
+        """The partitions that a group has committed offsets of, in no order."""
+        group = self._known(group_id)
+        return [] if group is None else list(group.offsets)
+
+    async def _ask_one(
+        self, partition: int, message: GroupRequest, context: RequestContext, among: Sequence[str] | None = None
+    ) -> GroupResponse:
         shard = self._serving(partition)
         if shard is None:
             return refuse(message, context.api_version, ErrorCode.NOT_COORDINATOR)
@@ -205,6 +250,7 @@ class Coordinators(Shards[GroupCoordinator]):
             message=message,
             client_id=context.client_id,
             client_host=context.client_host,
+            among=among,
         )
         answer: GroupResponse | ErrorCode = await self._asked(shard, request_id, request)
         return refuse(message, context.api_version, answer) if isinstance(answer, ErrorCode) else answer

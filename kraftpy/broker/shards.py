@@ -52,6 +52,8 @@ logger = logging.getLogger(__name__)
 _LOAD_BYTES = 1 << 20
 _REPLAYED_AT_ONCE = 1024
 """Records, with no pause in between."""
+_REPORTED_AT_ONCE = 20
+"""Committed appends that a machine is told of, with no pause in between."""
 _LOOK_AGAIN_S = 60.0
 _SHOWN_CHARACTERS = 500
 _FIRST_PAUSE_S = 1.0
@@ -434,7 +436,11 @@ class Shards(ABC, Generic[M]):
         """Report what was appended, in order, as it is committed."""
         replica = shard.replica
         outcome = ErrorCode.NONE
-        while shard.pending and self._is_current(shard):
+        for count in itertools.count(1):
+            if count % _REPORTED_AT_ONCE == 0:  # those that became committed together
+                await asyncio.sleep(0)
+            if not shard.pending or not self._is_current(shard):
+                break
             end_offset, reported, deadline = shard.pending[0]
             try:
                 if replica.syncs.is_due(end_offset):

@@ -27,13 +27,14 @@ from kraftpy.broker.metadata import MetadataLog
 from kraftpy.broker.peers import Peers
 from kraftpy.broker.share_apis import Asked, asked_of, request_of, response_of, results_of, state_partition
 from kraftpy.broker.share_coordinators import ShareCoordinators
+from kraftpy.broker.slicing import PIECE, Slices
 from kraftpy.config import BrokerConfig
 from kraftpy.ports import Clock
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages import read_share_group_state as read
 from kraftpy.protocol.messages import write_share_group_state as write
-from kraftpy.share.events import Result
+from kraftpy.share.events import Command, Result
 from kraftpy.share.partition import Write
 from kraftpy.share.records import ShareKey
 from kraftpy.types import BrokerId
@@ -49,6 +50,12 @@ _LOOK_ELSEWHERE = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 )
+_SHORT = 10
+"""Share partitions that are asked for without a pause."""
+_FIND_UNITS = 4
+"""The cost of finding the coordinator of a share partition, in units of `slicing`."""
+_ASK_UNITS = 25
+"""The cost of one command at its coordinator, until it is stored and answered."""
 _UNREACHABLE = Result(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
@@ -62,8 +69,10 @@ class ShareStates:
         metadata: MetadataLog,
         coordinators: ShareCoordinators,
         proof: BrokerProof,
+        slices: Slices | None = None,
     ) -> None:
         self._config = config
+        self._slices = slices or Slices()
         self._clock = clock
         self._metadata = metadata
         self._coordinators = coordinators
@@ -116,7 +125,7 @@ class ShareStates:
 
     async def _ask(self, api_key: ApiKey, request: Any, *, tries: int = 1) -> dict[ShareKey, Result]:
         """What became of each share partition, within so many times `share.coordinator.write.timeout.ms`."""
-        asked = asked_of(request)
+        asked = await self.asked_of(request)
         results: dict[ShareKey, Result] = {each.key: _UNREACHABLE for each in asked}
         results.update({each.key: each.command for each in asked if isinstance(each.command, Result)})
         open_now = [each for each in asked if not isinstance(each.command, Result)]
@@ -138,7 +147,10 @@ class ShareStates:
     async def _ask_all(self, api_key: ApiKey, request: Any, asked: Iterable[Asked]) -> Mapping[ShareKey, Result]:
         by_broker: dict[BrokerId, list[Asked]] = {}
         found: dict[ShareKey, Result] = {}
+        asked = list(asked)
         for each in asked:
+            if len(asked) > _SHORT:
+                await self._slices.breathe(_FIND_UNITS)
             broker_id = await self._coordinator_of(each.key)
             if broker_id is not None:
                 by_broker.setdefault(broker_id, []).append(each)
@@ -173,9 +185,29 @@ class ShareStates:
                 found[key] = _UNREACHABLE
         return found
 
+    async def asked_of(self, request: Any) -> list[Asked]:
+        """What a request asks, of each share partition once (`share_apis`)."""
+        if (
+            sum(1 + len(getattr(part, "state_batches", ())) for topic in request.topics for part in topic.partitions)
+            > PIECE
+        ):
+            return await self._slices.apart(asked_of, request)
+        return asked_of(request)
+
     async def answer_here(self, asked: Iterable[Asked]) -> dict[ShareKey, Result]:
         """What the coordinators of this broker say."""
+        results: dict[ShareKey, Result] = {}
         asked = list(asked)
-        commands = [each.command for each in asked if not isinstance(each.command, Result)]
-        answers = iter(await asyncio.gather(*(self._coordinators.ask(command) for command in commands)))
-        return {each.key: each.command if isinstance(each.command, Result) else next(answers) for each in asked}
+
+        async def ask(key: ShareKey, command: Command) -> None:
+            results[key] = await self._coordinators.ask(command)
+
+        async with asyncio.TaskGroup() as group:
+            for each in asked:
+                if isinstance(each.command, Result):
+                    results[each.key] = each.command
+                    continue
+                if len(asked) > _SHORT:
+                    await self._slices.breathe(_ASK_UNITS + len(getattr(each.command, "batches", ())))
+                group.create_task(ask(each.key, each.command))
+        return {each.key: results[each.key] for each in asked}

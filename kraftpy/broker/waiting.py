@@ -75,6 +75,11 @@ class Watch(Waiter):
             watched.watches[self] = None
         return self
 
+    def add(self, watched: Watched) -> None:
+        """Wait for changes of this one too, from now on."""
+        self._on.append(watched)
+        watched.watches[self] = None
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -47,10 +47,27 @@ def _in_order(members: Question) -> list[str]:
 
 
 def _readers(members: Question) -> dict[TopicId, list[str]]:
-    """Who reads each topic; both in order."""
+    """Who reads each topic; both in order. Topics with the same readers have the same list.
+
+    Costs what the subscriptions name that differ, and not members times topics: as a rule all members read the same.
+    """
     order = _in_order(members)
-    topics = sorted(frozenset().union(*(member.topics for member in members.values())))
-    return {topic: [each for each in order if topic in members[each].topics] for topic in topics}
+    numbers: dict[frozenset[TopicId], int] = {}
+    for member_id in order:
+        numbers.setdefault(members[member_id].topics, len(numbers))
+    subscribing: dict[TopicId, list[int]] = {}
+    for subscription, number in numbers.items():
+        for topic in subscription:
+            subscribing.setdefault(topic, []).append(number)
+    lists: dict[tuple[int, ...], list[str]] = {}
+    readers: dict[TopicId, list[str]] = {}
+    for topic, found in sorted(subscribing.items()):
+        key = tuple(found)
+        if key not in lists:
+            chosen = frozenset(key)
+            lists[key] = [each for each in order if numbers[members[each].topics] in chosen]
+        readers[topic] = lists[key]
+    return readers
 
 
 def assign_range(members: Question, counts: Counts) -> Answer:
@@ -60,6 +77,8 @@ def assign_range(members: Question, counts: Counts) -> Answer:
         share, more = divmod(counts[topic], len(readers))
         first = 0
         for place, member_id in enumerate(readers):
+            if not share and place >= more:  # nor has anybody after it any
+                break
             end = first + share + (place < more)
             given[member_id] += [TopicIdPartition(topic, partition) for partition in range(first, end)]
             first = end
@@ -77,8 +96,9 @@ def assign_uniform(members: Question, counts: Counts) -> Answer:
     loads = {each: _Load() for each in _in_order(members)}
     free: list[TopicIdPartition] = []
     holder = {each: member_id for member_id in loads for each in members[member_id].target}
+    sets: dict[int, frozenset[str]] = {}
     for topic, of_topic in sorted(readers.items(), key=lambda item: (len(item[1]), item[0])):
-        reading = frozenset(of_topic)
+        reading = sets.get(id(of_topic)) or sets.setdefault(id(of_topic), frozenset(of_topic))
         for number in range(counts[topic]):
             partition = TopicIdPartition(topic, number)
             if holder.get(partition) in reading:
@@ -118,11 +138,11 @@ class _Load:
 def _hand_out(free: list[TopicIdPartition], loads: dict[str, _Load], readers: Mapping[TopicId, list[str]]) -> None:
     """Give each partition nobody has to the reader with the fewest, the first in order of equals."""
     place = {member_id: number for number, member_id in enumerate(loads)}
-    heaps: dict[TopicId, list[tuple[int, int, str]]] = {}
+    heaps: dict[int, list[tuple[int, int, str]]] = {}  # one for all topics that have the same list of readers
     for topic, partition in free:
-        heap = heaps.get(topic)
+        heap = heaps.get(id(readers[topic]))
         if heap is None:
-            heap = heaps[topic] = [(loads[each].count, place[each], each) for each in readers[topic]]
+            heap = heaps[id(readers[topic])] = [(loads[each].count, place[each], each) for each in readers[topic]]
             heapq.heapify(heap)
         while heap[0][0] != loads[heap[0][2]].count:  # it has got some of another topic since
             _, number, member_id = heap[0]

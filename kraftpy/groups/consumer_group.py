@@ -266,6 +266,7 @@ class Draft(AnyDraft[ConsumerGroup, ConsumerKey, ConsumerValue]):
         assert not self.records, self.records
         self.group, self.records, self.changed = other.group, other.records, other.changed
         self._said = other._said
+        self.cost += other.cost
 
     def _keys_of(self, member_id: str) -> tuple[ConsumerKey, ...]:
         group_id = self.group.group_id

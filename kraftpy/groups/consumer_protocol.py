@@ -296,6 +296,7 @@ class ConsumerProtocol:
                 topics=subscriptions[subscription],
                 target=group.target(member_id),
             )
+        draft.cost += len(members) + sum(counts.values()) + sum(map(len, subscriptions.values()))
         assignor = ASSIGNORS[self.assignor_name(group)]
         for member_id, target in sorted(assignor(members, counts).items()):
             if member_id not in group.targets or group.targets[member_id] != target:

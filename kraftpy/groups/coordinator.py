@@ -403,7 +403,7 @@ class GroupCoordinator:
             case DescribeGroupsRequest():
                 turn.reply(event.request_id, queries.describe(message, event.api_version, self.groups))
             case ListGroupsRequest():
-                turn.reply(event.request_id, queries.list_groups(message, self.groups))
+                turn.reply(event.request_id, queries.list_groups(message, self.groups, event.among))
             case DeleteGroupsRequest():
                 self._deletions.request(event, message, turn)
                 for group_id in message.groups_names:

@@ -64,6 +64,8 @@ class AnyDraft(ABC, Generic[G, K, V]):
         self.changed: dict[str, None] = {}
         """Members that have something else now, or nothing any more."""
         self._said: list[tuple[K, V | None]] = []
+        self.cost = 0
+        """What targets have cost that were made on it: members, partitions and topics that were looked at."""
 
     @staticmethod
     @abstractmethod

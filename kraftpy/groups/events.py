@@ -10,7 +10,7 @@ A request over several groups (DescribeGroups, DeleteGroups, OffsetFetch from v8
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kraftpy.groups.consumer_records import Assignment, TopicIdPartition
@@ -106,6 +106,8 @@ class Request:
     message: GroupRequest
     client_id: str = ""
     client_host: str = ""
+    among: Sequence[str] | None = None
+    """Of ListGroups: only these groups, as far as they are there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

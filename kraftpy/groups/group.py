@@ -208,6 +208,16 @@ class Group:
         """The bytes it counts for without its offsets and records (`usage`)."""
         return GROUP_BYTES + 2 * len(self.group_id) + self.members_weight + MEMBER_BYTES * len(self.pending_members)
 
+    @property
+    def size(self) -> int:
+        """How much there is to tell of it: its members, what they have been assigned, and its committed offsets."""
+        size = len(self.members) + len(self.offsets)
+        if self.consumer is not None:
+            size += len(self.consumer.members) + len(self.consumer.holders)
+        for assigned in (self.share, self.streams):
+            size += 0 if assigned is None else len(assigned.members)
+        return size
+
     def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
         """NONE where it is who it says; FENCED_INSTANCE_ID where another has taken over its instance id."""
         if group_instance_id is not None:

@@ -10,6 +10,8 @@ Read: KIP-518 (states filter), KIP-848 (types filter), KIP-1043 (GROUP_ID_NOT_FO
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from kraftpy.groups.group import Group, State
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.describe_groups import (
@@ -85,8 +87,13 @@ def _describe(group: Group, operations: int) -> DescribedGroup:
     )
 
 
-def list_groups(message: ListGroupsRequest, groups: dict[str, Group]) -> ListGroupsResponse:
-    """This partition's groups, sorted by id; filters are of states and types, in any case of letters, empty for all."""
+def list_groups(
+    message: ListGroupsRequest, groups: Mapping[str, Group], among: Sequence[str] | None = None
+) -> ListGroupsResponse:
+    """This partition's groups, sorted by id, or those `among` some; filters are of states and types, in any case of
+    letters, empty for all."""
+    if among is not None:
+        groups = {group_id: groups[group_id] for group_id in among if group_id in groups}
     states = {state.lower() for state in message.states_filter}
     types = {each.lower() for each in message.types_filter}
     listed = [

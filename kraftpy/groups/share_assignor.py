@@ -57,14 +57,20 @@ def _share(
     times = -(-len(readers) // len(partitions))  # how many readers each has
     known = frozenset(partitions)
     held = {member_id: set(members[member_id].target & known) for member_id in readers}
-    holders = {each: [member_id for member_id in readers if each in held[member_id]] for each in partitions}
+    holders: dict[TopicIdPartition, list[str]] = {each: [] for each in partitions}
+    for member_id in readers:
+        for each in held[member_id]:
+            holders[each].append(member_id)
     _drop_readers(partitions, times, held, holders)
     wanted = _wanted(times * len(partitions), held)
     for member_id in readers:
-        while len(held[member_id]) > wanted[member_id]:
-            most = max(sorted(held[member_id]), key=lambda each: len(holders[each]))
-            held[member_id].remove(most)
-            holders[most].remove(member_id)
+        surplus = len(held[member_id]) - wanted[member_id]
+        if surplus <= 0:
+            continue
+        by_readers = sorted(held[member_id], key=lambda each: (-len(holders[each]), each))
+        for each in by_readers[:surplus]:  # those that most others have
+            held[member_id].remove(each)
+            holders[each].remove(member_id)
     _add_readers(partitions, times, held, holders, wanted)
     return held
 

@@ -43,7 +43,7 @@ from kraftpy.protocol.messages.share_group_heartbeat import (
     ShareGroupHeartbeatResponseAssignment,
     ShareGroupTopicPartitions,
 )
-from kraftpy.types import Millis
+from kraftpy.types import Millis, TopicId
 
 JOINING = 0
 LEAVING = -1
@@ -159,11 +159,16 @@ class ShareProtocol:
         if group.epoch == group.assignment_epoch:
             return
         members = {}
+        subscriptions: dict[tuple[str, ...], frozenset[TopicId]] = {}
         for member_id, member in group.members.items():
-            infos = (self.topics.topic(name) for name in member.subscribed_topic_names)
-            reads = frozenset(info.topic_id for info in infos if info is not None)
-            members[member_id] = ShareSubscriber(topics=reads, target=group.target(member_id))
-        targets = assign_simple(members, partitions_of(group.partitions.initialized))
+            names = member.subscribed_topic_names
+            if names not in subscriptions:
+                infos = (self.topics.topic(name) for name in names)
+                subscriptions[names] = frozenset(info.topic_id for info in infos if info is not None)
+            members[member_id] = ShareSubscriber(topics=subscriptions[names], target=group.target(member_id))
+        partitions = partitions_of(group.partitions.initialized)
+        draft.cost += len(members) + len(partitions) + sum(map(len, subscriptions.values()))
+        targets = assign_simple(members, partitions)
         for member_id, target in sorted(targets.items()):
             if member_id not in group.targets or group.targets[member_id] != target:
                 draft.put(ShareTargetMemberKey(group.group_id, member_id), ShareTargetMemberValue(partitions=target))

@@ -303,6 +303,7 @@ class StreamsProtocol:
             for member_id in group.members
         }
         replicas = self.settings(group.group_id).streams_num_standby_replicas
+        draft.cost += len(workers) + len(tasks)
         for member_id, target in sorted(assign(workers, tasks, stateful, replicas).items()):
             if member_id not in group.targets or group.targets[member_id] != target:
                 draft.put(StreamsTargetKey(group.group_id, member_id), StreamsTargetValue(tasks=target))

@@ -33,6 +33,8 @@ from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartb
 
 MOST_RECORDS = 1_000
 """When a draft has so many, what waits goes into the next one."""
+MOST_COST = 10_000
+"""The same, of members, partitions and topics that were looked at for targets: 20 ms and more."""
 _HEARTBEATS = (ConsumerGroupHeartbeatRequest, ShareGroupHeartbeatRequest, StreamsGroupHeartbeatRequest)
 
 
@@ -174,7 +176,7 @@ class Turns(ABC, Generic[D, P]):
         """
         waiting = group.waiting
         answers: list[tuple[Request, GroupResponse]] = []
-        while waiting and len(draft.records) < MOST_RECORDS:
+        while waiting and len(draft.records) < MOST_RECORDS and draft.cost < MOST_COST:
             item, count = waiting[0], len(draft.records)
             answer: GroupResponse | None = None
             try:

@@ -77,7 +77,7 @@ def write_value(value: TransactionValue) -> bytes:
         parts.append(_uvarint(len(topics) + 1))
         for topic, partitions in topics.items():
             parts += [_compact_string(topic), _uvarint(len(partitions) + 1)]
-            parts += [struct.pack(">i", partition) for partition in partitions]
+            parts.append(struct.pack(f">{len(partitions)}i", *partitions))
             parts.append(_uvarint(0))
     parts.append(struct.pack(">qq", value.updated_at, value.started_at))
     tags: list[tuple[int, bytes]] = []
@@ -176,7 +176,8 @@ def read_value(data: Buffer) -> TransactionValue:
     partitions: set[TopicPartition] = set()
     for _ in range(max(0, reader.array_length())):
         topic = reader.string()
-        partitions.update(TopicPartition(topic, reader.integer(4)) for _ in range(max(0, reader.array_length())))
+        count = max(0, reader.array_length())
+        partitions.update(TopicPartition(topic, each) for each in struct.unpack(f">{count}i", reader.take(4 * count)))
         reader.tagged_fields()
     updated_at, started_at = reader.integer(8), reader.integer(8)
     tags = reader.tagged_fields()

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
+import pytest
 from topics_now import TopicsNow
 
+from kraftpy.groups.assignors import Assignor, Subscriber, assign_range, assign_uniform
+from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.consumer_group import Draft
+from kraftpy.groups.consumer_protocol import ConsumerProtocol
 from kraftpy.groups.consumer_records import TopicIdPartition
+from kraftpy.groups.coordinator import GroupCoordinator
+from kraftpy.groups.events import Append, Appended, Effect, Reply, Request
 from kraftpy.groups.group import Group, Member
+from kraftpy.groups.share_assignor import ShareSubscriber, assign_simple
 from kraftpy.groups.share_partitions import asked, initializing
 from kraftpy.groups.share_records import ShareStateValue
 from kraftpy.groups.streams_topology import InternalTopic, Subtopology, Topology, configure
 from kraftpy.groups.topic_matches import TopicMatches
+from kraftpy.groups.turns import MOST_COST
+from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kraftpy.types import Millis, TopicId
 
 
@@ -98,3 +108,70 @@ def test_the_state_of_a_share_group_changes_in_time_linear_in_its_partitions() -
         return change
 
     assert grows_with_its_size(state)
+
+
+def topic(number: int) -> TopicId:
+    return TopicId(number.to_bytes(16, "big"))
+
+
+@pytest.mark.parametrize("assignor", [assign_range, assign_uniform])
+def test_members_that_read_the_same_are_assigned_to_in_time_linear_in_members_and_topics(assignor: Assignor) -> None:
+    def many(count: int) -> Callable[[], Any]:
+        """As many members as topics, each of which has one partition and all members for readers."""
+        topics = frozenset(map(topic, range(count)))
+        members = {f"member-{number:04}": Subscriber(topics=topics) for number in range(count)}
+        return lambda: assignor(members, dict.fromkeys(topics, 1))
+
+    assert grows_with_its_size(many)
+
+
+def test_a_share_group_that_grows_is_assigned_to_in_time_linear_in_its_partitions() -> None:
+    def second(count: int) -> Callable[[], Any]:
+        """The second member comes: the first has every partition, and keeps half of them."""
+        partitions = frozenset(TopicIdPartition(topic(0), number) for number in range(count))
+        topics = frozenset((topic(0),))
+        members = {"a": ShareSubscriber(topics=topics, target=partitions), "b": ShareSubscriber(topics=topics)}
+        return lambda: assign_simple(members, partitions)
+
+    assert grows_with_its_size(second)
+
+
+def test_what_waited_is_not_all_decided_in_one_step_where_each_costs_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members that join while a record is on its way wait for it; each of them then needs new targets for all."""
+    topics, made = TopicsNow(), 0
+    topics.become({"t": MOST_COST // 2})
+    retarget = ConsumerProtocol._retarget
+
+    def counted(protocol: ConsumerProtocol, draft: Draft) -> None:
+        nonlocal made
+        made += 1
+        retarget(protocol, draft)
+
+    monkeypatch.setattr(ConsumerProtocol, "_retarget", counted)
+    coordinator = GroupCoordinator(GroupConfig(), lambda: "new", topics)
+    now = Millis(0)
+    coordinator.loaded(now)
+    tokens: list[int] = []
+    answered = 0
+
+    def take(effects: Iterable[Effect]) -> None:
+        nonlocal answered
+        tokens.extend(each.token for each in effects if isinstance(each, Append))
+        answered += sum(isinstance(each, Reply) for each in effects)
+
+    for number in range(12):
+        join = ConsumerGroupHeartbeatRequest(
+            group_id="group",
+            member_id=f"member-{number}",
+            member_epoch=0,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=["t"],
+            topic_partitions=[],
+        )
+        take(coordinator.step(Request(request_id=number, api_version=1, message=join), now))
+    assert made == 1, "the others wait"
+    while tokens:
+        made = 0
+        take(coordinator.step(Appended(token=tokens.pop(0)), now))
+        assert made <= 2
+    assert answered == 12

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.apis import shortened
 from kraftpy.broker.auto_creation import found_or_created
+from kraftpy.broker.handlers.pieces import fetched, in_pieces
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from kraftpy.broker.share_apis import is_coordinator_key
 from kraftpy.groups.events import GroupRequest
@@ -62,7 +63,11 @@ _TOPICS = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE, _SHARE: SHARE_GROUP_STATE}
 _FIRST_KEYS_VERSION = 4
 _HASHED_CHARACTERS = 50
 """How much of a group's id is hashed in one unit of `slicing`."""
+_SHORT_KEY = 250
+"""Keys of a short request that are longer are worth the asking."""
 _DELETED_AT_ONCE = 20
+_DELETE_UNITS = 200
+"""The cost of deleting so many groups that have next to nothing."""
 _FIRST_TOPIC_ID_VERSION = 10
 
 
@@ -90,6 +95,8 @@ async def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestC
 
 async def leave_group(broker: Broker, request: LeaveGroupRequest, context: RequestContext) -> Any:
     """Leave a group, for oneself or for several members."""
+    if context.is_long:
+        return await in_pieces(broker, request, context, _ask)
     return await _ask(broker, request, context)
 
 
@@ -107,18 +114,18 @@ async def consumer_group_describe(
 ) -> Any:
     """Groups of the consumer protocol, each once, however often it is named."""
     request.group_ids = list(dict.fromkeys(request.group_ids))
-    return await _ask(broker, request, context)
+    return await in_pieces(broker, request, context, _ask)
 
 
 async def describe_groups(broker: Broker, request: DescribeGroupsRequest, context: RequestContext) -> Any:
     """State and members of groups, each once, however often it is named."""
     request.groups = list(dict.fromkeys(request.groups))
-    return await _ask(broker, request, context)
+    return await in_pieces(broker, request, context, _ask)
 
 
 async def list_groups(broker: Broker, request: ListGroupsRequest, context: RequestContext) -> Any:
     """Every group of this broker."""
-    return await _ask(broker, request, context)
+    return await broker.coordinators.list_groups(request, context, broker.slices)
 
 
 async def delete_groups(broker: Broker, request: DeleteGroupsRequest, context: RequestContext) -> Any:
@@ -127,6 +134,7 @@ async def delete_groups(broker: Broker, request: DeleteGroupsRequest, context: R
     answer = None
     for first in range(0, max(1, len(names)), _DELETED_AT_ONCE):
         request.groups_names = names[first : first + _DELETED_AT_ONCE]
+        await broker.slices.breathe(_DELETE_UNITS)
         part = await _ask(broker, request, context)
         if answer is None:
             answer = part
@@ -145,7 +153,7 @@ async def find_coordinator(
     if context.api_version >= _FIRST_KEYS_VERSION:
         found = []
         for key in request.coordinator_keys:
-            if context.is_long:
+            if context.is_long or len(key) > _SHORT_KEY:
                 await broker.slices.breathe(2 + len(key) // _HASHED_CHARACTERS)
             found.append(await _coordinator(broker, key, request.key_type, context))
         return FindCoordinatorResponse(coordinators=found)
@@ -182,8 +190,14 @@ async def _coordinator(broker: Broker, key: str, key_type: int, context: Request
 # --- offsets, with the topics they are of -----------------------------------------------------------------------------
 
 
-async def offset_commit(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
+async def offset_commit(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> Any:
     """Commit the offsets of partitions that exist; the others get their own error."""
+    if context.is_long:
+        return await in_pieces(broker, request, context, _offset_commit)
+    return await _offset_commit(broker, request, context)
+
+
+async def _offset_commit(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
     by_id = context.api_version >= _FIRST_TOPIC_ID_VERSION
     unknown_error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     ids: dict[str, TopicId] = {}
@@ -221,8 +235,14 @@ async def offset_commit(broker: Broker, request: OffsetCommitRequest, context: R
     return answered
 
 
-async def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:
+async def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: RequestContext) -> Any:
     """Delete committed offsets, of partitions that exist, of topics the group does not subscribe to."""
+    if context.is_long:
+        return await in_pieces(broker, request, context, _offset_delete)
+    return await _offset_delete(broker, request, context)
+
+
+async def _offset_delete(broker: Broker, request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:
     refused: list[OffsetDeleteResponseTopic] = []
     for topic in request.topics:
         found = broker.image.topic(topic.name)
@@ -248,11 +268,17 @@ async def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: R
     return answered
 
 
-async def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+async def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Any:
     """The offsets groups committed; by topic id from version 10 on. Each group once, however often it is named."""
     request.groups = list({group.group_id: group for group in request.groups}.values())
+    if context.is_long or len(request.groups) > 1:
+        return await in_pieces(broker, request, context, _offset_fetch)
+    return await _offset_fetch(broker, request, context)
+
+
+async def _offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
     if context.api_version < _FIRST_TOPIC_ID_VERSION:
-        answered = await _ask(broker, request, context)
+        answered = await fetched(broker, request, context)
         assert isinstance(answered, OffsetFetchResponse)
         return answered
     unknown: dict[str, list[OffsetFetchResponseTopics]] = {}
@@ -278,7 +304,7 @@ async def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: Req
                 topic.name = found.name
                 known.append(topic)
         group.topics = known
-    answered = await _ask(broker, request, context)
+    answered = await fetched(broker, request, context)
     assert isinstance(answered, OffsetFetchResponse)
     for answer in answered.groups:
         named = []

@@ -55,6 +55,15 @@ if TYPE_CHECKING:
 _RECORD_LIMIT = 1
 _READ_BYTES = 1 << 20
 """How much of one partition is looked at for one fetch, however much the member would take: records are limited too."""
+_LOOKED_AT_ONCE = 50
+"""Partitions of a session that are looked at in one go."""
+_LOOK_UNITS = 1_000
+"""The cost of that, in units of `slicing`, where they have to be loaded."""
+_SAID_UNITS = 20
+"""The cost of acknowledging something of one partition."""
+_TOLD_UNITS = 2
+"""The cost of telling of one partition."""
+_SHORT = 50
 _LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -86,7 +95,7 @@ async def share_fetch(broker: Broker, request: ShareFetchRequest, context: Reque
     is_closing = request.share_session_epoch == CLOSING_EPOCH
     try:
         fetch = _Fetch(broker, request, session)
-        said = _acknowledge(broker, key, _batches(request.topics), is_renewing=request.is_renew_ack)
+        said = await _acknowledge(broker, key, _batches(request.topics), is_renewing=request.is_renew_ack)
         results = await said.results()
         if not is_closing and not request.is_renew_ack and request.max_records > 0:
             await fetch.wait()
@@ -94,7 +103,12 @@ async def share_fetch(broker: Broker, request: ShareFetchRequest, context: Reque
     finally:
         if is_closing:
             close_session(broker, key)
-    answers = [_answer(partition, fetch.taken.get(partition), results) for partition in fetch.told(results)]
+    told = fetch.told(results)
+    answers = []
+    for partition in told:
+        if len(told) > _SHORT:
+            await broker.slices.breathe(_TOLD_UNITS)
+        answers.append(_answer(partition, fetch.taken.get(partition), results))
     endpoints = _name_leaders(broker, context, answers)
     response = ShareFetchResponse(
         acquisition_lock_timeout_ms=broker.share_partitions.lock_duration_ms(key.group_id), node_endpoints=endpoints
@@ -163,6 +177,7 @@ class _Fetch:
         self._request = request
         self._session = session
         self._has_skipped = False
+        self._has_acquired = False
         self._deadline = asyncio.get_running_loop().time() + max(0, request.max_wait_ms) / 1000
         self.taken: dict[SharedPartition, _Taken] = {}
 
@@ -175,16 +190,38 @@ class _Fetch:
         """Take what there is when there is enough, or when the time is up; nothing once the session is over."""
         loop = asyncio.get_running_loop()
         while self._is_open:
-            held = self._held()
             is_late = loop.time() >= self._deadline
             self._has_skipped = False
-            if self._take(held, is_late=is_late) or is_late:
-                return
-            if self._has_skipped:  # what was read holds nothing, but what comes behind it may
-                await asyncio.sleep(0)
-                continue
-            with Watch([*held.values(), *(each.replica for each in held.values())]) as watch:
+            with Watch(()) as watch:
+                if await self._look(watch, is_late=is_late) or is_late:
+                    return
+                if self._has_skipped:  # what was read holds nothing, but what comes behind it may
+                    await asyncio.sleep(0)
+                    continue
                 await watch.wait_until(self._deadline)
+
+    async def _look(self, watch: Watch, *, is_late: bool) -> bool:
+        """Take what there is, and have the watch put on all that was looked at; whether the answer is to be sent.
+
+        A session of many partitions is looked through in pieces, up to the first that has something to hand out:
+        `min_bytes` are then those of one piece.
+        """
+        partitions = list(self._session.partitions)
+        must_answer = False
+        for start in range(0, len(partitions), _LOOKED_AT_ONCE):
+            if start:
+                await self._broker.slices.breathe(_LOOK_UNITS)
+                if not self._is_open:
+                    return True
+            some = partitions[start : start + _LOOKED_AT_ONCE]
+            held = self._held(some)
+            must_answer = self._take(some, held, is_late=is_late) or must_answer
+            if self._has_acquired:
+                break
+            for each in held.values():  # nothing has happened since it was looked at
+                watch.add(each)
+                watch.add(each.replica)
+        return must_answer
 
     async def confirm(self) -> None:
         """Give back what others may have been given by another leader; keep nothing once the session is over."""
@@ -207,10 +244,10 @@ class _Fetch:
     def _is_open(self) -> bool:
         return self._broker.share_sessions.find(self._session.key) is self._session
 
-    def _held(self) -> dict[SharedPartition, HeldPartition]:
-        """What is served here; what is not is noted."""
+    def _held(self, partitions: Sequence[SharedPartition]) -> dict[SharedPartition, HeldPartition]:
+        """Those of them that are served here; what is not is noted."""
         held = {}
-        for partition in self._session.partitions:
+        for partition in partitions:
             key = ShareKey(self._session.key.group_id, partition.topic_id, partition.partition)
             try:
                 held[partition] = self._broker.share_partitions.get(key)
@@ -218,9 +255,12 @@ class _Fetch:
                 self.taken[partition] = _Taken(error)
         return held
 
-    def _take(self, held: dict[SharedPartition, HeldPartition], *, is_late: bool) -> bool:
+    def _take(
+        self, looked_at: Sequence[SharedPartition], held: dict[SharedPartition, HeldPartition], *, is_late: bool
+    ) -> bool:
         """Hand out what there is, if that is enough, or it is late; whether the answer is to be sent."""
-        must_answer = any(taken.error and taken.error.code in _LED_ELSEWHERE for taken in self.taken.values())
+        known = (self.taken.get(partition) for partition in looked_at)
+        must_answer = any(taken and taken.error and taken.error.code in _LED_ELSEWHERE for taken in known)
         found: list[tuple[SharedPartition, HeldPartition, int, list[Piece]]] = []
         remaining_bytes = min(self._request.max_bytes, self._broker.config.fetch_max_bytes)
         total_bytes = 0
@@ -290,7 +330,7 @@ class _Fetch:
             if not acquired:
                 self._has_skipped = self._has_skipped or held.machine.next_fetch_offset() != offset
                 continue
-            has_any = True
+            has_any = self._has_acquired = True
             remaining -= sum(each.size for each in acquired)
             self._broker.share_partitions.acquired(held)
             self._session.served(partition)
@@ -335,7 +375,7 @@ async def share_acknowledge(
     except KafkaError as error:
         return ShareAcknowledgeResponse(error_code=error.code, error_message=shortened(error.message))
     try:
-        said = _acknowledge(broker, key, _batches(request.topics), is_renewing=request.is_renew_ack)
+        said = await _acknowledge(broker, key, _batches(request.topics), is_renewing=request.is_renew_ack)
         results = await said.results()
     finally:
         if request.share_session_epoch == CLOSING_EPOCH:
@@ -370,16 +410,18 @@ def _batches(topics: Iterable[Any]) -> dict[SharedPartition, list[fetching.Ackno
     return found
 
 
-def _acknowledge(
+async def _acknowledge(
     broker: Broker,
     key: SessionKey,
     batches: dict[SharedPartition, list[fetching.AcknowledgementBatch]],
     *,
     is_renewing: bool,
 ) -> _Said:
-    """Tell the share partitions, without waiting."""
+    """Tell the share partitions, many of them in slices, without waiting for what they say."""
     said = _Said()
     for partition, each in batches.items():
+        if len(batches) > _SHORT:
+            await broker.slices.breathe(_SAID_UNITS + len(each))
         try:
             acknowledgements = _read_batches(each, may_renew=is_renewing)
             held = _acknowledged(broker, ShareKey(key.group_id, partition.topic_id, partition.partition))

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.apis import shortened
+from kraftpy.broker.handlers.pieces import in_pieces
 from kraftpy.broker.share_changes import summaries
 from kraftpy.groups.consumer_records import Assignment, TopicIdPartition, by_topic
 from kraftpy.groups.events import GroupRequest
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from kraftpy.broker.request import RequestContext
 
 _LATEST = -1
+_DESCRIBE_UNITS = 20
+"""The cost of beginning with one group, in units of `slicing`."""
 
 
 def _has_share_groups(broker: Broker) -> bool:
@@ -62,7 +65,7 @@ async def share_group_heartbeat(broker: Broker, request: ShareGroupHeartbeatRequ
 async def share_group_describe(broker: Broker, request: ShareGroupDescribeRequest, context: RequestContext) -> Any:
     """Share groups, each once, however often it is named."""
     request.group_ids = list(dict.fromkeys(request.group_ids))
-    return await _ask(broker, request, context)
+    return await in_pieces(broker, request, context, _ask)
 
 
 async def alter_share_group_offsets(
@@ -84,8 +87,13 @@ async def describe_share_group_offsets(
 ) -> DescribeShareGroupOffsetsResponse:
     """Where share groups begin in partitions, and how much they have still before them."""
     groups = {group.group_id: group for group in request.groups}
-    described = await asyncio.gather(*(_describe(broker, group) for group in groups.values()))
-    return DescribeShareGroupOffsetsResponse(groups=list(described))
+    described: list[asyncio.Task[DescribeShareGroupOffsetsResponseGroup]] = []
+    async with asyncio.TaskGroup() as tasks:
+        for group in groups.values():
+            if context.is_long:
+                await broker.slices.breathe(_DESCRIBE_UNITS)
+            described.append(tasks.create_task(_describe(broker, group)))
+    return DescribeShareGroupOffsetsResponse(groups=[each.result() for each in described])
 
 
 async def _describe(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.broker_proof import who_asks
-from kraftpy.broker.share_apis import asked_of, response_of
+from kraftpy.broker.share_apis import response_of
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.share.events import Result
 
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 async def answer(broker: Broker, request: Any, context: RequestContext) -> Any:
     """Ask the coordinators that are here, if it is a broker that asks."""
-    if await who_asks(broker, context) is None:
-        refused = Result(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return response_of(context.api_key, {each.key: refused for each in asked_of(request)})
-    return response_of(context.api_key, await broker.share_states.answer_here(asked_of(request)))
+    is_broker = await who_asks(broker, context) is not None
+    asked = await broker.share_states.asked_of(request)
+    if is_broker:
+        results = await broker.share_states.answer_here(asked)
+    else:
+        results = {each.key: Result(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED) for each in asked}
+    if context.is_long:
+        return await broker.slices.apart(response_of, context.api_key, results)
+    return response_of(context.api_key, results)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.apis import shortened
+from kraftpy.broker.handlers.pieces import ask, in_pieces
 from kraftpy.groups.routing import refuse
 from kraftpy.metadata.features import STREAMS_FEATURE
 from kraftpy.protocol.errors import ErrorCode
@@ -37,4 +38,4 @@ async def streams_group_describe(broker: Broker, request: StreamsGroupDescribeRe
     request.group_ids = list(dict.fromkeys(request.group_ids))
     if broker.image.feature_level(STREAMS_FEATURE) < 1:
         return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
-    return await broker.coordinators.ask(request, context)
+    return await in_pieces(broker, request, context, ask)

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 
 from kraftpy.broker.auto_creation import found_or_created
 from kraftpy.broker.broker_proof import who_asks
+from kraftpy.broker.handlers.pieces import in_pieces
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
+from kraftpy.broker.slicing import PIECE
 from kraftpy.groups.patterns import Pattern, PatternError, shown
 from kraftpy.groups.routing import partition_for_group
 from kraftpy.groups.transactional import refuse
@@ -63,6 +65,9 @@ logger = logging.getLogger(__name__)
 _SLICE_UNITS = 1_000
 """Units spent on listing transactional ids before others are served: about 5 ms (`groups.patterns`)."""
 _IDS_PER_UNIT = 5
+_HASHED_CHARACTERS = 50
+"""How much of a transactional id is hashed in one unit of `slicing`."""
+_SHORT_ID = 250
 
 _FIRST_FENCED_VERSION = 2
 _FIRST_BATCHED_VERSION = 4
@@ -189,7 +194,19 @@ async def add_offsets_to_txn(
 async def txn_offset_commit(
     broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
-    """Store offsets that count when the transaction commits; from version 5 on this adds them to it (KIP-890)."""
+    """Store offsets that count when the transaction commits; from version 5 on this adds them to it (KIP-890).
+
+    Of many in pieces, each of which asks again whether the transaction is open: it may have been aborted meanwhile.
+    """
+    if context.is_long:
+        answered: TxnOffsetCommitResponse = await in_pieces(broker, request, context, _txn_offset_commit)
+        return answered
+    return await _txn_offset_commit(broker, request, context)
+
+
+async def _txn_offset_commit(
+    broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
+) -> TxnOffsetCommitResponse:
     partition = _offsets_partition(broker, request.group_id)
     if partition is None:
         return refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -275,9 +292,16 @@ async def describe_transactions(
     broker: Broker, request: DescribeTransactionsRequest, context: RequestContext
 ) -> DescribeTransactionsResponse:
     """What is known of transactional ids, each once, however often it is named (KIP-664)."""
-    return DescribeTransactionsResponse(
-        transaction_states=[_described(broker, each) for each in dict.fromkeys(request.transactional_ids)]
-    )
+    described = []
+    for each in dict.fromkeys(request.transactional_ids):
+        if context.is_long or len(each) > _SHORT_ID:
+            await broker.slices.breathe(2 + len(each) // _HASHED_CHARACTERS)
+        found = broker.transactions.find(each)
+        partitions = 0 if isinstance(found, ErrorCode) or found.value is None else len(found.value.partitions)
+        if partitions > PIECE:
+            await broker.slices.breathe(partitions)
+        described.append(_described(broker, each))
+    return DescribeTransactionsResponse(transaction_states=described)
 
 
 def _described(broker: Broker, transactional_id: str) -> TransactionState:

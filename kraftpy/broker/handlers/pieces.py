@@ -1,0 +1,47 @@
+"""Serves a long request about groups piece by piece (`groups.pieces`), and others between two pieces.
+
+A connection is served one request at a time, so nothing else that its client says comes between the pieces. What other
+clients say does: each piece is checked by itself, as if it were a request of its own.
+
+Requests that are short are one piece, which costs them a look at their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from kraftpy.groups.pieces import MOST_UNITS, joined, naming_all, pieces
+from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest
+
+if TYPE_CHECKING:
+    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.request import RequestContext
+
+Handle = Callable[["Broker", Any, "RequestContext"], Awaitable[Any]]
+
+
+async def in_pieces(broker: Broker, request: Any, context: RequestContext, handle: Handle) -> Any:
+    """The answer of `handle` to the whole request."""
+    answers: list[Any] = []
+    for piece, units in pieces(request, broker.coordinators.size_of):
+        if answers or units >= MOST_UNITS // 2 or context.is_long:
+            await broker.slices.breathe(units)
+        answers.append(await handle(broker, piece, context))
+    return joined(answers) if len(answers) == 1 else await broker.slices.apart(joined, answers)
+
+
+async def fetched(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Any:
+    """The coordinator's answer to an OffsetFetch by names: one for all offsets of a group that has many is cut too."""
+    is_of_one = len(request.groups) == 1 or not request.groups
+    asked: Any = request.groups[0] if request.groups else request
+    if is_of_one and asked.topics is None and broker.coordinators.size_of(asked.group_id) > MOST_UNITS:
+        partitions = broker.coordinators.committed(asked.group_id)
+        request = await broker.slices.apart(naming_all, request, partitions)
+        return await in_pieces(broker, request, context, ask)
+    return await ask(broker, request, context)
+
+
+async def ask(broker: Broker, request: Any, context: RequestContext) -> Any:
+    """What the coordinators say, each in one step."""
+    return await broker.coordinators.ask(request, context)
