@@ -69,7 +69,9 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: R
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{request.election_type} is no type of election")
         is_unclean = request.election_type == UNCLEAN
         if request.topic_partitions is None:
-            await _decided(broker, ElectLeaders(partitions=(), unclean=is_unclean, time_ms=broker.clock.now()), request.timeout_ms)
+            await _decided(
+                broker, ElectLeaders(partitions=(), unclean=is_unclean, time_ms=broker.clock.now()), request.timeout_ms
+            )
             partitions = await _in_need(broker.image, is_unclean=is_unclean)
         command = ElectLeaders(partitions=tuple(partitions), unclean=is_unclean, time_ms=broker.clock.now())
         elected = await _decided_in_parts(broker, command, request.timeout_ms)
