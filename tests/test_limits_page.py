@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kraftpy.broker.apis import MAX_REQUEST_ELEMENTS
+from kraftpy.broker.config_changes import MAX_SETTINGS_PER_RESOURCE
 from kraftpy.broker.topic_changes import MAX_TOPICS_PER_REQUEST
 from kraftpy.config.broker import BROKER_SETTINGS
 from kraftpy.config.broker_settings import BROKER_TABLE
@@ -34,6 +35,7 @@ def test_the_fixed_limits_are_the_code_s() -> None:
         "array elements of a request": f"{MAX_REQUEST_ELEMENTS:,}",
         "headers of a record": f"{MAX_RECORD_HEADERS:,}",
         "topics, and new partitions, of a request": f"{MAX_TOPICS_PER_REQUEST:,} each",
+        "settings of a resource in a request": f"{MAX_SETTINGS_PER_RESOURCE:,}",
         "length of a regular expression": f"{MAX_CHARACTERS:,} characters",
         "memory of a regular expression": f"{MAX_MEMORY_BYTES // 1024} KiB",
     }

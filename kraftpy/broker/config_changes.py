@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from kraftpy.config import TOPIC_SETTINGS, BrokerConfig, ConfigError, ConfigType
 from kraftpy.config.broker import CLUSTER_SETTINGS, DYNAMIC_ONLY, DYNAMIC_SETTINGS
@@ -20,6 +21,16 @@ from kraftpy.config.topic import check_topic_config
 from kraftpy.metadata.commands import ConfigChange, ConfigOperationType, ConfigResourceType
 from kraftpy.metadata.image import Image, config_bytes
 from kraftpy.protocol.errors import ErrorCode, KafkaError
+
+MAX_SETTINGS_PER_RESOURCE: Final = 1_000
+"""More than there are of any kind: a request that gives a resource more settings names unknown ones, or some twice."""
+
+
+def number_problem(count: int) -> str | None:
+    """Why a resource may not be given so many settings by one request; None if it may."""
+    if count <= MAX_SETTINGS_PER_RESOURCE:
+        return None
+    return f"One request may give a resource {MAX_SETTINGS_PER_RESOURCE} settings, not {count}."
 
 
 class ConfigRoom:
@@ -71,6 +82,8 @@ def check_change(change: ConfigChange, config: BrokerConfig, image: Image) -> No
 
 def topic_problem(configs: Sequence[tuple[str, str | None]], config: BrokerConfig) -> str | None:
     """Why a new topic may not have these settings on this broker; None if it may."""
+    if problem := number_problem(len(configs)):
+        return problem
     try:
         check_topic_config({name: value for name, value in configs if value is not None}, config)
     except ConfigError as error:

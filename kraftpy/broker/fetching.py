@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.containment import Tasks
 from kraftpy.broker.replica import NO_LEADER, Replica
+from kraftpy.broker.slicing import in_slices
 from kraftpy.broker.throttle import Throttles
 from kraftpy.config import BrokerConfig
 from kraftpy.metadata.image import Image
@@ -58,6 +59,8 @@ _Lane = tuple[BrokerId, str]
 
 _FIRST_VERSION = 17
 _LET_OTHERS_RUN_AFTER_BYTES = 1 << 20
+_POSITIONS_AT_ONCE = 1_000
+"""So many partitions are given a position, or an answer is looked at for, before others have the event loop."""
 
 
 class Fetchers:
@@ -245,7 +248,7 @@ class _Fetcher:
             self._end_rests()  # before the syncs: what rests may be what is to be synced
             await self._sync()
             now = self._fetchers.clock.monotonic_ms()
-            self._set_positions(now)
+            await self._set_positions(now)
             self._plan.broker_epoch = self._fetchers.broker_epoch()
             if self._plan.broker_epoch != epoch:  # it is proved by the connection: that takes another
                 self._plan.lost()
@@ -292,33 +295,45 @@ class _Fetcher:
             del self._resting[key]
             self._due[key] = None
 
-    def _set_positions(self, now: int) -> None:
-        due, self._due = self._due, {}
-        for key in due:
-            replica = self.replicas.get(key)
-            if replica is None or replica.following is None or replica.leader_id != self.leader:
-                self._plan.forget(key)
-                continue
-            position = replica.following.next_fetch(self._fetchers.clock.monotonic_ms())
-            if replica.syncs.comes_before_ack and replica.syncs.is_due(replica.log_end_offset):
-                self._plan.forget(key)  # it came while others were synced, or could not be synced
-                self._resting[key] = replica.following.retry_at or now
-            elif throttled_ms := self._fetchers.throttles.follower_wait_ms(replica):
-                self._plan.forget(key)
-                self._resting[key] = now + throttled_ms
-            elif position is None:
-                self._plan.forget(key)
-                self._resting[key] = replica.following.retry_at or now
-            else:
-                self._plan.set(key, position)
+    async def _set_positions(self, now: int) -> None:
+        """Tell the plan where each partition goes on. After a failover that may be all of them: in slices.
+
+        When it returns, nothing has come meanwhile that the next request would lack.
+        """
+        while self._due:
+            due, self._due = self._due, {}
+            async for keys in in_slices(list(due), _POSITIONS_AT_ONCE):
+                for key in keys:
+                    self._set_position(key, now)
+
+    def _set_position(self, key: PartitionKey, now: int) -> None:
+        replica = self.replicas.get(key)
+        if replica is None or replica.following is None or replica.leader_id != self.leader:
+            self._plan.forget(key)
+            return
+        position = replica.following.next_fetch(self._fetchers.clock.monotonic_ms())
+        if replica.syncs.comes_before_ack and replica.syncs.is_due(replica.log_end_offset):
+            self._plan.forget(key)  # it came while others were synced, or could not be synced
+            self._resting[key] = replica.following.retry_at or now
+        elif throttled_ms := self._fetchers.throttles.follower_wait_ms(replica):
+            self._plan.forget(key)
+            self._resting[key] = now + throttled_ms
+        elif position is None:
+            self._plan.forget(key)
+            self._resting[key] = replica.following.retry_at or now
+        else:
+            self._plan.set(key, position)
 
     # --- what an answer comes to -------------------------------------------------------------
 
     async def _carry_out(self, answers: list[Fetched]) -> None:
-        done_bytes = 0
+        done_bytes = done = 0
         slow: list[Awaitable[None]] = []
         flushes: list[Replica] = []
         for fetched in answers:
+            done += 1
+            if done % _POSITIONS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             replica = self.replicas.get(fetched.key)
             follower = None if replica is None else replica.following
             if replica is None or follower is None:

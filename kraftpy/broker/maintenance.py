@@ -186,7 +186,7 @@ class Maintenance:
         """Propose to drop from the in-sync replicas whoever lags for `replica.lag.time.max.ms` (rule 12)."""
         while True:
             await _pause(max(1, self._config.replica_lag_time_max_ms // 2))
-            self._replicas.look_after_followers()
+            await self._replicas.look_after_followers()
 
     async def high_watermarks(self) -> None:
         """Write down what is committed, every `replica.high.watermark.checkpoint.interval.ms`."""
@@ -210,7 +210,9 @@ class Maintenance:
         while True:
             await _pause(min(idle_ms if idle_ms >= 0 else _IDLE_CHECK_MS, max(1, receive_ms // 4), _IDLE_CHECK_MS))
             now = asyncio.get_running_loop().time()
-            for connection in self._connections():
+            for number, connection in enumerate(self._connections()):
+                if number % _BEFORE_A_PAUSE == _BEFORE_A_PAUSE - 1:
+                    await asyncio.sleep(0)
                 if not connection.is_serving and now - connection.last_active_at > idle_seconds:
                     connection.abort()
                 elif (reason := connection.overdue(now, receive_ms / 1000, idle_seconds)) is not None:

@@ -26,6 +26,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import heapq
+import itertools
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -42,6 +44,7 @@ from kraftpy.broker.opening import Opening
 from kraftpy.broker.patience import patiently
 from kraftpy.broker.replica import NO_LEADER, Replica
 from kraftpy.broker.runtime import open_files_limit
+from kraftpy.broker.slicing import in_slices
 from kraftpy.broker.syncing import Syncs
 from kraftpy.broker.threads import Threads
 from kraftpy.config import BrokerConfig, ConfigError, TopicConfig
@@ -78,6 +81,11 @@ _PARTITIONS_BEFORE_A_PAUSE = 20
 _DELETE_AGAIN_SECONDS = 5.0
 _SETTLED_AT_ONCE = 500
 """So many changed partitions are handled before other tasks get the event loop."""
+_LOOKED_AT_AT_ONCE = 1_000
+"""The same where each of them is only read or told a little."""
+_CONFIGS_AT_ONCE = 200
+_SORTED_AT_ONCE = 10_000
+"""So many producers are looked at, or sorted, before other tasks get the event loop."""
 _MADE_AT_ONCE = 100
 """So many new partitions are made, and then usable, before the next ones are begun."""
 _PRODUCERS_SHARE = 4
@@ -161,7 +169,9 @@ class Replicas:
         self.changing = asyncio.Lock()
         """Held by what opens, closes, moves and deletes partitions."""
         self._checkpointing = asyncio.Lock()
-        self._checkpoint_is_stale = False
+        self._deletions = 0
+        self._deletions_written = 0
+        """How many of the deletions the checkpoints are known to lack no longer."""
         self._without_role: dict[Number, None] = {}
         """Partitions whose change of role met an unexpected error: tried again, as those that are offline."""
         self._not_reconfigured: set[str] = set()
@@ -329,7 +339,7 @@ class Replicas:
                 case _:
                     pass
         if brokers_changed:
-            self._brokers_changed()
+            await self._brokers_changed()
         if reconfigured:
             await self._reconfigure(reconfigured)
         await self._delete(deleted)
@@ -342,18 +352,19 @@ class Replicas:
             if self._is_stopped:
                 return
             self._image = image
-            self._brokers_changed()
+            await self._brokers_changed()
             await self._reconfigure({topic.name for topic in image.topics()})
             held = [replica.topic_id for replica in self] + [each.topic.topic_id for each in self.offline]
             await self._delete({topic_id for topic_id in held if image.topic_by_id(topic_id) is None})
             await self._settle([(topic.topic_id, number) for topic, number, _ in image.partitions()])
 
-    def _brokers_changed(self) -> None:
+    async def _brokers_changed(self) -> None:
         self._brokers = _eligible(self._image)
-        for replica in self:
-            if replica.leading is not None:
-                with self._contained(replica, "brokers changed"):
-                    replica.brokers_changed(self._brokers)
+        async for some in in_slices(list(self), _SETTLED_AT_ONCE):
+            for replica in some:
+                if replica.leading is not None:
+                    with self._contained(replica, "brokers changed"):
+                        replica.brokers_changed(self._brokers)
         self._fetchers.wake()
 
     async def _settle(self, touched: Iterable[Number]) -> None:
@@ -401,17 +412,18 @@ class Replicas:
             if replica.is_being_cut:
                 replica.stand_by(replica.leader_epoch, replica.partition_epoch)
                 await replica.truncated()
-        assigned: list[tuple[Replica, BrokerId]] = []
-        for replica in replicas:
-            topic = self._image.topic_by_id(replica.topic_id)
-            if topic is None or self._by_name.get(replica.topic_partition) is not replica:  # its disk failed meanwhile
-                continue
-            partition = topic.partitions[replica.topic_partition.partition]
-            try:
-                assigned += self._take_role(replica, partition)
-            except Exception as error:
-                self._fail(replica, partition, error)
-        self._fetchers.assign(assigned)
+        async for some in in_slices(replicas, _SETTLED_AT_ONCE):
+            assigned: list[tuple[Replica, BrokerId]] = []
+            for replica in some:
+                topic = self._image.topic_by_id(replica.topic_id)
+                if topic is None or self._by_name.get(replica.topic_partition) is not replica:  # its disk failed
+                    continue
+                partition = topic.partitions[replica.topic_partition.partition]
+                try:
+                    assigned += self._take_role(replica, partition)
+                except Exception as error:
+                    self._fail(replica, partition, error)
+            self._fetchers.assign(assigned)
 
     def _take_role(self, replica: Replica, partition: Partition) -> list[tuple[Replica, BrokerId]]:
         """Make the replica a leader or follower; return the assignments that the fetchers are to be given."""
@@ -448,7 +460,7 @@ class Replicas:
     async def _create(self, touched: Sequence[Wanted]) -> None:
         """Open partitions; those that cannot be are offline."""
         wanted = [each for each in touched if self._may_open(each)]
-        if wanted and self._checkpoint_is_stale:
+        if wanted and self._deletions != self._deletions_written:
             try:
                 await self.checkpoint()
             except OSError as error:
@@ -521,11 +533,12 @@ class Replicas:
             keys = [each.key for each in wanted] + [replica.topic_partition for replica in replicas]
             return [key for key in keys if key in self._by_name]
 
-    def look_after_followers(self) -> None:
+    async def look_after_followers(self) -> None:
         """Propose to drop followers that lag for too long; to be called every half of `replica.lag.time.max.ms`."""
-        for replica in self:
-            with self._contained(replica, "followers"):
-                replica.look_after_followers()
+        async for some in in_slices(list(self), _SETTLED_AT_ONCE):
+            for replica in some:
+                with self._contained(replica, "followers"):
+                    replica.look_after_followers()
 
     def _topic_config(self, topic: str) -> TopicConfig:
         cluster = self._image.cluster_configs()
@@ -542,20 +555,24 @@ class Replicas:
         return topic_config(usable, self._config)
 
     async def _reconfigure(self, topics: set[str]) -> None:
-        configs = {topic: self._topic_config(topic) for topic in topics}
-        await self._take_back_promises(
-            [
-                replica
-                for replica in self
-                if (config := configs.get(replica.topic_partition.topic)) is not None
-                and not config.kraftpy_flush_before_ack
-            ]
-        )
-        for replica in self:
-            config = configs.get(replica.topic_partition.topic)
-            if config is not None and (config.kraftpy_flush_before_ack or not replica.log.promises_synced):
-                with self._contained(replica, "settings"):
-                    self._configure(replica, config)
+        configs: dict[str, TopicConfig] = {}
+        async for names in in_slices(sorted(topics), _CONFIGS_AT_ONCE):
+            configs.update((topic, self._topic_config(topic)) for topic in names)
+        concerned: list[tuple[Replica, TopicConfig]] = []
+        promising: list[Replica] = []
+        async for some in in_slices(list(self), _LOOKED_AT_AT_ONCE):
+            for replica in some:
+                config = configs.get(replica.topic_partition.topic)
+                if config is not None:
+                    concerned.append((replica, config))
+                    if replica.log.promises_synced and not config.kraftpy_flush_before_ack:
+                        promising.append(replica)
+        await self._take_back_promises(promising)
+        async for pairs in in_slices(concerned, _SETTLED_AT_ONCE):
+            for replica, config in pairs:
+                if config.kraftpy_flush_before_ack or not replica.log.promises_synced:
+                    with self._contained(replica, "settings"):
+                        self._configure(replica, config)
 
     def _configure(self, replica: Replica, config: TopicConfig) -> None:
         is_synced_otherwise = config.kraftpy_flush_before_ack != replica.syncs.comes_before_ack
@@ -568,7 +585,7 @@ class Replicas:
 
     async def _take_back_promises(self, replicas: Sequence[Replica]) -> None:
         """What they acknowledge from now on need not be synced. Where that cannot be written, they go on as before."""
-        for replica in [replica for replica in replicas if replica.log.promises_synced]:
+        for replica in replicas:
             try:
                 await asyncio.to_thread(replica.log.promise, synced_before_ack=False)
             except OSError as error:
@@ -582,7 +599,7 @@ class Replicas:
             async with self.changing:
                 topics, self._not_reconfigured = self._not_reconfigured, set()
                 await self._reconfigure({topic for topic in topics if self._image.topic(topic) is not None})
-        for replica in [replica for replica in self if replica.lacks_promise]:
+        for replica in [replica async for replica in self._at_leisure() if replica.lacks_promise]:
             config = replica.log.config
             try:
                 await replica.flush(replica.log_end_offset)
@@ -626,7 +643,9 @@ class Replicas:
                 if isinstance(some, BaseException):
                     raise some
                 results.update(some)
-            for each in wanted:
+            for number, each in enumerate(wanted):
+                if number % _SETTLED_AT_ONCE == _SETTLED_AT_ONCE - 1:
+                    await asyncio.sleep(0)
                 opened = results[each.key]
                 if isinstance(opened, (OSError, layout.CorruptFile)):
                     failures.append((each, opened))
@@ -771,7 +790,7 @@ class Replicas:
                 disk.partitions.discard(key)
                 disk.forget(key)
             self._delete_later(replica, functools.partial(directory.delete, aside))
-        self._checkpoint_is_stale = True
+        self._deletions += 1
         try:
             await self.checkpoint()
         except OSError as error:
@@ -801,7 +820,7 @@ class Replicas:
         disk.forget(key)
         logger.info("%s: what could not be opened is deleted", key)
         await asyncio.to_thread(_delete_quietly, functools.partial(disk.directory.delete, aside))
-        self._checkpoint_is_stale = True
+        self._deletions += 1
 
     async def delete_records(self, replica: Replica, before: Offset) -> None:
         """Hide the records before an offset, durably (DeleteRecords).
@@ -833,7 +852,7 @@ class Replicas:
                     self._complain("shorten", replica.topic_partition, error)
             except Exception as error:
                 self._incidents.note(f"{replica.topic_partition}: retention", error, kind="retention")
-        if any(replica.log.is_start_unwritten for replica in self):
+        if await self._is_any_start_unwritten():
             await self.checkpoint()
         async for replica in self._at_leisure():
             try:
@@ -849,22 +868,31 @@ class Replicas:
                 logger.info("%s: %d files out of retention", replica.topic_partition, len(gone))
                 self.delete_files_later(replica, gone)
 
+    async def _is_any_start_unwritten(self) -> bool:
+        async for some in in_slices(list(self), _LOOKED_AT_AT_ONCE):
+            if any(replica.log.is_start_unwritten for replica in some):
+                return True
+        return False
+
     async def forget_producers_beyond(self, limit: int) -> int:
         """Forget those producers that have been silent for longest where there are more than `limit`; how many.
 
         Counted are producers of partitions: one that writes to three counts three times. No partition keeps more than
         a quarter of them. Those with an open transaction stay. Room for a tenth of `limit` is made at once.
         """
-        replicas = [replica async for replica in self._at_leisure()]
-        gone = 0
+        gone = total = 0
         most = max(1, limit // _PRODUCERS_SHARE)
-        for replica in [each for each in replicas if len(each.log.producers) > most]:
-            await asyncio.sleep(0)
-            gone += _forget_oldest([replica], len(replica.log.producers) - most + most // 10)
-        total = sum(len(replica.log.producers) for replica in replicas)
+        writing: list[Replica] = []
+        async for replica in self._at_leisure():
+            count = len(replica.log.producers)
+            if count > most:
+                gone += await _forget_oldest([replica], count - most + most // 10)
+                count = len(replica.log.producers)
+            if count:
+                writing.append(replica)
+                total += count
         if total > limit:
-            await asyncio.sleep(0)
-            gone += _forget_oldest(replicas, total - limit + limit // 10)
+            gone += await _forget_oldest(writing, total - limit + limit // 10)
         return gone
 
     async def _at_leisure(self) -> AsyncIterator[Replica]:
@@ -926,29 +954,29 @@ class Replicas:
         async with self._checkpointing:
             if unless():
                 return
+            deletions = self._deletions
             failure: OSError | None = None
             for disk in [disk for disk in self.disks if disk.failure is None]:
-                points, starts = {}, {}
                 logs = {key: log for key, (into, log) in self.moving_in.items() if into is disk}
-                logs |= {
-                    replica.topic_partition: replica.log
-                    for replica in self._by_name.values()
-                    if replica.log_directory is disk.directory
-                }
-                for key, log in logs.items():
-                    points[key] = log.recovery_point
-                    starts[key] = log.log_start_offset
+                points = {key: log.recovery_point for key, log in logs.items()}
+                starts = {key: log.log_start_offset for key, log in logs.items()}
+                async for some in in_slices(list(self._by_name.values()), _LOOKED_AT_AT_ONCE):
+                    for replica in some:
+                        if replica.log_directory is disk.directory:
+                            key, log = replica.topic_partition, replica.log
+                            logs[key], points[key], starts[key] = log, log.recovery_point, log.log_start_offset
                 try:
                     await asyncio.to_thread(disk.write_checkpoints, points, starts)
                 except OSError as error:
                     if not self.storage_failed(disk.directory, "write the checkpoints in", error):
                         failure = error
                     continue
-                for key, log in logs.items():
-                    log.written_log_start = starts[key]
+                async for keys in in_slices(list(logs), _LOOKED_AT_AT_ONCE):
+                    for key in keys:
+                        logs[key].written_log_start = starts[key]
             if failure is not None:
                 raise failure
-            self._checkpoint_is_stale = False
+            self._deletions_written = deletions
 
     async def checkpoint_high_watermarks(self) -> None:
         """Write down, per log directory, what is committed: a hint for the next start (rule 10). Raises OSError."""
@@ -957,11 +985,11 @@ class Replicas:
     async def _checkpoint_high_watermarks(self) -> None:
         async with self._checkpointing:
             for disk in [disk for disk in self.disks if disk.failure is None]:
-                marks = {
-                    replica.topic_partition: int(replica.high_watermark)
-                    for replica in self._by_name.values()
-                    if replica.log_directory is disk.directory
-                }
+                marks: dict[TopicPartition, int] = {}
+                async for some in in_slices(list(self._by_name.values()), _LOOKED_AT_AT_ONCE):
+                    for replica in some:
+                        if replica.log_directory is disk.directory:
+                            marks[replica.topic_partition] = int(replica.high_watermark)
                 if marks != disk.high_watermarks:
                     try:
                         await asyncio.to_thread(layout.write_offsets, disk.directory, layout.HIGH_WATERMARKS, marks)
@@ -1026,17 +1054,35 @@ def _is_short(opened: Replica | Exception) -> bool:
     return isinstance(opened, OSError) and failure_of(opened) is Failure.RESOURCES
 
 
-def _forget_oldest(replicas: Sequence[Replica], count: int) -> int:
-    written_at = [each for replica in replicas for each in replica.log.producers.written_at()]
-    if not written_at:
-        return 0
-    written_at.sort()
-    until = Millis(written_at[min(max(count, 1), len(written_at)) - 1])
-    return sum(
-        len(replica.log.forget_producers(until))
-        for replica in replicas
-        if not replica.log.is_closed and not replica.is_being_cut
-    )
+async def _forget_oldest(replicas: Sequence[Replica], count: int) -> int:
+    """Forget about `count` producers of these partitions, those that wrote longest ago; how many."""
+    runs: list[list[int]] = []  # times of the last writes, each list sorted
+    run: list[int] = []
+    for replica in replicas:
+        if replica.log.is_closed or replica.is_being_cut:
+            continue
+        run.extend(replica.log.producers.written_at())
+        if len(run) >= _SORTED_AT_ONCE:
+            run.sort()
+            runs.append(run)
+            run = []
+            await asyncio.sleep(0)
+    runs.append(sorted(run))
+    until = None
+    for number, written_at in enumerate(itertools.islice(heapq.merge(*runs), max(count, 1))):
+        until = Millis(written_at)
+        if number % _SORTED_AT_ONCE == _SORTED_AT_ONCE - 1:
+            await asyncio.sleep(0)
+    gone = looked_at = 0
+    for replica in replicas:
+        if until is None or replica.log.is_closed or replica.is_being_cut:
+            continue
+        looked_at += len(replica.log.producers)
+        gone += len(replica.log.forget_producers(until))
+        if looked_at >= _SORTED_AT_ONCE:
+            looked_at = 0
+            await asyncio.sleep(0)
+    return gone
 
 
 def _eligible(image: Image) -> dict[BrokerId, int]:

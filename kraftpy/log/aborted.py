@@ -5,6 +5,9 @@ by a look at the log. On the disk each segment has those whose marker it holds, 
 no file where there is none. The file of a sealed segment is written by the flush that stores its other indexes, that of
 the last segment when the log is closed.
 
+Each costs 32 bytes of memory for as long as the segment with its marker is there. That is less than a quarter of what
+an aborted batch and its marker take in the log, so retention bounds the one with the other.
+
 Kafka's form has no checksum. Ours is in the producer snapshots (`log.producers`): each names the files of the segments
 before it and what they hold, and one whose files say something else is not believed.
 
@@ -14,9 +17,10 @@ KIP-98.
 from __future__ import annotations
 
 import struct
+from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import Final, NamedTuple
 
 from kraftpy.log.layout import CorruptFile
@@ -36,53 +40,66 @@ class EndedTransaction(NamedTuple):
     """The partition's when it ended: nothing before it can still be undecided."""
 
 
-def _marker_of(ended: EndedTransaction) -> int:
-    return ended.last_offset
-
-
 class AbortedTransactions:
-    """Those of one log, by the offsets of their markers."""
+    """Those of one log, by the offsets of their markers: 32 bytes for each, and an array's room to grow."""
 
-    __slots__ = ("_ended",)
+    __slots__ = ("_first_offsets", "_last_offsets", "_last_stable_offsets", "_producer_ids")
 
     def __init__(self, ended: Iterable[EndedTransaction] = ()) -> None:
-        self._ended = list(ended)
+        self._producer_ids = array("q")
+        self._first_offsets = array("q")
+        self._last_offsets = array("q")
+        self._last_stable_offsets = array("q")
+        for each in ended:
+            self.add(each)
 
     def __len__(self) -> int:
-        return len(self._ended)
+        return len(self._last_offsets)
 
     def __iter__(self) -> Iterator[EndedTransaction]:
-        return iter(self._ended)
+        return map(EndedTransaction._make, zip(*self._columns, strict=True))
+
+    @property
+    def _columns(self) -> tuple[array[int], array[int], array[int], array[int]]:
+        """As the fields of `EndedTransaction`."""
+        return self._producer_ids, self._first_offsets, self._last_offsets, self._last_stable_offsets
 
     def add(self, ended: EndedTransaction) -> None:
         """One more, whose marker comes after all others."""
-        self._ended.append(ended)
+        for column, value in zip(self._columns, ended, strict=True):
+            column.append(value)
 
     def between(self, start_offset: int, end_offset: int) -> list[EndedTransaction]:
         """Those with records in [start, end)."""
         found: list[EndedTransaction] = []
-        for number in range(self._from(start_offset), len(self._ended)):
-            ended = self._ended[number]
-            if ended.first_offset < end_offset:
-                found.append(ended)
-            if ended.last_stable_offset >= end_offset:
+        first_offsets, last_stable_offsets = self._first_offsets, self._last_stable_offsets
+        for number in range(self._from(start_offset), len(first_offsets)):
+            if first_offsets[number] < end_offset:
+                found.append(EndedTransaction._make(column[number] for column in self._columns))
+            if last_stable_offsets[number] >= end_offset:
                 break  # whatever ended later began behind the range
         return found
 
     def ranges(self) -> dict[int, list[tuple[int, int]]]:
         """Producer id -> (first offset, offset of the marker) of each, in order."""
         ranges: dict[int, list[tuple[int, int]]] = {}
-        for ended in self._ended:
-            ranges.setdefault(ended.producer_id, []).append((ended.first_offset, ended.last_offset))
+        for producer_id, first_offset, last_offset in zip(
+            self._producer_ids, self._first_offsets, self._last_offsets, strict=True
+        ):
+            ranges.setdefault(producer_id, []).append((first_offset, last_offset))
         return ranges
 
     def truncate(self, end_offset: int) -> None:
         """Markers from an offset on are gone: their transactions are no longer aborted."""
-        del self._ended[self._from(end_offset) :]
+        number = self._from(end_offset)
+        for column in self._columns:
+            del column[number:]
 
     def forget_before(self, offset: int) -> None:
         """The segments before an offset are gone."""
-        del self._ended[: self._from(offset)]
+        number = self._from(offset)
+        for column in self._columns:
+            del column[:number]
 
     def forget(self, markers: Collection[int]) -> None:
         """Compaction has removed these markers, and before them all that their transactions wrote.
@@ -90,15 +107,18 @@ class AbortedTransactions:
         Readers must not be told of such a transaction: they would wait for its marker, and take the producer's next
         one for aborted.
         """
-        self._ended = [ended for ended in self._ended if ended.last_offset not in markers]
+        stay = [last_offset not in markers for last_offset in self._last_offsets]
+        for column in self._columns:
+            column[:] = array("q", compress(column, stay))
 
     def encode(self, base_offset: int, end_offset: int) -> bytes:
         """The `.txnindex` of the segment with those offsets; empty where there is to be none."""
-        found = self._ended[self._from(base_offset) : self._from(end_offset)]
+        some = slice(self._from(base_offset), self._from(end_offset))
+        found = zip(*(column[some] for column in self._columns), strict=True)
         return b"".join(_ENTRY.pack(_VERSION, *ended) for ended in found)
 
     def _from(self, offset: int) -> int:
-        return bisect_left(self._ended, offset, key=_marker_of)
+        return bisect_left(self._last_offsets, offset)
 
 
 def decode(data: bytes) -> list[EndedTransaction]:

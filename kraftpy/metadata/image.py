@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import assert_never
 
@@ -174,6 +175,20 @@ class _Saved:
 def config_bytes(resource_name: str, name: str, value: str) -> int:
     """Memory that one setting of one resource takes, roughly: what it is called, its value, and the objects around."""
     return _CONFIG_OVERHEAD_BYTES + len(resource_name) + len(name) + len(value)
+
+
+@lru_cache(maxsize=1024)
+def _created(
+    replicas: tuple[BrokerId, ...],
+    isr: tuple[BrokerId, ...],
+    leader: BrokerId,
+    leader_epoch: LeaderEpoch,
+    partition_epoch: int,
+) -> Partition:
+    """A new partition. Thousands of a large topic stand alike: they share the object, which does not change."""
+    return Partition(
+        replicas=replicas, isr=isr, leader=leader, leader_epoch=leader_epoch, partition_epoch=partition_epoch
+    )
 
 
 class Image:
@@ -405,13 +420,7 @@ class Image:
     def _replay_partition_created(self, record: PartitionCreated) -> None:
         partitions = self._topics_by_id[record.topic_id].partitions
         assert record.partition == len(partitions), "partitions are created in order"
-        partition = Partition(
-            replicas=record.replicas,
-            isr=record.isr,
-            leader=record.leader,
-            leader_epoch=record.leader_epoch,
-            partition_epoch=record.partition_epoch,
-        )
+        partition = _created(record.replicas, record.isr, record.leader, record.leader_epoch, record.partition_epoch)
         partitions.append(partition)
         self.partition_count += 1
         self._place((record.topic, record.partition), record.replicas)

@@ -40,15 +40,19 @@ def place(
         if leader.broker_id == after:
             seed += (step + 1 - seed) % len(leaders)
     placed = []
+    alike: dict[tuple[int, int], tuple[BrokerId, ...]] = {}  # after some laps all comes round again
     for number in range(seed, seed + partitions):
         lap, step = divmod(number, len(leaders))
-        leader = leaders[step]
-        at = places[leader.broker_id]
-        others = everyone[at + 1 :] + everyone[:at]
-        if others:
-            turn = lap % len(others)
+        turn = lap % max(1, len(everyone) - 1)
+        replicas = alike.get((step, turn))
+        if replicas is None:
+            leader = leaders[step]
+            at = places[leader.broker_id]
+            others = everyone[at + 1 :] + everyone[:at]
             others = others[turn:] + others[:turn]
-        placed.append((leader.broker_id, *_followers(leader, others, replication_factor - 1)))
+            replicas = (leader.broker_id, *_followers(leader, others, replication_factor - 1))
+            alike[step, turn] = replicas
+        placed.append(replicas)
     return placed
 
 

@@ -198,13 +198,16 @@ def _manual_placement(topic: NewTopic, image: Image) -> list[Replicas]:
             "Replicas that are assigned give the counts: partitions and replication factor must be -1 then.",
         )
     placed: dict[int, Replicas] = {}
+    good: set[Replicas] = set()
     for assignment in topic.assignments:
         if assignment.partition in placed:
             raise Refused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"Partition {assignment.partition} has two assignments.",
             )
-        _check_replicas(assignment.replicas, len(topic.assignments[0].replicas), image)
+        if assignment.replicas not in good:
+            _check_replicas(assignment.replicas, len(topic.assignments[0].replicas), image)
+            good.add(assignment.replicas)
         placed[assignment.partition] = assignment.replicas
     if sorted(placed) != list(range(len(placed))):
         raise Refused(
@@ -235,8 +238,11 @@ def _partition_records(
 ) -> list[PartitionCreated]:
     """New partitions: whoever is active is in sync, there being nothing to lag behind; the first of them leads."""
     records = []
+    in_sync: dict[Replicas, Replicas] = {}
     for number, replicas in enumerate(placed, first):
-        isr = tuple(broker_id for broker_id in replicas if image.is_active(broker_id))
+        isr = in_sync.get(replicas)
+        if isr is None:
+            isr = in_sync[replicas] = tuple(broker_id for broker_id in replicas if image.is_active(broker_id))
         records.append(
             PartitionCreated(
                 topic=topic, topic_id=topic_id, partition=number, replicas=replicas, isr=isr, leader=isr[0]
@@ -346,6 +352,6 @@ def _place_added(wanted: NewPartitions, topic: Topic, image: Image, seed: int) -
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"{added} partition(s) would be added, but {len(wanted.assignments)} are assigned to brokers.",
         )
-    for replicas in wanted.assignments:
+    for replicas in dict.fromkeys(wanted.assignments):
         _check_replicas(replicas, factor, image)
     return list(wanted.assignments)

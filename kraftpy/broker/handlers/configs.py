@@ -19,9 +19,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.apis import shortened
-from kraftpy.broker.config_changes import added_bytes, check_change, named_more_than_once
+from kraftpy.broker.config_changes import added_bytes, check_change, named_more_than_once, number_problem
+from kraftpy.broker.slicing import PIECE
 from kraftpy.broker.topic_changes import UNITS_AT_ONCE
-from kraftpy.config import BrokerConfig
+from kraftpy.config import TOPIC_SETTINGS, BrokerConfig
 from kraftpy.config.describe import ConfigEntry, describe_broker, describe_every_broker, describe_group, describe_topic
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType, SetConfigs
 from kraftpy.metadata.decision import ConfigResult
@@ -121,26 +122,34 @@ async def alter_configs(
     broker: Broker, request: alter.AlterConfigsRequest, context: RequestContext
 ) -> alter.AlterConfigsResponse:
     """Make the settings named all that is set for each resource."""
-    changes = [
-        ConfigChange(
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-            operations=tuple(ConfigOperation(name=config.name, value=config.value) for config in resource.configs),
-            replace=True,
-        )
-        for resource in request.resources
-    ]
-    return alter.AlterConfigsResponse(
-        responses=[
+    changes: list[ConfigChange | ConfigResult] = []
+    async for resources in broker.slices.pieces(request.resources):
+        for resource in resources:
+            if problem := number_problem(len(resource.configs)):
+                changes.append(_refused(resource, ErrorCode.INVALID_CONFIG, problem))
+                continue
+            operations = tuple(ConfigOperation(name=config.name, value=config.value) for config in resource.configs)
+            changes.append(
+                ConfigChange(
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                    operations=operations,
+                    replace=True,
+                )
+            )
+    response = alter.AlterConfigsResponse(responses=[])
+    results = await _set(broker, changes, validate_only=request.validate_only)
+    async for some in broker.slices.pieces(results):
+        response.responses += [
             alter.AlterConfigsResourceResponse(
                 error_code=result.error,
                 error_message=shortened(result.message),
                 resource_type=result.resource_type,
                 resource_name=result.resource_name,
             )
-            for result in await _set(broker, changes, validate_only=request.validate_only)
+            for result in some
         ]
-    )
+    return response
 
 
 async def incremental_alter_configs(
@@ -148,42 +157,56 @@ async def incremental_alter_configs(
 ) -> incremental.IncrementalAlterConfigsResponse:
     """Set, delete, append to and subtract from the settings named; the others stay."""
     changes: list[ConfigChange | ConfigResult] = []
-    for resource in request.resources:
-        try:
-            operations = tuple(
-                ConfigOperation(
-                    name=config.name,
-                    value=config.value,
-                    operation=_operation(config.config_operation),
-                    inherited=_inherited(config.name, config.config_operation, broker.config),
-                )
-                for config in resource.configs
-            )
-        except KafkaError as error:
-            changes.append(
-                ConfigResult(
-                    resource_type=resource.resource_type,
-                    resource_name=resource.resource_name,
-                    error=error.code,
-                    message=str(error),
-                )
-            )
-            continue
-        changes.append(
-            ConfigChange(
-                resource_type=resource.resource_type, resource_name=resource.resource_name, operations=operations
-            )
-        )
-    return incremental.IncrementalAlterConfigsResponse(
-        responses=[
+    inherited: dict[str, str | None] = {}
+    operations_read = 0
+    async for resources in broker.slices.pieces(request.resources):
+        for resource in resources:
+            try:
+                changes.append(_incremental_change(resource, inherited, broker.config))
+            except KafkaError as error:
+                changes.append(_refused(resource, error.code, str(error)))
+                continue
+            operations_read += len(resource.configs)
+            if operations_read >= PIECE:
+                await broker.slices.breathe(operations_read)
+                operations_read = 0
+    response = incremental.IncrementalAlterConfigsResponse(responses=[])
+    results = await _set(broker, changes, validate_only=request.validate_only)
+    async for some in broker.slices.pieces(results):
+        response.responses += [
             incremental.AlterConfigsResourceResponse(
                 error_code=result.error,
                 error_message=shortened(result.message),
                 resource_type=result.resource_type,
                 resource_name=result.resource_name,
             )
-            for result in await _set(broker, changes, validate_only=request.validate_only)
+            for result in some
         ]
+    return response
+
+
+def _incremental_change(
+    resource: incremental.AlterConfigsResource, inherited: dict[str, str | None], config: BrokerConfig
+) -> ConfigChange:
+    """The change of one resource. Raises KafkaError. `inherited` keeps what lists are appended to, by name.
+
+    A setting that is named twice is refused before anything is worked out, as Kafka does.
+    """
+    if len({each.name for each in resource.configs}) < len(resource.configs):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names a setting of this resource more than once.")
+    if problem := number_problem(len(resource.configs)):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
+    operations = []
+    for each in resource.configs:
+        operation = _operation(each.config_operation)
+        found = None
+        if operation in (ConfigOperationType.APPEND, ConfigOperationType.SUBTRACT) and each.name in TOPIC_SETTINGS:
+            if each.name not in inherited:
+                inherited[each.name] = _inherited(each.name, config)
+            found = inherited[each.name]
+        operations.append(ConfigOperation(name=each.name, value=each.value, operation=operation, inherited=found))
+    return ConfigChange(
+        resource_type=resource.resource_type, resource_name=resource.resource_name, operations=tuple(operations)
     )
 
 
@@ -194,10 +217,8 @@ def _operation(number: int) -> ConfigOperationType:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{number} is no operation on a setting") from None
 
 
-def _inherited(name: str, operation: int, config: BrokerConfig) -> str | None:
+def _inherited(name: str, config: BrokerConfig) -> str | None:
     """What a list holds where the topic does not set it: what is appended to or subtracted from."""
-    if operation not in (ConfigOperationType.APPEND, ConfigOperationType.SUBTRACT):
-        return None
     entry = next(iter(describe_topic({}, config, frozenset((name,)))), None)
     return None if entry is None else entry.value
 
@@ -276,7 +297,11 @@ def _named_twice(change: ConfigChange | ConfigResult) -> ConfigResult:
     return _refused(change, ErrorCode.INVALID_REQUEST, message)
 
 
-def _refused(change: ConfigChange | ConfigResult, error: ErrorCode, message: str) -> ConfigResult:
+def _refused(
+    change: ConfigChange | ConfigResult | alter.AlterConfigsResource | incremental.AlterConfigsResource,
+    error: ErrorCode,
+    message: str,
+) -> ConfigResult:
     return ConfigResult(
         resource_type=change.resource_type, resource_name=change.resource_name, error=error, message=message
     )

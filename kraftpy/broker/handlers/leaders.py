@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kraftpy.broker.apis import shortened
+from kraftpy.broker.slicing import in_slices
 from kraftpy.broker.submitting import decided_within
 from kraftpy.broker.topic_changes import UNITS_AT_ONCE
 from kraftpy.metadata.commands import AlterReassignments, ElectLeaders, PartitionReference, Reassignment
@@ -48,34 +49,79 @@ if TYPE_CHECKING:
     from kraftpy.broker.request import RequestContext
 
 _FIRST_TOP_LEVEL_ERROR_VERSION = 1
+_AT_ONCE = 1_000
+"""Partitions that are read, or whose results are made, before others are served."""
+_NOT_TOLD = (ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+"""Of a partition that nobody named: somebody elected, or deleted, meanwhile."""
+
+T = TypeVar("T")
 
 
 async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
     """Elect a leader for each partition named, or for all where it is needed."""
-    partitions = None
-    if request.topic_partitions is not None:
-        partitions = tuple(
-            PartitionReference(topic=topic.topic, partition=partition)
-            for topic in request.topic_partitions
-            for partition in topic.partitions
-        )
+    partitions = [
+        PartitionReference(topic=name, partition=number)
+        async for name, numbers in _pieces((topic.topic, topic.partitions) for topic in request.topic_partitions or ())
+        for number in numbers
+    ]
     try:
         if request.election_type not in (PREFERRED, UNCLEAN):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{request.election_type} is no type of election")
-        command = ElectLeaders(
-            partitions=partitions, unclean=request.election_type == UNCLEAN, time_ms=broker.clock.now()
-        )
+        is_unclean = request.election_type == UNCLEAN
+        if request.topic_partitions is None:
+            await _decided(
+                broker, ElectLeaders(partitions=(), unclean=is_unclean, time_ms=broker.clock.now()), request.timeout_ms
+            )
+            partitions = await _in_need(broker.image, is_unclean=is_unclean)
+        command = ElectLeaders(partitions=tuple(partitions), unclean=is_unclean, time_ms=broker.clock.now())
         elected = await _decided_in_parts(broker, command, request.timeout_ms)
     except KafkaError as error:
-        return _no_election(error, partitions or (), context.api_version)
+        named = () if request.topic_partitions is None else partitions
+        return _no_election(error, named, context.api_version)
     results: dict[str, ReplicaElectionResult] = {}
-    for result in elected:
-        _topic_of(results, result.topic).partition_result.append(
-            PartitionResult(
-                partition_id=result.partition, error_code=result.error, error_message=shortened(result.message)
+    async for some in in_slices(elected, _AT_ONCE):
+        for result in some:
+            if request.topic_partitions is None and result.error in _NOT_TOLD:
+                continue
+            _topic_of(results, result.topic).partition_result.append(
+                PartitionResult(
+                    partition_id=result.partition, error_code=result.error, error_message=shortened(result.message)
+                )
             )
-        )
     return ElectLeadersResponse(replica_election_results=list(results.values()))
+
+
+async def _in_need(image: Image, *, is_unclean: bool) -> list[PartitionReference]:
+    """All partitions that have another leader than they should have: what a request for all of them means.
+
+    They become a request that names them, which is carried out in parts. As the image is now: one that needs an
+    election later has to be asked for again.
+    """
+    found: list[PartitionReference] = []
+    looked_at = 0
+    for topic in image.topics():
+        for start in range(0, len(topic.partitions), _AT_ONCE):
+            for number, partition in enumerate(topic.partitions[start : start + _AT_ONCE], start):
+                if not (partition.has_leader if is_unclean else partition.leader == partition.preferred_leader):
+                    found.append(PartitionReference(topic=topic.name, partition=number))
+            looked_at += min(_AT_ONCE, len(topic.partitions) - start)
+            if looked_at >= _AT_ONCE:
+                await asyncio.sleep(0)
+                looked_at = 0
+    return found
+
+
+async def _pieces(topics: Iterable[tuple[str, Sequence[T]]]) -> AsyncIterator[tuple[str, Sequence[T]]]:
+    """Topics with what the request names of each; others are served after some thousand of these."""
+    done = 0
+    for name, items in topics:
+        for start in range(0, len(items), _AT_ONCE):
+            some = items[start : start + _AT_ONCE]
+            done += len(some)
+            if done >= _AT_ONCE:
+                await asyncio.sleep(0)
+                done = 0
+            yield name, some
 
 
 async def _decided_in_parts(
@@ -111,6 +157,7 @@ async def _decided_in_parts(
         left_ms = round((deadline - asyncio.get_running_loop().time()) * 1000)
         async with broker.metadata.many_topics:
             results.update(zip(part, await _decided(broker, some, left_ms), strict=True))
+        await asyncio.sleep(0)  # a command that changes nothing was decided without a pause
         begin = end
     return [results[place] for place in range(len(named))]
 
@@ -148,13 +195,15 @@ async def alter_partition_reassignments(
     """Begin to move each partition, or give its move up (null)."""
     command = AlterReassignments(
         reassignments=tuple(
-            Reassignment(
-                topic=topic.name,
-                partition=partition.partition_index,
-                replicas=None if partition.replicas is None else tuple(map(BrokerId, partition.replicas)),
-            )
-            for topic in request.topics
-            for partition in topic.partitions
+            [
+                Reassignment(
+                    topic=name,
+                    partition=partition.partition_index,
+                    replicas=None if partition.replicas is None else tuple(map(BrokerId, partition.replicas)),
+                )
+                async for name, partitions in _pieces((topic.name, topic.partitions) for topic in request.topics)
+                for partition in partitions
+            ]
         ),
         time_ms=broker.clock.now(),
         allow_replication_factor_change=request.allow_replication_factor_change,
@@ -168,12 +217,13 @@ async def alter_partition_reassignments(
         response.error_code, response.error_message = error.code, shortened(error.message)
         return response
     topics: dict[str, ReassignableTopicResponse] = {}
-    for result in altered:
-        topics.setdefault(result.topic, ReassignableTopicResponse(name=result.topic)).partitions.append(
-            ReassignablePartitionResponse(
-                partition_index=result.partition, error_code=result.error, error_message=shortened(result.message)
+    async for some in in_slices(altered, _AT_ONCE):
+        for result in some:
+            topics.setdefault(result.topic, ReassignableTopicResponse(name=result.topic)).partitions.append(
+                ReassignablePartitionResponse(
+                    partition_index=result.partition, error_code=result.error, error_message=shortened(result.message)
+                )
             )
-        )
     response.responses = list(topics.values())
     return response
 

@@ -1,0 +1,176 @@
+"""What a node does for every partition it has is done in slices, and requests for all of them in parts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from one_broker import context, create, running
+
+from kraftpy.broker import replicas as replicas_module
+from kraftpy.broker.broker import Broker
+from kraftpy.broker.config_changes import MAX_SETTINGS_PER_RESOURCE
+from kraftpy.broker.handlers import configs, leaders
+from kraftpy.broker.replica import Replica
+from kraftpy.broker.replicas import Replicas
+from kraftpy.broker.topic_changes import UNITS_AT_ONCE
+from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.producers import ProducerStates
+from kraftpy.metadata.commands import Command, ElectLeaders
+from kraftpy.metadata.decision import Decision
+from kraftpy.metadata.records import NO_LEADER, PartitionChanged
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.elect_leaders import UNCLEAN, ElectLeadersRequest
+from kraftpy.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kraftpy.types import LeaderEpoch
+
+PARTITIONS = 40
+AT_ONCE = 5
+APPEND = 2
+TOPIC = 2
+
+
+@contextlib.asynccontextmanager
+async def turns() -> AsyncIterator[Callable[[], int]]:
+    """Count the turns of the event loop."""
+    passed = 0
+
+    async def count() -> None:
+        nonlocal passed
+        while True:
+            passed += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    try:
+        yield lambda: passed
+    finally:
+        counting.cancel()
+
+
+Round = Callable[[Broker], Awaitable[object]]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "work"),
+    [
+        pytest.param(Replica, "look_after_followers", lambda b: b.replicas.look_after_followers(), id="followers"),
+        pytest.param(Replica, "brokers_changed", lambda b: b.replicas._brokers_changed(), id="brokers"),
+        pytest.param(Replica, "lead", lambda b: b.replicas._take_roles(list(b.replicas)), id="roles"),
+        pytest.param(Replicas, "_configure", lambda b: b.replicas._reconfigure({"large"}), id="settings"),
+        pytest.param(ProducerStates, "__len__", lambda b: b.replicas.forget_producers_beyond(1), id="producers"),
+        pytest.param(PartitionLog, "recovery_point", lambda b: b.replicas.checkpoint(), id="checkpoint"),
+        pytest.param(PartitionLog, "is_start_unwritten", lambda b: b.replicas.delete_old_segments(), id="retention"),
+    ],
+)
+async def test_a_round_over_all_partitions_lets_others_run(
+    owner: type, name: str, work: Round, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for constant in ("_SETTLED_AT_ONCE", "_LOOKED_AT_AT_ONCE", "_PARTITIONS_BEFORE_A_PAUSE"):
+        monkeypatch.setattr(replicas_module, constant, AT_ONCE)
+    async with running(tmp_path) as broker, turns() as turn:
+        assert (await create(broker, ["large"], partitions=PARTITIONS)).topics[0].error_code == ErrorCode.NONE
+        done: Counter[int] = Counter()
+        known: Any = getattr(owner, name)
+
+        def noted(self: object, *arguments: object) -> object:
+            if asyncio.current_task() is not None:
+                done[turn()] += 1
+            return known.fget(self) if isinstance(known, property) else known(self, *arguments)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, property(noted) if isinstance(known, property) else noted)
+            await work(broker)
+        assert sum(done.values()) >= PARTITIONS
+        assert max(done.values()) <= 2 * AT_ONCE, "the end of a slice and the begin of the next may share a turn"
+
+
+async def test_an_election_for_all_partitions_becomes_commands_of_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions = 2 * UNITS_AT_ONCE + 10
+    async with running(tmp_path) as broker:
+        await create(broker, ["large"], partitions=partitions)
+        topic = broker.image.topic("large")
+        assert topic is not None
+        for number, partition in enumerate(topic.partitions[:-1]):
+            broker.image.replay(
+                PartitionChanged(
+                    topic="large",
+                    topic_id=topic.topic_id,
+                    partition=number,
+                    replicas=partition.replicas,
+                    isr=partition.isr,
+                    leader=NO_LEADER,
+                    leader_epoch=LeaderEpoch(partition.leader_epoch + 1),
+                    partition_epoch=partition.partition_epoch + 1,
+                )
+            )
+        commands: list[ElectLeaders] = []
+        submit = broker.metadata.submit
+
+        async def noted(command: Command) -> Decision[Any]:
+            if isinstance(command, ElectLeaders):
+                commands.append(command)
+            return await submit(command)
+
+        monkeypatch.setattr(broker.metadata, "submit", noted)
+        request = ElectLeadersRequest(election_type=UNCLEAN, topic_partitions=None, timeout_ms=60_000)
+        answered = await leaders.elect_leaders(broker, request, context(ApiKey.ELECT_LEADERS, 2))
+        sizes = [None if each.partitions is None else len(each.partitions) for each in commands]
+        assert None not in sizes
+        assert max(size or 0 for size in sizes) <= UNITS_AT_ONCE
+        results = answered.replica_election_results[0].partition_result
+        assert [each.partition_id for each in results] == list(range(partitions - 1)), "one was not in need of it"
+        assert {each.error_code for each in results} == {ErrorCode.NONE}
+        assert all(each.has_leader for each in topic.partitions)
+
+
+async def alter(broker: Broker, *resources: tuple[str, list[str]]) -> list[ErrorCode]:
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            AlterConfigsResource(
+                resource_type=TOPIC,
+                resource_name=topic,
+                configs=[AlterableConfig(name=name, config_operation=APPEND, value="compact") for name in names],
+            )
+            for topic, names in resources
+        ]
+    )
+    answered = await configs.incremental_alter_configs(broker, request, context(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1))
+    return [ErrorCode.of(each.error_code) for each in answered.responses]
+
+
+async def test_what_a_list_inherits_is_looked_up_once_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[Any] = []
+    describe_topic = configs.describe_topic
+
+    def noted(*arguments: Any, **more: Any) -> Any:
+        looked_up.append(arguments)
+        return describe_topic(*arguments, **more)
+
+    monkeypatch.setattr(configs, "describe_topic", noted)
+    async with running(tmp_path) as broker:
+        names = [f"t-{number}" for number in range(10)]
+        await create(broker, names)
+        looked_up.clear()
+        assert await alter(broker, ("t-0", ["cleanup.policy"] * 5_000)) == [ErrorCode.INVALID_REQUEST]
+        assert looked_up == [], "refused before anything is worked out"
+        assert set(await alter(broker, *((name, ["cleanup.policy"]) for name in names))) == {ErrorCode.NONE}
+        assert len(looked_up) == 1
+        unknown = [f"unknown.{number}" for number in range(MAX_SETTINGS_PER_RESOURCE + 1)]
+        assert await alter(broker, ("t-0", unknown), ("t-1", unknown[:3])) == [ErrorCode.INVALID_CONFIG] * 2
+        assert len(looked_up) == 1
+        assert broker.image.topic_configs("t-0")["cleanup.policy"] == "delete,compact"
