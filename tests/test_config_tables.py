@@ -22,6 +22,7 @@ EVERY = {**BROKER_SETTINGS, **OTHER_SETTINGS}
 OURS = {
     "kraftpy.batch.max.expanded.bytes",
     "kraftpy.batch.max.headers",
+    "kraftpy.batch.max.bytes",
     "kraftpy.batch.max.records",
     "kraftpy.broker.disconnect.grace.ms",
     "kraftpy.fetch.session.partitions.max",
@@ -180,6 +181,7 @@ WITHIN_CONFIG = {
     "inter.broker.listener.name",
     "listener.security.protocol.map",
     "listeners",
+    "kraftpy.batch.max.bytes",
     "log.dir",
     "controller.quorum.bootstrap.servers",
     "controller.quorum.voters",

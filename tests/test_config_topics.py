@@ -199,6 +199,20 @@ def test_the_differing_defaults_are_the_ones_a_single_node_needs() -> None:
 def test_what_takes_effect_is_bounded_whatever_a_topic_says() -> None:
     largest = {"index.interval.bytes": str(2**31 - 1), "max.message.bytes": str(2**31 - 1)}
     found = topic_config(largest, BrokerConfig())
-    assert (found.index_interval_bytes, found.max_message_bytes) == (262_144, 104_857_600)
+    assert (found.index_interval_bytes, found.max_message_bytes) == (262_144, 16_777_216)
     found = topic_config({}, BrokerConfig.of({"socket.request.max.bytes": "1000000"}))
     assert (found.index_interval_bytes, found.max_message_bytes) == (4096, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("broker", "in_effect"),
+    [
+        ({}, 16_777_216),
+        ({"kraftpy.batch.max.bytes": "50000000"}, 50_000_000),
+        ({"message.max.bytes": "60000000"}, 60_000_000),
+        ({"message.max.bytes": "60000000", "socket.request.max.bytes": "1000000"}, 1_000_000),
+    ],
+)
+def test_a_topic_cannot_ask_for_batches_that_hold_up_the_node(broker: dict[str, str], in_effect: int) -> None:
+    config = topic_config({"max.message.bytes": "2147483647"}, BrokerConfig.of(broker))
+    assert config.max_message_bytes == in_effect

@@ -131,6 +131,7 @@ class BrokerConfig:
     min_insync_replicas: int = _default("min.insync.replicas")
     unclean_leader_election_enable: bool = _default("unclean.leader.election.enable")
     message_max_bytes: int = _default("message.max.bytes")
+    kraftpy_batch_max_bytes: int = _default("kraftpy.batch.max.bytes")
     kraftpy_batch_max_records: int = _default("kraftpy.batch.max.records")
     kraftpy_batch_max_headers: int = _default("kraftpy.batch.max.headers")
     kraftpy_batch_max_expanded_bytes: int = _default("kraftpy.batch.max.expanded.bytes")

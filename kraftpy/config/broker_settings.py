@@ -114,6 +114,8 @@ unclean.leader.election.enable                   boolean  false
     Let a replica that lags become leader, losing records.
 message.max.bytes                                int      1048588 0..
     Largest record batch a producer may send.
+kraftpy.batch.max.bytes                          int      none->16777216 1..
+    Largest max.message.bytes of a topic in effect, unless message.max.bytes is larger. Others wait while it is written.
 kraftpy.batch.max.records                        int      none->1048576 1..
     Most records in one batch of a producer.
 kraftpy.batch.max.headers                        int      none->4194304 0..

@@ -125,7 +125,11 @@ def topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> TopicCon
         values[name] = frozenset(values[name])
     if values["internal.segment.bytes"] is not None:
         values["segment.bytes"] = values["internal.segment.bytes"]
-    values["max.message.bytes"] = min(values["max.message.bytes"], broker.socket_request_max_bytes)
+    values["max.message.bytes"] = min(
+        values["max.message.bytes"],
+        broker.socket_request_max_bytes,
+        max(broker.kraftpy_batch_max_bytes, broker.message_max_bytes),  # what the operator chose counts
+    )
     values["index.interval.bytes"] = min(values["index.interval.bytes"], MAX_INDEX_INTERVAL_BYTES)
     return TopicConfig(**{name.replace(".", "_"): value for name, value in values.items()})
 
