@@ -102,7 +102,7 @@ class Broker:
         self.clock = clock
         self.complaints = Complaints()
         self.incidents = Incidents(self.complaints)
-        self.tasks = tasks = Tasks(group, self.incidents, (DirectoryFailed,))
+        self.tasks = tasks = Tasks(group, self.incidents)
         self.slices = Slices()
         self.metadata_answers = EncodedAnswers(config.kraftpy_metadata_cache_max_bytes)
         self.request_memory = RequestMemory(config.queued_max_request_bytes, config.socket_request_max_bytes)
