@@ -29,6 +29,7 @@ from crc32c import crc32c
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log.partition_log import PartitionLog
+from kraftpy.log.work import finish
 from kraftpy.ports import File
 from kraftpy.protocol.record_batch import encode_batch
 from kraftpy.types import Millis
@@ -112,7 +113,7 @@ class Scale:
             lambda offset: log.read(offset, READ_BYTES), lambda offset: self.pread(offset, READ_BYTES)
         )
         figures["find a time"], figures["  control: pread and CRC of a batch"] = self.sample(
-            lambda offset: log.offset_for_timestamp(START + offset * span // end),
+            lambda offset: finish(log.search_timestamp(START + offset * span // end)),
             lambda offset: self.pread(offset, BATCH_BYTES),
         )
         return figures

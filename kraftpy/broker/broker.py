@@ -63,7 +63,8 @@ from kraftpy.metadata.image import Image
 from kraftpy.metadata.journal import JournalError
 from kraftpy.metadata.records import Record
 from kraftpy.ports import Clock
-from kraftpy.protocol.errors import KafkaError
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import KafkaError, ProtocolError
 from kraftpy.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NO_CONTROLLER = BrokerId(-1)
+_API_VERSIONS = int(ApiKey.API_VERSIONS).to_bytes(2, "big")
 _LOOK_AROUND_MS = 500
 _FEW_NODES = 3
 _MOVES = "moves between log directories"
@@ -102,7 +104,7 @@ class Broker:
         self.clock = clock
         self.complaints = Complaints()
         self.incidents = Incidents(self.complaints)
-        self.tasks = tasks = Tasks(group, self.incidents, (DirectoryFailed,))
+        self.tasks = tasks = Tasks(group, self.incidents)
         self.slices = Slices()
         self.metadata_answers = EncodedAnswers(config.kraftpy_metadata_cache_max_bytes)
         self.request_memory = RequestMemory(config.queued_max_request_bytes, config.socket_request_max_bytes)
@@ -176,7 +178,7 @@ class Broker:
         """The partitions are open: changes of the metadata are acted on."""
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Connection, None] = {}
-        self._connection_limits = ConnectionLimits(config, self._descriptors, self.complaints)
+        self.connection_limits = ConnectionLimits(config, self._descriptors, self.complaints)
         self._receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._background: list[asyncio.Task[None]] = []
         self._is_stopping = False
@@ -332,7 +334,7 @@ class Broker:
             host = advertised.host or socket.gethostname()
             self.advertised.append(Listener(advertised.name, host, advertised.port or port))
         try:
-            await self._connection_limits.resolve()
+            await self.connection_limits.resolve()
         except OSError as error:
             raise StartupError(f"max.connections.per.ip.overrides: {_reason(error)}") from error
         for listener in self.config.controller_listeners:
@@ -466,13 +468,18 @@ class Broker:
         )
 
     async def _answer(self, listener: str, frame: bytearray, connection: Connection) -> Response | None:
-        return await apis.answer(self, frame, connection.client_host, listener, connection)
+        if not self.connection_limits.must_prove(connection):
+            return await apis.answer(self, frame, connection.client_host, listener, connection)
+        if frame[:2] == _API_VERSIONS:
+            response = await apis.answer(self, frame, connection.client_host, listener, connection)
+            if not self.connection_limits.must_prove(connection):
+                return response
+        raise ProtocolError("max.connections is reached, and this is not a broker's")
 
     def _connection_opened(self, connection: Connection) -> bool:
-        host = connection.client_host
         if self._is_stopping:
             return False
-        if not self._connection_limits.admit(host):
+        if not self.connection_limits.opened(connection):
             return False
         self._connections[connection] = None
         return True
@@ -484,7 +491,7 @@ class Broker:
         for session in self.share_sessions.of_connection(connection):
             self.share_sessions.close(session)
             self.share_partitions.release(session.group_id, session.member_id)
-        self._connection_limits.gone(connection.client_host)
+        self.connection_limits.closed(connection)
 
 
 def _shares(config: BrokerConfig) -> Descriptors:

@@ -2,6 +2,11 @@
 
 `max.connections` is never more than the process has descriptors for (`descriptors`), so that clients cannot take those
 that logs, journal and links need. A connection above a limit is closed at once, with one line a host a minute.
+
+Other brokers must get in, however many connections clients hold, also where they share a listener. A connection that
+has proved to be a broker's (`broker_proof`) is not counted. While `max.connections` is reached a few more are accepted
+(`Descriptors.reserved`), each for `PROOF_SECONDS` and for one purpose: its first request has to be the ApiVersions that
+proves a broker. If there are too many of these, the oldest goes: a broker proves itself as soon as it is connected.
 """
 
 from __future__ import annotations
@@ -11,13 +16,19 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 from kraftpy.broker.containment import Complaints
 from kraftpy.broker.descriptors import Descriptors
 from kraftpy.config import BrokerConfig
 from kraftpy.config.broker import parse_overrides
 
+if TYPE_CHECKING:
+    from kraftpy.broker.connection import Connection
+
 logger = logging.getLogger(__name__)
+
+PROOF_SECONDS: Final = 5.0
 
 
 class ConnectionLimits:
@@ -33,6 +44,12 @@ class ConnectionLimits:
         self._for_host: dict[str, int] = {}
         self._by_host: Counter[str] = Counter()
         self._count = 0
+        self._reserved = shares.reserved
+        self._unproved: dict[Connection, asyncio.TimerHandle] = {}
+        """Those beyond `max.connections`, oldest first, and when each has to have proved to be a broker's."""
+        self._refused: set[Connection] = set()
+        """Those of them that were closed, until they are gone."""
+        self._brokers: set[Connection] = set()
         if "max.connections" in config.given and self._is_by_descriptors:
             logger.warning(
                 "max.connections=%d is more than a limit of %d open files allows; it is %d",
@@ -49,6 +66,45 @@ class ConnectionLimits:
     async def resolve(self) -> None:
         """Find the addresses that `max.connections.per.ip.overrides` names. Raises OSError."""
         self._for_host = await _addresses(self._overrides)
+
+    def opened(self, connection: Connection) -> bool:
+        """Let a connection in, perhaps only to prove that it is a broker's; whether it may stay for now."""
+        if self._count < self._most or not self._reserved:
+            return self.admit(connection.client_host)
+        if len(self._unproved) >= self._reserved:
+            self._turn_away(next(iter(self._unproved)))
+        loop = asyncio.get_running_loop()
+        self._unproved[connection] = loop.call_later(PROOF_SECONDS, self._turn_away, connection)
+        return True
+
+    def closed(self, connection: Connection) -> None:
+        """A connection that was let in is gone."""
+        if (deadline := self._unproved.pop(connection, None)) is not None:
+            deadline.cancel()
+        elif connection in self._brokers:
+            self._brokers.discard(connection)
+        elif connection in self._refused:
+            self._refused.discard(connection)
+        else:
+            self.gone(connection.client_host)
+
+    def proved(self, connection: Connection) -> None:
+        """The connection is a broker's: it does not count from now on."""
+        if connection not in self._brokers and connection not in self._refused:
+            self.closed(connection)
+            self._brokers.add(connection)
+
+    def must_prove(self, connection: Connection) -> bool:
+        """Whether the connection is beyond `max.connections`, and may only prove that it is a broker's."""
+        return bool(self._unproved) and connection in self._unproved
+
+    def _turn_away(self, connection: Connection) -> None:
+        deadline = self._unproved.pop(connection, None)
+        if deadline is not None:
+            deadline.cancel()
+            self._refused.add(connection)
+            self._refuse(connection.client_host, "max.connections", self._most)
+            connection.abort()
 
     def admit(self, host: str) -> bool:
         """Count one more connection of a host, unless that is one too many."""

@@ -1,15 +1,16 @@
 """Containment: an unexpected error costs what it hit, and never the node.
 
 `Tasks` owns every task of a node. An exception that leaves a task is noted as an incident and the task is over; the
-node goes on. Two kinds end the node all the same, because going on would be worse: `DirectoryFailed` (its own disk) and
-`Fatal` (its own state). A loop that must not be over is started with `keep_running`, which starts it again.
+node goes on. One kind ends the node all the same, because going on would be worse: `Fatal`, of the node's own state or
+its own disk (`DirectoryFailed`). No containment holds it: `note` and `contained` let it through. A loop that must not
+be over is started with `keep_running`, which starts it again.
 
 `Incidents` counts unexpected errors and keeps the last few for those who ask about the node's health. `Complaints` is
 for errors that are expected of peers (malformed frames, refused connections). Both write one line a kind and peer a
 minute, with the number of those that were left out, so that nobody can fill the log; tracebacks are logged at DEBUG.
 
-Invariants: neither raises, nor lets text from outside begin a line of the log; both hold a bounded number of entries,
-however many peers and kinds there are.
+Invariants: neither raises anything but `Fatal`, nor lets text from outside begin a line of the log; both hold a bounded
+number of entries, however many peers and kinds there are.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _SAID_CHARACTERS: Final = 500
 
 
 class Fatal(Exception):
-    """This node's own state cannot be trusted any more: it ends, with this message."""
+    """This node's own state or disk cannot be trusted any more: it ends, with this message."""
 
 
 class Incident(NamedTuple):
@@ -84,6 +85,10 @@ class Complaints:
         log.log(level, message, *(_on_one_line(each) if isinstance(each, str) else each for each in arguments))
         return True
 
+    def own(self, log: logging.Logger, kind: str, message: str, *arguments: object) -> bool:
+        """The same for an error of this node's own that is expected, of a full disk say: it has no peer."""
+        return self.write(log, logging.ERROR, kind, "", message, *arguments)
+
     def _forget(self, now: float) -> None:
         for key in [key for key, (until, _) in self._seen.items() if until <= now]:
             del self._seen[key]
@@ -110,19 +115,23 @@ class Incidents:
 
     @contextlib.contextmanager
     def contained(self, what: str, *, kind: str = "") -> Iterator[None]:
-        """An unexpected error within costs what is within, and is noted as with `note`; `Fatal` goes on its way."""
+        """An unexpected error within costs what is within, and is noted as with `note`, which raises `Fatal`."""
         try:
             yield
-        except Fatal:
-            raise
         except Exception as error:
             self.note(what, error, kind=kind)
 
+    def contained_in(self, place: object, what: str) -> contextlib.AbstractContextManager[None]:
+        """The same for something done to one of many, a partition say: each costs itself, and `what` is their kind."""
+        return self.contained(f"{place}: {what}", kind=what)
+
     def note(self, what: str, error: BaseException, *, kind: str = "") -> None:
-        """Count an unexpected error and log one line of it.
+        """Count an unexpected error and log one line of it. Raises it if it is `Fatal`.
 
         `what` names what it cost; `kind` is its kind for the log's limit, `what` itself where it is not given.
         """
+        if isinstance(error, Fatal):
+            raise error
         self.count += 1
         what = _on_one_line(what[:_SAID_CHARACTERS])
         said = _on_one_line(f"{type(error).__name__}: {_text_of(error)}"[:_SAID_CHARACTERS])
@@ -146,12 +155,13 @@ def contain_callbacks(loop: asyncio.AbstractEventLoop, incidents: Incidents) -> 
         if isinstance(error, OSError) and failure_of(error) is Failure.RESOURCES:
             reason = error.strerror or str(error)
             incidents.complaints.write(logger, logging.WARNING, "out of resources", "", "%s: %s", message, reason)
-        elif isinstance(error, Exception):
+        elif isinstance(error, Exception) and not isinstance(error, Fatal):
             what = context.get("task") or context.get("future") or context.get("handle") or context.get("protocol")
             name = what.get_name() if isinstance(what, asyncio.Task) else "event loop"
             incidents.note(f"{name}: {message[:_SAID_CHARACTERS]}", error, kind=name)
         else:
-            incidents.complaints.write(logger, logging.ERROR, "event loop", "", "%s", message[:_SAID_CHARACTERS])
+            said = message if error is None else f"{message}: {_text_of(error)}"
+            incidents.complaints.own(logger, "event loop", "%s", said[:_SAID_CHARACTERS])
 
     loop.set_exception_handler(handle)
 
@@ -159,10 +169,9 @@ def contain_callbacks(loop: asyncio.AbstractEventLoop, incidents: Incidents) -> 
 class Tasks:
     """The tasks of one node, in front of the TaskGroup that owns them. See the module for what it contains."""
 
-    def __init__(self, group: asyncio.TaskGroup, incidents: Incidents, fatal: tuple[type[Exception], ...]) -> None:
+    def __init__(self, group: asyncio.TaskGroup, incidents: Incidents) -> None:
         self._group = group
         self._incidents = incidents
-        self._fatal: tuple[type[Exception], ...] = (Fatal, *fatal)
 
     @property
     def incidents(self) -> Incidents:
@@ -190,19 +199,15 @@ class Tasks:
 
     def is_fatal(self, error: Exception) -> bool:
         """Whether the error ends the node."""
-        return isinstance(error, self._fatal)
+        return isinstance(error, Fatal)
 
     def survive(self, what: str, error: Exception, *, kind: str = "") -> None:
         """Note an unexpected error as an incident (see `Incidents.note`). Raises it if it is one that ends the node."""
-        if self.is_fatal(error):
-            raise error
         self.incidents.note(what, error, kind=kind)
 
     async def _contained(self, coroutine: Coroutine[Any, Any, T], name: str) -> T | None:
         try:
             return await coroutine
-        except self._fatal:
-            raise
         except Exception as error:
             self._incidents.note(name, error)
             return None
@@ -211,8 +216,6 @@ class Tasks:
         while True:
             try:
                 await make()
-            except self._fatal:
-                raise
             except Exception as error:
                 self._incidents.note(name, error)
             else:

@@ -20,6 +20,8 @@ ACCEPTED_AT_ONCE: Final = 8
 """Connections a listener accepts before the event loop goes on; those above a limit are closed three rounds later."""
 _REFUSED_PER_LISTENER: Final = 4 * ACCEPTED_AT_ONCE
 _BASE: Final = 24
+_RESERVED: Final = 16
+"""Connections beyond the limit for clients that may still prove to be another broker's (`connection_limits`)."""
 _PER_DIRECTORY: Final = 2
 _PER_CLEANER_THREAD: Final = 5
 _PER_OTHER_NODE: Final = 8
@@ -37,14 +39,18 @@ class Descriptors(NamedTuple):
     work_files: int
     connections: int
     """Those left for clients; less than 1 if the limit is too low for a node."""
+    reserved: int = 0
+    """Those beyond that are accepted so that other brokers can prove who they are; 0 where there are none."""
 
 
 def share_out(
     limit: int, *, listeners: int = 1, directories: int = 1, cleaner_threads: int = 1, other_nodes: int = 0
 ) -> Descriptors:
     """Divide `limit` descriptors among a node with so many listeners, log directories, cleaner threads and peers."""
+    reserved = _RESERVED if other_nodes else 0
     own = (
         _BASE
+        + reserved
         + SPARES
         + _REFUSED_PER_LISTENER * listeners
         + _PER_DIRECTORY * directories
@@ -54,7 +60,7 @@ def share_out(
     cached = max(8, min(limit // 4, 2048))
     pinned = max(1, cached // 8)
     work = max(24, min(limit // 10, 512))
-    return Descriptors(limit, cached, pinned, work, limit - own - cached - pinned - work)
+    return Descriptors(limit, cached, pinned, work, limit - own - cached - pinned - work, reserved)
 
 
 def least_limit(shares: Descriptors) -> int:

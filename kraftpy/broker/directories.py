@@ -26,6 +26,7 @@ import os
 import uuid
 from pathlib import Path
 
+from kraftpy.broker.containment import Fatal
 from kraftpy.broker.runtime import FILE_MODE, OsDirectory
 from kraftpy.config import BrokerConfig
 from kraftpy.log import layout
@@ -49,7 +50,7 @@ class DirectoryError(Exception):
     """A log directory that cannot be used; the message is one line for the person who can mend it."""
 
 
-class DirectoryFailed(Exception):
+class DirectoryFailed(Fatal):
     """A log directory failed that this node cannot do without; the message is one line."""
 
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.containment import Tasks
+from kraftpy.broker.peers import response_limit
 from kraftpy.broker.replica import NO_LEADER, Replica
 from kraftpy.broker.slicing import in_slices
 from kraftpy.broker.throttle import Throttles
@@ -282,6 +283,7 @@ class _Fetcher:
             request_timeout_ms=config.replica_socket_timeout_ms,
             setup_timeout_ms=config.replica_socket_timeout_ms,
             software=self._fetchers.proof.software_for(self.leader),
+            limit=response_limit(config),
         )
 
     async def _rest(self, seconds: float) -> None:

@@ -111,7 +111,7 @@ class IsrProposals:
         for key, (replica, leader, proposal) in batch.items():
             result = answered.get(key)
             error_code = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else result.error
-            with self._tasks.incidents.contained(f"{replica.topic_partition}: {_ANSWER}", kind=_ANSWER):
+            with self._tasks.incidents.contained_in(replica.topic_partition, _ANSWER):
                 if error_code == ErrorCode.NONE:
                     replica.proposal_agreed(leader, proposal)
                     in_sync = sorted(member for member, _ in proposal.isr)
@@ -123,5 +123,5 @@ class IsrProposals:
     def _refuse(self, batch: dict[_Key, tuple[Replica, Leader, ProposeIsr]], error: ErrorCode) -> None:
         """None of them is known to be decided; each will propose again."""
         for replica, leader, proposal in batch.values():
-            with self._tasks.incidents.contained(f"{replica.topic_partition}: {_ANSWER}", kind=_ANSWER):
+            with self._tasks.incidents.contained_in(replica.topic_partition, _ANSWER):
                 replica.proposal_refused(leader, proposal, error)

@@ -7,7 +7,6 @@ unexpected error costs the partition that it came from its turn, and the other p
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -52,6 +51,7 @@ class Maintenance:
         self._coordinators = coordinators
         self._connections = connections
         self._incidents = incidents
+        self._complaints = incidents.complaints
 
     def loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """The loops, by name, each to be kept running until it is cancelled."""
@@ -78,8 +78,8 @@ class Maintenance:
             try:
                 await self._replicas.delete_old_segments()
             except OSError as error:
-                self._complain(
-                    "retention", "nothing goes out of retention: the checkpoints cannot be written: %s", error
+                self._complaints.own(
+                    logger, "retention", "nothing goes out of retention: the checkpoints cannot be written: %s", error
                 )
             await _pause(config.log_retention_check_interval_ms)
 
@@ -100,7 +100,7 @@ class Maintenance:
             for number, replica in enumerate(self._replicas):
                 if number % _BEFORE_A_PAUSE == 0:
                     await asyncio.sleep(0)
-                with self._contained(replica, "flush"):
+                with self._incidents.contained_in(replica.topic_partition, "flush"):
                     is_news |= await self._flush(replica, now)
             await self._replicas.promise_what_is_synced()
             if is_news and self._clock.monotonic_ms() - written_at >= _CHECKPOINT_AT_MOST_EVERY_MS:
@@ -125,23 +125,17 @@ class Maintenance:
                 await replica.flush(log.log_end_offset)
             except KafkaError as error:
                 if not (replica.is_offline or replica.log.is_closed):
-                    self._complain("sync", "%s is not synced yet: %s", replica.topic_partition, error)
+                    self._complaints.own(logger, "sync", "%s is not synced yet: %s", replica.topic_partition, error)
             return is_sealed
         return False
-
-    def _contained(self, replica: Replica, what: str) -> contextlib.AbstractContextManager[None]:
-        return self._incidents.contained(f"{replica.topic_partition}: {what}", kind=what)
 
     async def _checkpoint(self) -> bool:
         try:
             await self._replicas.checkpoint()
         except OSError as error:
-            self._complain("checkpoint", "the checkpoints cannot be written: %s", error)
+            self._complaints.own(logger, "checkpoint", "the checkpoints cannot be written: %s", error)
             return False
         return True
-
-    def _complain(self, kind: str, message: str, *arguments: object) -> None:
-        self._replicas.complaints.write(logger, logging.ERROR, kind, "", message, *arguments)
 
     async def _bring_online(self) -> None:
         for topic, partition in await self._replicas.retry_offline():
@@ -170,7 +164,7 @@ class Maintenance:
                     await asyncio.sleep(0)
                 if replica.is_being_cut:
                     continue
-                with self._contained(replica, "expiry of producers"):
+                with self._incidents.contained_in(replica.topic_partition, "expiry of producers"):
                     replica.log.expire_producers(self._clock.now())
 
     async def producers(self) -> None:
@@ -195,7 +189,7 @@ class Maintenance:
             try:
                 await self._replicas.checkpoint_high_watermarks()
             except OSError as error:
-                self._complain("high watermarks", "the high watermarks cannot be written: %s", error)
+                self._complaints.own(logger, "high watermarks", "the high watermarks cannot be written: %s", error)
 
     async def directories(self) -> None:
         """Look whether the log directories are still there."""

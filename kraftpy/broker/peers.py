@@ -17,7 +17,14 @@ from kraftpy.protocol.apis import ApiKey
 from kraftpy.types import BrokerId
 
 if TYPE_CHECKING:
-    from kraftpy.client.connection import Connection
+    from kraftpy.client.connection import Connection, ResponseLimit
+
+
+def response_limit(config: BrokerConfig) -> ResponseLimit:
+    """The largest response of another broker: it holds what was asked for, or one batch of what a request may have."""
+    from kraftpy.client.connection import ResponseLimit  # here, for a broker that is alone
+
+    return ResponseLimit(max(config.socket_request_max_bytes, ResponseLimit().bytes), "socket.request.max.bytes")
 
 
 class Peers:
@@ -65,6 +72,7 @@ class Peers:
                 request_timeout_ms=self._config.replica_socket_timeout_ms,
                 setup_timeout_ms=self._config.replica_socket_timeout_ms,
                 software=software,
+                limit=response_limit(self._config),
             )
             self._connections[broker_id] = connection, software
             return connection

@@ -24,7 +24,6 @@ said so).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import heapq
 import itertools
@@ -363,7 +362,7 @@ class Replicas:
         async for some in in_slices(list(self), _SETTLED_AT_ONCE):
             for replica in some:
                 if replica.leading is not None:
-                    with self._contained(replica, "brokers changed"):
+                    with self._incidents.contained_in(replica.topic_partition, "brokers changed"):
                         replica.brokers_changed(self._brokers)
         self._fetchers.wake()
 
@@ -444,16 +443,12 @@ class Replicas:
             return [(replica, partition.leader)]
         return []
 
-    def _contained(self, replica: Replica, what: str) -> contextlib.AbstractContextManager[None]:
-        """An unexpected error costs this partition what was to be done, and the others nothing."""
-        return self._incidents.contained(f"{replica.topic_partition}: {what}", kind=what)
-
     def _fail(self, replica: Replica, partition: Partition, error: Exception) -> None:
         """Handle an error in a change of role: the replica neither leads nor follows until the next attempt."""
         number = (replica.topic_id, replica.topic_partition.partition)
         self._incidents.note(f"{replica.topic_partition}: change of its role", error, kind="change of a role")
         self._without_role[number] = None
-        with self._contained(replica, "standing by"):
+        with self._incidents.contained_in(replica.topic_partition, "standing by"):
             replica.stand_by(LeaderEpoch(partition.leader_epoch), partition.partition_epoch)
         self._fetchers.assign([(replica, NO_LEADER)])
 
@@ -537,7 +532,7 @@ class Replicas:
         """Propose to drop followers that lag for too long; to be called every half of `replica.lag.time.max.ms`."""
         async for some in in_slices(list(self), _SETTLED_AT_ONCE):
             for replica in some:
-                with self._contained(replica, "followers"):
+                with self._incidents.contained_in(replica.topic_partition, "followers"):
                     replica.look_after_followers()
 
     def _topic_config(self, topic: str) -> TopicConfig:
@@ -571,7 +566,7 @@ class Replicas:
         async for pairs in in_slices(concerned, _SETTLED_AT_ONCE):
             for replica, config in pairs:
                 if config.kraftpy_flush_before_ack or not replica.log.promises_synced:
-                    with self._contained(replica, "settings"):
+                    with self._incidents.contained_in(replica.topic_partition, "settings"):
                         self._configure(replica, config)
 
     def _configure(self, replica: Replica, config: TopicConfig) -> None:
@@ -695,7 +690,7 @@ class Replicas:
 
     def _complain(self, what: str, key: TopicPartition, error: Exception) -> None:
         """One line a minute for what hits many partitions at once, and passes."""
-        self.complaints.write(logger, logging.ERROR, what, "", "%s: cannot %s the log for now: %s", key, what, error)
+        self.complaints.own(logger, what, "%s: cannot %s the log for now: %s", key, what, error)
 
     def _disk_for(self, key: TopicPartition) -> Disk:
         """Where the partition is, or the log directory with the fewest partitions."""
@@ -776,7 +771,7 @@ class Replicas:
                 self.offline.gone(key)
                 continue
             del self._by_id[(replica.topic_id, key.partition)]
-            with self._contained(replica, "closing"):
+            with self._incidents.contained_in(replica.topic_partition, "closing"):
                 await replica.release()
             aside = layout.deleted_partition_name(key, uuid.uuid4().hex)
             directory = replica.log_directory

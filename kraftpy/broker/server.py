@@ -28,6 +28,7 @@ from kraftpy.broker.collecting import Collections
 from kraftpy.broker.containment import Fatal, contain_callbacks
 from kraftpy.broker.descriptors import SPARES
 from kraftpy.broker.directories import DirectoryFailed
+from kraftpy.broker.log_limit import LineLimit
 from kraftpy.broker.runtime import SystemClock, keep_spare_descriptors
 from kraftpy.broker.threads import Threads
 from kraftpy.config import BrokerConfig
@@ -57,12 +58,18 @@ class LineFormatter(logging.Formatter):
         )
 
 
+def log_handler() -> logging.Handler:
+    """Where all that a node logs goes: lines are short, printable, and of each kind so many a minute."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(LineLimit())
+    return handler
+
+
 def run(config: BrokerConfig) -> int:
     """Serve until told to stop; the process's exit status."""
     os.umask(0o077)  # files are for this user alone
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(), handlers=[handler])
+    logging.basicConfig(level=os.environ.get("KRAFTPY_LOG_LEVEL", "WARNING").upper(), handlers=[log_handler()])
     _allow_many_files()
     with contextlib.suppress(OSError):  # a limit that is too low is told by the broker
         keep_spare_descriptors(SPARES)

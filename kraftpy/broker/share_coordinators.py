@@ -191,7 +191,7 @@ class ShareCoordinators(Shards[ShareCoordinator]):
             before = shard.machine.prune_offset
             if before is None or before <= shard.replica.log_start_offset:
                 continue
-            with self._tasks.incidents.contained(f"{shard.replica.topic_partition}: pruning", kind="pruning"):
+            with self._tasks.incidents.contained_in(shard.replica.topic_partition, "pruning"):
                 await self._prune(shard, Offset(before))
 
     async def _prune(self, shard: Shard[ShareCoordinator], before: Offset) -> None:

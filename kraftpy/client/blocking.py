@@ -15,10 +15,11 @@ from struct import Struct
 from typing import Any
 
 from kraftpy.client.connection import (
-    MAX_RESPONSE_BYTES,
     BrokerUnreachable,
     Hello,
+    ResponseLimit,
     VersionRanges,
+    bytes_asked,
     choose_version,
     hello,
     read_hello,
@@ -37,15 +38,23 @@ class BlockingConnection:
     """An open connection. Times out after `request_timeout_ms` without a byte."""
 
     def __init__(
-        self, host: str, port: int, *, client_id: str, request_timeout_ms: float, setup_timeout_ms: float
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        request_timeout_ms: float,
+        setup_timeout_ms: float,
+        limit: ResponseLimit = ResponseLimit(),  # noqa: B008 - immutable
     ) -> None:
         self.address = (host, port)
         self.name = f"{host}:{port}"
         self.versions: VersionRanges = {}
         self._client_id = client_id
         self._timeout = request_timeout_ms / 1000
+        self._limit = limit
         self._next_id = 0
-        self._waiting: deque[tuple[int, ApiKey, int]] = deque()
+        self._waiting: deque[tuple[int, ApiKey, int, int]] = deque()
         try:
             self._socket = socket.create_connection((host, port), setup_timeout_ms / 1000)
         except OSError as failed:
@@ -87,12 +96,12 @@ class BlockingConnection:
         self._next_id += 1
         frame = encode_request(key, version, self._next_id, self._client_id, message)
         self._send(frame)
-        self._waiting.append((self._next_id, key, version))
+        self._waiting.append((self._next_id, key, version, bytes_asked(message)))
 
     def receive(self) -> Any:
         """The answer to the oldest request not yet answered. Raises `KafkaError`."""
-        correlation_id, key, version = self._waiting.popleft()
-        frame = self._receive_frame()
+        correlation_id, key, version, asked = self._waiting.popleft()
+        frame = self._receive_frame(asked)
         try:
             answered_id, body = decode_response_header(key, version, frame)
             if answered_id != correlation_id:
@@ -119,7 +128,7 @@ class BlockingConnection:
         self._next_id += 1
         self._send(encode_request(ApiKey.API_VERSIONS, version, self._next_id, self._client_id, hello()))
         try:
-            return read_hello(self._receive_frame(), version)
+            return read_hello(self._receive_frame(0), version)
         except ProtocolError as bad:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.name} does not speak Kafka: {bad}") from bad
 
@@ -129,9 +138,12 @@ class BlockingConnection:
         except OSError as failed:
             self._broken(failed)
 
-    def _receive_frame(self) -> memoryview:
-        size = _SIZE.unpack(self._receive_exactly(4))[0]
-        if not 0 <= size <= MAX_RESPONSE_BYTES:
+    def _receive_frame(self, asked: int) -> memoryview:
+        size, allowed = _SIZE.unpack(self._receive_exactly(4))[0], self._limit.in_all(asked)
+        if size > allowed:
+            self.close()
+            raise self._limit.exceeded(self.name, size, allowed)
+        if size < 0:
             self.close()
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.name} announced an answer of {size} bytes")
         return self._receive_exactly(size)

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from kraftpy.client.blocking import BlockingConnection
 from kraftpy.client.cluster import STALE_METADATA, ClusterMetadata, metadata_request, read_metadata
-from kraftpy.client.connection import BrokerUnreachable
+from kraftpy.client.connection import BrokerUnreachable, ResponseLimit, ResponseTooLarge
 from kraftpy.client.model import TopicInfo
 from kraftpy.client.options import ClientOptions
 from kraftpy.client.runtime import RealRuntime, Runtime, backoff_ms
@@ -143,6 +143,7 @@ class BlockingCluster:
             client_id=self.options.client_id,
             request_timeout_ms=self.options.request_timeout_ms,
             setup_timeout_ms=self.options.socket_connection_setup_timeout_ms,
+            limit=ResponseLimit(self.options.receive_message_max_bytes),
         )
 
     @contextmanager
@@ -166,7 +167,7 @@ class BlockingCluster:
         while True:
             try:
                 return attempt()
-            except UnknownTopic:
+            except (UnknownTopic, ResponseTooLarge):
                 raise
             except KafkaError as failed:
                 pause_ms = self._pause_ms(failures)

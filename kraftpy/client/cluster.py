@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from kraftpy.client.connection import BrokerUnreachable, Connection
+from kraftpy.client.connection import BrokerUnreachable, Connection, ResponseLimit
 from kraftpy.client.model import CoordinatorType, Node, PartitionInfo, TopicInfo
 from kraftpy.client.options import ClientOptions
 from kraftpy.client.runtime import RealRuntime, Runtime, backoff_ms
@@ -250,6 +250,7 @@ class Cluster:
                 client_id=self.options.client_id,
                 request_timeout_ms=self.options.request_timeout_ms,
                 setup_timeout_ms=self.options.socket_connection_setup_timeout_ms,
+                limit=ResponseLimit(self.options.receive_message_max_bytes),
             )
         except KafkaError:
             endpoint.not_before_ms = self.runtime.monotonic_ms() + backoff_ms(

@@ -8,6 +8,9 @@ ApiVersions is asked first, in the newest version; a broker that does not know t
 in the form of version 0, and is asked again in the best it knows (KIP-511). For every API the highest common version
 is used.
 
+A response may have `ResponseLimit.bytes` and, if it answers a fetch, what the fetch asked for: a fetch answer holds at
+least one batch, however large. A larger one is refused when its size is read, and closes the connection.
+
 Left out: TLS, SASL, brokers before 0.10 (which have no ApiVersions), waiting for the socket to drain before writing
 more: the callers' own limits (in-flight requests, buffer memory) bound what is queued.
 """
@@ -21,15 +24,16 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import kraftpy
+from kraftpy.client.options import DEFAULT_RECEIVE_BYTES
 from kraftpy.client.runtime import Runtime
 from kraftpy.protocol.apis import API_VERSIONS, APIS, ApiKey
-from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from kraftpy.protocol.errors import ErrorCode, FrameTooLarge, KafkaError, ProtocolError
 from kraftpy.protocol.frames import FrameDecoder, decode_response_header, encode_request
 from kraftpy.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kraftpy.protocol.schema import decode
 
 MAX_RESPONSE_BYTES = 2**31 - 1
-"""A fetch answer holds at least one batch, however large the topic allows it to be."""
+"""The largest response the protocol can express."""
 
 VersionRanges = Mapping[int, tuple[int, int]]
 """API key to the broker's lowest and highest version."""
@@ -42,11 +46,42 @@ class UnsupportedVersion(KafkaError):
         super().__init__(ErrorCode.UNSUPPORTED_VERSION, text)
 
 
+class ResponseTooLarge(KafkaError):
+    """A broker announced a response above the limit. Asking again would not help a reader."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ErrorCode.CORRUPT_MESSAGE, text)
+
+
 class BrokerUnreachable(KafkaError):
     """No connection could be opened."""
 
     def __init__(self, text: str) -> None:
         super().__init__(ErrorCode.NETWORK_EXCEPTION, text)
+
+
+class ResponseLimit(NamedTuple):
+    """The largest response that is accepted, and the setting that says so."""
+
+    bytes: int = DEFAULT_RECEIVE_BYTES
+    """Of any response; a fetch may bring as many bytes as it asks for in addition."""
+    setting: str = "receive_message_max_bytes"
+
+    def in_all(self, asked: int) -> int:
+        """The largest frame accepted by a connection whose largest fetch asked for `asked` bytes."""
+        return min(self.bytes + asked, MAX_RESPONSE_BYTES)
+
+    def exceeded(self, name: str, size: int, allowed: int) -> ResponseTooLarge:
+        """The error for a broker that announced `size` bytes where `allowed` are accepted."""
+        return ResponseTooLarge(
+            f"{name} announced a response of {size} bytes; at most {allowed} are accepted "
+            f"({self.setting}={self.bytes}, and what a fetch asks for)"
+        )
+
+
+def bytes_asked(message: object) -> int:
+    """How many bytes of records a request asks for: `max_bytes` of a Fetch or ShareFetch, 0 for all others."""
+    return getattr(message, "max_bytes", 0)
 
 
 def choose_version(theirs: VersionRanges, key: ApiKey, *, low: int = 0, high: int = 0x7FFF) -> int:
@@ -128,8 +163,11 @@ class Connection(asyncio.Protocol):
         runtime: Runtime,
         request_timeout_ms: float,
         software: tuple[str, str] | None = None,
+        limit: ResponseLimit = ResponseLimit(),  # noqa: B008 - immutable
     ) -> None:
         self.name = name
+        self._limit = limit
+        self._bytes_asked = 0
         self._software = software
         self.versions: VersionRanges = {}
         self.features_epoch = -1
@@ -139,7 +177,7 @@ class Connection(asyncio.Protocol):
         self._runtime = runtime
         self._request_timeout_ms = request_timeout_ms
         self._loop = asyncio.get_running_loop()
-        self._decoder = FrameDecoder(MAX_RESPONSE_BYTES)
+        self._decoder = FrameDecoder(limit.in_all(0))
         self._waiting: dict[int, _Waiting] = {}
         self._next_id = 0
         self._transport: asyncio.Transport | None = None
@@ -160,6 +198,7 @@ class Connection(asyncio.Protocol):
         request_timeout_ms: float,
         setup_timeout_ms: float,
         software: tuple[str, str] | None = None,
+        limit: ResponseLimit = ResponseLimit(),  # noqa: B008 - immutable
     ) -> Connection:
         """Connect and agree on versions; `software` is as in `hello`. Raises `BrokerUnreachable` or a `KafkaError`."""
         name = f"{host}:{port}"
@@ -173,6 +212,7 @@ class Connection(asyncio.Protocol):
                         runtime=runtime,
                         request_timeout_ms=request_timeout_ms,
                         software=software,
+                        limit=limit,
                     ),
                     host,
                     port,
@@ -243,6 +283,9 @@ class Connection(asyncio.Protocol):
             raise self._error
         correlation_id = self._take_id()
         frame = encode_request(key, version, correlation_id, self._client_id, message)
+        if (asked := bytes_asked(message)) > self._bytes_asked:
+            self._bytes_asked = asked
+            self._decoder.max_frame_bytes = self._limit.in_all(asked)
         future: asyncio.Future[Any] = self._loop.create_future()
         wait_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
         timer = self._loop.call_later(wait_ms / 1000, self._timed_out, key, wait_ms)
@@ -311,6 +354,8 @@ class Connection(asyncio.Protocol):
         try:
             for frame in self._decoder.feed(data):
                 self._answered(frame)
+        except FrameTooLarge as large:
+            self.close(self._limit.exceeded(self.name, large.size, large.limit))
         except ProtocolError as bad:
             self.close(KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.name} sent what cannot be read: {bad}"))
 

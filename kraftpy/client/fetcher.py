@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 
 from kraftpy.client.cluster import STALE_METADATA, Cluster
-from kraftpy.client.connection import Connection, UnsupportedVersion
+from kraftpy.client.connection import Connection, ResponseTooLarge, UnsupportedVersion
 from kraftpy.client.fetch_session import FetchPosition, FetchSession, SessionRequest
 from kraftpy.client.model import AutoOffsetReset, IsolationLevel, OffsetAndMetadata, OffsetSpec
 from kraftpy.client.offsets import ask_offsets, by_topic, leaders
@@ -286,7 +286,7 @@ class Fetcher:
             reader.retry_at_ms = later
         if error.code in STALE_METADATA:
             self._cluster.request_refresh()
-        if not error.code.retriable:
+        if not error.code.retriable or isinstance(error, ResponseTooLarge):
             self._fail(error)
 
     def _take(self, reader: PartitionReader, data: PartitionData) -> None:

@@ -4,7 +4,8 @@ Each is a typed keyword argument of `Producer`, `Consumer` or `Admin`; these cla
 default is. A bad value raises `ValueError` that begins with the option's name.
 
 Defaults are Kafka's, except `batch_size` (128 KiB: a batch costs this client more than a record does) and
-`client_id`.
+`client_id`. `receive_message_max_bytes` is librdkafka's `receive.message.max.bytes`; Kafka's own clients have no such
+limit.
 
 Left out: TLS and SASL (`security_protocol` knows PLAINTEXT only), metrics reporters.
 """
@@ -19,6 +20,8 @@ from kraftpy.client.model import AutoOffsetReset, IsolationLevel
 KNOWN_COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 MAX_IN_FLIGHT_IDEMPOTENT = 5
 INT32_MAX = 2**31 - 1
+DEFAULT_RECEIVE_BYTES = 134_217_728
+"""The largest batch that brokers take by default (100 MiB), with a margin."""
 
 
 def number(name: str, value: object, *, low: float = 0, high: float = INT32_MAX) -> None:
@@ -84,6 +87,7 @@ class ClientOptions:
     reconnect_backoff_max_ms: float = 1_000
     socket_connection_setup_timeout_ms: float = 10_000
     metadata_max_age_ms: float = 300_000
+    receive_message_max_bytes: int = DEFAULT_RECEIVE_BYTES  # a fetch may bring what it asks for in addition
     default_api_timeout_ms: float = 60_000
     allow_auto_create_topics: bool = True
 
@@ -95,6 +99,7 @@ class ClientOptions:
             if field.name.endswith("_ms"):
                 number(field.name, getattr(self, field.name), low=1)
         flag("allow_auto_create_topics", self.allow_auto_create_topics)
+        whole("receive_message_max_bytes", self.receive_message_max_bytes, low=1_000)
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:

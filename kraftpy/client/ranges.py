@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from kraftpy.client.blocking import BlockingConnection
 from kraftpy.client.blocking_cluster import BlockingCluster
 from kraftpy.client.blocking_cluster import UnknownTopic as UnknownTopic
+from kraftpy.client.connection import ResponseTooLarge
 from kraftpy.client.model import IsolationLevel, OffsetSpec
 from kraftpy.client.offsets import Found, list_offsets_request, read_list_offsets
 from kraftpy.client.options import one_of, whole
@@ -156,7 +157,7 @@ class RangeReader(BlockingCluster):
                             yield chunk
                         elif self._runtime.monotonic_ms() >= deadline:
                             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-            except UnknownTopic:
+            except (UnknownTopic, ResponseTooLarge):
                 raise
             except KafkaError as failed:
                 if failed.code is ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from kraftpy.client.cluster import STALE_METADATA, Cluster
-from kraftpy.client.connection import Connection
+from kraftpy.client.connection import Connection, ResponseTooLarge
 from kraftpy.client.model import AcknowledgeType, ShareRecord
 from kraftpy.client.offsets import by_topic
 from kraftpy.client.options import ShareConsumerOptions
@@ -328,7 +328,7 @@ class ShareFetcher:
         self._later(self._brokers.setdefault(node_id, _Backoff()))
         if error.code in STALE_METADATA:
             self._cluster.request_refresh()
-        if not (error.code.retriable or error.code in _SESSION_ERRORS):
+        if isinstance(error, ResponseTooLarge) or not (error.code.retriable or error.code in _SESSION_ERRORS):
             self._fail(error)
         self._on_news()
 

@@ -640,14 +640,6 @@ class PartitionLog:
 
     # --- by time ---
 
-    def offset_for_timestamp(self, timestamp: int, *, end_offset: int | None = None) -> TimestampAndOffset | None:
-        """What `search_timestamp` finds. Blocks: not for a broker's event loop."""
-        return finish(self.search_timestamp(timestamp, end_offset=end_offset))
-
-    def offset_of_max_timestamp(self) -> TimestampAndOffset | None:
-        """What `search_max_timestamp` finds. Blocks, as `offset_for_timestamp`."""
-        return finish(self.search_max_timestamp())
-
     def search_timestamp(self, timestamp: int, *, end_offset: int | None = None) -> Work[TimestampAndOffset | None]:
         """The work that finds the first record at or after `timestamp` (ms) and below `end_offset`; None where there is
         none.

@@ -191,5 +191,14 @@ class ProtocolError(Exception):
     """Bytes that are not what the protocol says they must be. The connection they came from is of no further use."""
 
 
+class FrameTooLarge(ProtocolError):
+    """A frame of more bytes than its reader allows, refused when its size was read."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"a frame of {size} bytes; the limit is {limit}")
+        self.size = size
+        self.limit = limit
+
+
 class TooManyElements(ProtocolError):
     """A message with more array elements and tagged fields than its reader allows."""

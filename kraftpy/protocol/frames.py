@@ -22,7 +22,7 @@ from typing import NamedTuple
 from kraftpy.ports import Buffer
 from kraftpy.protocol import schema
 from kraftpy.protocol.apis import APIS, ApiKey, request_header_version, response_header_version
-from kraftpy.protocol.errors import ProtocolError
+from kraftpy.protocol.errors import FrameTooLarge, ProtocolError
 from kraftpy.protocol.primitives import MAX_TAGGED_FIELDS, nullable_string, read_nullable_string, skip_tags
 
 _SIZE = Struct(">i")
@@ -51,7 +51,7 @@ class FrameDecoder:
     def feed(self, data: Buffer) -> list[memoryview]:
         """The frames that `data` completes, without their sizes. They may be views of `data` where that is `bytes`.
 
-        Raises `ProtocolError` for a size below zero or above `max_frame_bytes`.
+        Raises `ProtocolError` for a size below zero, `FrameTooLarge` for one above `max_frame_bytes`.
         """
         view = memoryview(data if isinstance(data, bytes) else bytes(data))
         frames: list[memoryview] = []
@@ -86,7 +86,9 @@ class FrameDecoder:
 
     def _whole(self, size: int) -> int:
         """Bytes of a frame with its size, which must be one that is allowed."""
-        if size < 0 or size > self.max_frame_bytes:
+        if size > self.max_frame_bytes:
+            raise FrameTooLarge(size, self.max_frame_bytes)
+        if size < 0:
             raise ProtocolError(f"a frame of {size} bytes; the limit is {self.max_frame_bytes}")
         return _SIZE.size + size
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kraftpy.client.options import DEFAULT_RECEIVE_BYTES
 from kraftpy.spark.offsets import OptionError
 from kraftpy.spark.option_values import bootstrap_servers, check_security, choice, nearest, number
 
@@ -29,6 +30,7 @@ CLIENT_USED = frozenset(
         "fetch.max.wait.ms",
         "isolation.level",
         "max.partition.fetch.bytes",
+        "receive.message.max.bytes",
         "request.timeout.ms",
     }
 )
@@ -84,6 +86,7 @@ class ClientOptions:
     default_api_timeout_ms: int
     max_partition_fetch_bytes: int
     fetch_max_wait_ms: int
+    receive_message_max_bytes: int
 
 
 def check_client_name(name: str, plain: str) -> list[str]:
@@ -111,6 +114,9 @@ def client_options(options: Mapping[str, str]) -> ClientOptions:
         default_api_timeout_ms=number(options, "kafka.default.api.timeout.ms", 10_000, least=1),
         max_partition_fetch_bytes=number(options, "kafka.max.partition.fetch.bytes", 8 << 20, least=1),
         fetch_max_wait_ms=number(options, "kafka.fetch.max.wait.ms", 500, least=1),
+        receive_message_max_bytes=number(
+            options, "kafka.receive.message.max.bytes", DEFAULT_RECEIVE_BYTES, least=1_000
+        ),
     )
 
 

@@ -241,7 +241,7 @@ class Node:
         self.broker_epoch = -1
         self.complaints = Complaints()
         self.incidents = incidents = Incidents(self.complaints)
-        self.tasks = tasks = Tasks(group, incidents, ())
+        self.tasks = tasks = Tasks(group, incidents)
         self.proof = BrokerProof(
             number,
             image=lambda: cluster.image,

@@ -246,7 +246,7 @@ async def test_leaders_are_answered_whatever_becomes_of_their_proposal() -> None
     incidents = Incidents(Complaints())
     log = cast(Any, SimpleNamespace(submit=submit))
     async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as group:
-        proposals = IsrProposals(BrokerId(1), lambda: 1, log, CLOCK, Tasks(group, incidents, ()))
+        proposals = IsrProposals(BrokerId(1), lambda: 1, log, CLOCK, Tasks(group, incidents))
         proposal = cast(Any, SimpleNamespace(leader_epoch=1, partition_epoch=1, isr=(), is_recovering=False))
         for name in ("a", "b", "c"):
             proposals.propose(cast(Any, Led(name)), proposal)
@@ -297,7 +297,7 @@ async def test_markers_are_written_whatever_a_peer_answers_first(answer: Any) ->
     image = cast(Any, SimpleNamespace(topic=lambda name: topic))
     peer, written = Peer(answer), asyncio.Event()
     async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as group:
-        tasks = Tasks(group, incidents, ())
+        tasks = Tasks(group, incidents)
         sender = MarkerSender(BrokerId(1), lambda: image, cast(MarkerWriter, None), cast(Any, peer), tasks)
         marker = WritableTxnMarker(
             producer_id=1, producer_epoch=1, transaction_result=True, topics=[], coordinator_epoch=1

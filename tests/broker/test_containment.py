@@ -22,6 +22,7 @@ from kraftpy.broker.containment import (
     Tasks,
     contain_callbacks,
 )
+from kraftpy.broker.directories import DirectoryFailed
 
 BOUND_SECONDS = 20.0
 logger = logging.getLogger("test")
@@ -134,14 +135,14 @@ async def test_an_error_of_a_task_costs_no_other() -> None:
         return 7
 
     async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as group:
-        tasks = Tasks(group, incidents, ())
+        tasks = Tasks(group, incidents)
         bad, good = tasks.create_task(fails(), name="bad"), tasks.create_task(works(), name="good")
         assert await bad is None
         assert await good == 7
     assert [each.what for each in incidents.last] == ["bad"]
 
 
-@pytest.mark.parametrize("error", [Fatal("its own state"), OSError(errno.EIO, "its own disk")])
+@pytest.mark.parametrize("error", [Fatal("its own state"), DirectoryFailed("its own disk")])
 async def test_what_is_fatal_ends_the_group(error: Exception) -> None:
     incidents = Incidents(Complaints())
 
@@ -150,7 +151,7 @@ async def test_what_is_fatal_ends_the_group(error: Exception) -> None:
 
     async def node() -> None:
         async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as group:
-            tasks = Tasks(group, incidents, (OSError,))
+            tasks = Tasks(group, incidents)
             tasks.create_task(asyncio.Event().wait(), name="waits")
             tasks.keep_running(fails, name="fails")
 
@@ -160,6 +161,19 @@ async def test_what_is_fatal_ends_the_group(error: Exception) -> None:
     assert incidents.count == 0
 
 
+@pytest.mark.parametrize("error", [Fatal("its own state"), DirectoryFailed("its own disk")])
+def test_nothing_contains_what_is_fatal(error: Exception) -> None:
+    """A directory that failed in one of many partitions' loops was noted as that partition's incident."""
+    incidents = Incidents(Complaints())
+    with pytest.raises(type(error)), incidents.contained("a partition"):
+        raise error
+    with pytest.raises(type(error)), incidents.contained_in("a-0", "flush"):
+        raise error
+    with pytest.raises(type(error)):
+        incidents.note("a request", error)
+    assert (incidents.count, incidents.last) == (0, [])
+
+
 async def test_a_task_cancelled_before_it_began_leaves_nothing_unawaited() -> None:
     """Warnings are errors here: a coroutine that was never awaited would be one."""
 
@@ -167,7 +181,7 @@ async def test_a_task_cancelled_before_it_began_leaves_nothing_unawaited() -> No
         await asyncio.Event().wait()
 
     async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as group:
-        task = Tasks(group, Incidents(Complaints()), ()).create_task(waits(), name="waits")
+        task = Tasks(group, Incidents(Complaints())).create_task(waits(), name="waits")
         task.cancel()
     assert task.cancelled()
 
@@ -177,7 +191,7 @@ async def test_no_task_begins_when_the_node_goes_down() -> None:
         pass
 
     async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as group:
-        tasks = Tasks(group, Incidents(Complaints()), ())
+        tasks = Tasks(group, Incidents(Complaints()))
     with pytest.raises(RuntimeError):
         tasks.create_task(works(), name="late")
 
@@ -197,7 +211,7 @@ async def test_a_loop_that_must_go_on_is_made_again(monkeypatch: pytest.MonkeyPa
         await asyncio.Event().wait()
 
     async with asyncio.timeout(BOUND_SECONDS), asyncio.TaskGroup() as group:
-        task = Tasks(group, incidents, ()).keep_running(loop, name="loop")
+        task = Tasks(group, incidents).keep_running(loop, name="loop")
         await lives.wait()
         task.cancel()
     assert (runs, incidents.count) == (4, 3)

@@ -69,7 +69,7 @@ class Node:
 
     async def _run(self, port: int, addresses: dict[int, Address], started: asyncio.Future[None]) -> None:
         async with asyncio.TaskGroup() as group:
-            tasks = Tasks(group, Incidents(Complaints()), ())
+            tasks = Tasks(group, Incidents(Complaints()))
             self.links = Links(self.config.node_id, is_voter=self.config.is_controller, tasks=tasks, silence_ms=600)
             self.metadata = MetadataLog(self.config, SystemClock(), self._changed, tasks, self.links)
             self.metadata.on_office(lambda is_leader, term: self.offices.append((is_leader, term)))

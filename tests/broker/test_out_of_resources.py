@@ -412,3 +412,39 @@ async def test_a_pool_lives_with_the_threads_it_has(monkeypatch: pytest.MonkeyPa
 
 def no_thread(thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
+
+
+class _Caller:
+    """A connection, as far as limits look at it."""
+
+    client_host = "/10.0.0.1"
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+
+async def test_beyond_the_limit_connections_are_let_in_to_prove_that_they_are_a_broker_s() -> None:
+    shares = share_out(4096, other_nodes=2)
+    limits = ConnectionLimits(BrokerConfig.of({"max.connections": "2"}), shares, Complaints())
+    clients, crowd = [_Caller() for _ in range(2)], [_Caller() for _ in range(shares.reserved + 1)]
+    assert all(limits.opened(each) for each in (*clients, *crowd))  # type: ignore[arg-type]
+    assert [limits.must_prove(each) for each in clients] == [False, False]  # type: ignore[arg-type]
+    assert [each.is_closed for each in crowd] == [True] + [False] * shares.reserved, "the oldest makes room"
+    for each in crowd[:2]:
+        limits.closed(each)  # type: ignore[arg-type]
+    broker = crowd[2]
+    limits.proved(broker)  # type: ignore[arg-type]
+    assert not limits.must_prove(broker)  # type: ignore[arg-type]
+    limits.proved(clients[0])  # type: ignore[arg-type]
+    another = _Caller()
+    assert limits.opened(another)  # type: ignore[arg-type]
+    assert not limits.must_prove(another), "a broker's connection takes no client's place"  # type: ignore[arg-type]
+    for each in (broker, *clients, another, *crowd[3:]):
+        limits.closed(each)  # type: ignore[arg-type]
+    assert not limits._unproved
+    assert not limits._refused
+    assert not limits._brokers
+    assert limits._count == 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from kraftpy.client.blocking import BlockingConnection
 from kraftpy.client.cluster import Cluster
-from kraftpy.client.connection import BrokerUnreachable, Connection, UnsupportedVersion
+from kraftpy.client.connection import BrokerUnreachable, Connection, ResponseLimit, ResponseTooLarge, UnsupportedVersion
 from kraftpy.client.model import Node
 from kraftpy.client.options import ClientOptions
 from kraftpy.client.runtime import RealRuntime
@@ -19,6 +20,7 @@ from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.frames import decode_request_header, encode_response
 from kraftpy.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from kraftpy.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from kraftpy.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 Answer = Callable[[int, int, int], Awaitable[bytes | None]]
@@ -29,6 +31,7 @@ OFFERED = ApiVersionsResponse(
         ApiVersion(api_key=12, min_version=1, max_version=3),
     ]
 )
+NO_OTHER_LIMIT = ResponseLimit()
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 
 
@@ -77,7 +80,12 @@ async def old_broker(key: int, version: int, correlation_id: int) -> bytes | Non
     return encode_response(key, version, correlation_id, HeartbeatResponse())
 
 
-async def connect(port: int, request_timeout_ms: float = 5_000, setup_timeout_ms: float = 5_000) -> Connection:
+async def connect(
+    port: int,
+    request_timeout_ms: float = 5_000,
+    setup_timeout_ms: float = 5_000,
+    limit: ResponseLimit = NO_OTHER_LIMIT,
+) -> Connection:
     return await Connection.open(
         RealRuntime(),
         "127.0.0.1",
@@ -85,6 +93,7 @@ async def connect(port: int, request_timeout_ms: float = 5_000, setup_timeout_ms
         client_id="test",
         request_timeout_ms=request_timeout_ms,
         setup_timeout_ms=setup_timeout_ms,
+        limit=limit,
     )
 
 
@@ -223,3 +232,82 @@ async def test_a_coordinator_that_metadata_does_not_list_is_connected_where_it_i
         connection = await cluster.connect(7)
         assert cluster.connected(7) is connection
         await cluster.close()
+
+
+# --- the size of a response --------------------------------------------------------------------------------------
+
+LIMIT = ResponseLimit(1_000_000)
+ASKED = 500_000
+
+
+def fetch_request(max_bytes: int = ASKED) -> FetchRequest:
+    return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=max_bytes, topics=[])
+
+
+def announcing(key: ApiKey, size: int) -> Answer:
+    """A broker that answers requests of one kind with the beginning of a response of `size` bytes."""
+
+    async def answer(asked: int, version: int, correlation_id: int) -> bytes | None:
+        if asked == ApiKey.API_VERSIONS:
+            offered = [ApiVersion(api_key=each, min_version=12, max_version=12) for each in (ApiKey.FETCH,)]
+            offered += [ApiVersion(api_key=18, min_version=0, max_version=2), *OFFERED.api_keys[1:]]
+            return encode_response(asked, version, correlation_id, ApiVersionsResponse(api_keys=offered))
+        assert asked == key
+        return struct.pack(">ii", size, correlation_id) + bytes(100)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("key", "request_", "version", "allowed"),
+    [
+        (ApiKey.HEARTBEAT, HEARTBEAT, 3, LIMIT.bytes),
+        (ApiKey.FETCH, fetch_request(), 12, LIMIT.bytes + ASKED),
+    ],
+)
+async def test_a_response_above_the_limit_is_refused_at_its_size(
+    key: ApiKey, request_: object, version: int, allowed: int
+) -> None:
+    """A broker could announce 2 GiB, and clients took them."""
+    async with broker(announcing(key, allowed + 1)) as port:
+        connection = await connect(port, limit=LIMIT)
+        with pytest.raises(ResponseTooLarge) as failure:
+            await connection.send(key, request_, version)
+        assert f"receive_message_max_bytes={LIMIT.bytes}" in str(failure.value)
+        assert str(allowed + 1) in str(failure.value)
+        assert connection.closed
+
+        def talk() -> None:
+            blocking = BlockingConnection(
+                "127.0.0.1", port, client_id="t", request_timeout_ms=5_000, setup_timeout_ms=5_000, limit=LIMIT
+            )
+            blocking.send(key, request_, version)
+            tracemalloc.start()
+            try:
+                with pytest.raises(ResponseTooLarge, match="receive_message_max_bytes"):
+                    blocking.receive()
+                assert tracemalloc.get_traced_memory()[1] < allowed
+            finally:
+                tracemalloc.stop()
+            assert blocking.closed
+
+        await asyncio.to_thread(talk)
+
+
+async def test_a_fetch_may_bring_what_it_asks_for_beyond_the_limit() -> None:
+    records = bytes(LIMIT.bytes + ASKED - 1_000)
+    whole = FetchResponse(
+        responses=[FetchableTopicResponse(topic="t", partitions=[PartitionData(partition_index=0, records=records)])]
+    )
+
+    async def answer(key: int, version: int, correlation_id: int) -> bytes | None:
+        if key == ApiKey.FETCH:
+            return encode_response(key, version, correlation_id, whole)
+        return await announcing(ApiKey.FETCH, 0)(key, version, correlation_id)
+
+    async with broker(answer) as port:
+        connection = await connect(port, limit=LIMIT)
+        answered = await connection.send(ApiKey.FETCH, fetch_request(), 12)
+        assert len(answered.responses[0].partitions[0].records) == len(records)
+        connection.close()
+        await connection.wait_closed()

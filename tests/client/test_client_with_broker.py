@@ -662,3 +662,27 @@ def test_the_blocking_facade(bootstrap: str) -> None:
         with pytest.raises(KafkaError) as failure:
             admin.describe_topics([name + "x"])
         assert failure.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_reader_is_told_of_a_response_above_its_limit(bootstrap: str, topic: str) -> None:
+    """A batch larger than all that the options allow was asked for again without an end, and `poll` said nothing."""
+    async with Producer(bootstrap_servers=bootstrap) as producer:
+        await producer.send(topic, bytes(50_000), partition=0)
+    partition = TopicPartition(topic, 0)
+    small = {"fetch_max_bytes": 1_000, "receive_message_max_bytes": 20_000, "auto_offset_reset": "earliest"}
+    async with Consumer(bootstrap_servers=bootstrap, **small) as consumer:
+        consumer.assign([partition])
+        with pytest.raises(KafkaError, match="receive_message_max_bytes=20000"):
+            await asyncio.wait_for(anext(consumer), 30)
+    async with Consumer(bootstrap_servers=bootstrap, **{**small, "receive_message_max_bytes": 60_000}) as consumer:
+        consumer.assign([partition])
+        assert (await asyncio.wait_for(anext(consumer), 30)).value == bytes(50_000)
+
+    def read() -> None:
+        with (
+            RangeReader(bootstrap, max_partition_fetch_bytes=1_000, receive_message_max_bytes=20_000) as reader,
+            pytest.raises(KafkaError, match="receive_message_max_bytes=20000"),
+        ):
+            list(reader.read(partition, 0, 1))
+
+    await asyncio.to_thread(read)

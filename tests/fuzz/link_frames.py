@@ -162,7 +162,7 @@ class Impostor:
 
     async def __aenter__(self) -> Impostor:
         await self._group.__aenter__()
-        tasks = Tasks(self._group, Incidents(Complaints()), ())
+        tasks = Tasks(self._group, Incidents(Complaints()))
         self._links = Links(IMPOSTOR, is_voter=False, tasks=tasks, silence_ms=2000, secret=self._secret)
         await self._links.start(self._voters)
         return self

@@ -24,6 +24,7 @@ from log_model import (
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.log.partition_log import Origin, PartitionLog, delete_files
 from kraftpy.log.retention import SegmentAge, segments_to_delete
+from kraftpy.log.work import finish
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import (
     Compression,
@@ -80,7 +81,7 @@ def test_log_append_time_is_stamped() -> None:
     (stored,) = read_batches(log)
     assert check_crc(stored)
     assert [record.timestamp for record in read_records(log)] == [NOW, NOW]
-    found = log.offset_for_timestamp(NOW)
+    found = finish(log.search_timestamp(NOW))
     assert found is not None
     assert (found.offset, found.timestamp) == (0, NOW)
 

@@ -16,6 +16,7 @@ from kraftpy.log.compaction import Limits
 from kraftpy.log.key_map import ENTRY_BYTES
 from kraftpy.log.partition_log import Origin, PartitionLog
 from kraftpy.log.segment import CorruptSegment
+from kraftpy.log.work import finish
 from kraftpy.protocol.record_batch import (
     Compression,
     ControlType,
@@ -111,7 +112,7 @@ def test_a_deletion_is_kept_for_a_while_and_then_goes() -> None:
     assert compact(log, second.end_offset, now=NOW + DAY) is not None
     assert held(log) == [(1, "b", "1"), (3, "c", "1"), (4, "d", "1"), (5, "x", "1"), (6, "y", "1")]
     assert [record.timestamp for record in read_records(log)][:3] == [NOW, NOW + 5, NOW + 7]
-    found = log.offset_for_timestamp(NOW + 6)
+    found = finish(log.search_timestamp(NOW + 6))
     assert found is not None
     assert (found.offset, found.timestamp) == (4, NOW + 7)
 
@@ -456,7 +457,7 @@ def test_an_emptied_batch_keeps_its_time_and_is_not_the_latest_record() -> None:
     assert compact(log) is not None
     headers = [read_header(data) for data in read_batches(log)]
     assert [(h.records_count, h.max_timestamp - NOW) for h in headers] == [(0, 50), (1, 20), (1, 10)]
-    latest = log.offset_of_max_timestamp()
+    latest = finish(log.search_max_timestamp())
     assert latest is not None
     assert latest[:2] == (1, NOW + 20)
 
@@ -467,11 +468,11 @@ def test_the_latest_record_is_one_that_may_still_be_read() -> None:
     put(log, ("b", "1"), now=NOW + 20)
     put(log, ("c", "1"), now=NOW + 10)
     log.advance_log_start(1)
-    latest = log.offset_of_max_timestamp()
+    latest = finish(log.search_max_timestamp())
     assert latest is not None
     assert latest[:2] == (1, NOW + 20)
     log.advance_log_start(3)
-    assert log.offset_of_max_timestamp() is None
+    assert finish(log.search_max_timestamp()) is None
 
 
 def test_compact_and_delete_does_both() -> None:

@@ -16,6 +16,7 @@ from log_model import NOW, config, numbered, open_log, read_batches
 
 from kraftpy.log.partition_log import PartitionLog
 from kraftpy.log.segment import CorruptSegment
+from kraftpy.log.work import finish
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.record_batch import read_header, split_batches
@@ -191,7 +192,7 @@ def test_a_damaged_index_misleads_nobody(name: str, where: float, bits: int, dic
     for offset in offsets:
         found = sealed.log.read(offset, 1).records
         assert found == next(data for data in sealed.batches if read_header(data).last_offset >= offset)
-        in_time = sealed.log.offset_for_timestamp(NOW + offset)
+        in_time = finish(sealed.log.search_timestamp(NOW + offset))
         assert in_time is not None
         assert (in_time.offset, in_time.timestamp) == (offset, NOW + offset)
 
@@ -215,10 +216,10 @@ def test_a_time_in_a_damaged_batch_is_an_error() -> None:
     header = read_header(sealed.batches[10])
     for _ in range(2):
         with pytest.raises(CorruptSegment) as caught:
-            sealed.log.offset_for_timestamp(NOW + header.base_offset)
+            finish(sealed.log.search_timestamp(NOW + header.base_offset))
         assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
     for offset in (0, sealed.log.log_end_offset - 8):
-        found = sealed.log.offset_for_timestamp(NOW + offset)
+        found = finish(sealed.log.search_timestamp(NOW + offset))
         assert found is not None
         assert found.offset == offset
 

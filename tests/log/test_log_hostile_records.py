@@ -259,7 +259,7 @@ def test_a_search_by_time_goes_through_a_large_batch_in_slices() -> None:
     assert (paused, given_away, found) == (64, 1, None)  # 63 times within the batch, and once after it
     paused, given_away, found = pauses(log.search_max_timestamp())
     assert (paused, given_away, found) == (63, 1, (0, NOW, 0))
-    assert log.offset_for_timestamp(NOW) == (0, NOW, 0)
+    assert finish(log.search_timestamp(NOW)) == (0, NOW, 0)
 
 
 def test_a_search_does_not_decode_the_headers_of_what_it_goes_by() -> None:
@@ -267,8 +267,8 @@ def test_a_search_does_not_decode_the_headers_of_what_it_goes_by() -> None:
     log.append(bomb(), leader_epoch=0, now=NOW)
     tracemalloc.start()
     try:
-        assert log.offset_for_timestamp(NOW) == (0, NOW, 0)
-        assert log.offset_of_max_timestamp() == (0, NOW, 0)
+        assert finish(log.search_timestamp(NOW)) == (0, NOW, 0)
+        assert finish(log.search_max_timestamp()) == (0, NOW, 0)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

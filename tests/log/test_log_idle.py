@@ -9,6 +9,7 @@ from log_model import NOW, batch, config, numbered, open_log, values
 
 from kraftpy.log import layout
 from kraftpy.log.epochs import LeaderEpochs
+from kraftpy.log.work import finish
 from kraftpy.testing.memory_files import Loss, MemoryDirectory, MemoryDisk
 from kraftpy.types import TopicId
 
@@ -38,7 +39,7 @@ def test_an_unused_log_is_its_topic_id_and_no_more(directory: MemoryDirectory) -
         log.assign_epoch(epoch)
     assert log.begin_flush() is None
     assert log.size_bytes == 0
-    assert log.offset_for_timestamp(0) is None
+    assert finish(log.search_timestamp(0)) is None
     assert log.delete_old_segments(NOW, 0) == []
     log.close()
     assert directory.names() == [layout.PARTITION_METADATA]

@@ -21,6 +21,7 @@ from kraftpy.log.files import FileCache
 from kraftpy.log.flushing import FlushJob
 from kraftpy.log.partition_log import Origin, PartitionLog, delete_files
 from kraftpy.log.producers import ProducerStates
+from kraftpy.log.work import finish
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import Compression, iter_records, read_header, split_batches
 from kraftpy.testing.memory_files import Loss, MemoryDisk
@@ -402,11 +403,11 @@ class LogMachine:
         assert read_records(self.log) == records
         timestamp = self.now + self.dice.randint(-500, 60)
         expected = next((record for record in records if record.timestamp >= timestamp), None)
-        found = self.log.offset_for_timestamp(timestamp)
+        found = finish(self.log.search_timestamp(timestamp))
         assert (found and (found.offset, found.timestamp)) == (expected and (expected.offset, expected.timestamp))
         if found is not None:
-            assert self.log.offset_for_timestamp(timestamp, end_offset=found.offset) is None
-        latest = self.log.offset_of_max_timestamp()
+            assert finish(self.log.search_timestamp(timestamp, end_offset=found.offset)) is None
+        latest = finish(self.log.search_max_timestamp())
         if self.log_start == self.log.segments[0].base_offset and records:
             assert latest is not None
             assert latest.timestamp == max(record.timestamp for record in records)

@@ -11,6 +11,7 @@ from log_model import NOW, batch, check_invariants, config, copies, numbered, op
 from kraftpy.log import layout
 from kraftpy.log.partition_log import Origin, PartitionLog
 from kraftpy.log.segment import CorruptSegment
+from kraftpy.log.work import finish
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.record_batch import iter_records
 from kraftpy.testing.memory_files import Loss, MemoryDirectory, MemoryDisk
@@ -176,7 +177,7 @@ def test_a_damaged_index_is_made_anew(disk: MemoryDisk, name: str, damage: str) 
     assert again.report.rebuilt_indexes == 1
     assert directory.read(name) == data
     assert numbers(again) == list(range(RECORDS))
-    found = again.offset_for_timestamp(NOW)
+    found = finish(again.search_timestamp(NOW))
     assert found is not None
     assert found.offset == 0
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kraftpy.broker import apis
 from kraftpy.broker.apis import shortened
-from kraftpy.broker.broker_proof import SOFTWARE
+from kraftpy.broker.broker_proof import SOFTWARE, who_asks
 from kraftpy.broker.submitting import decided_within
 from kraftpy.broker.view import View
 from kraftpy.metadata.commands import FeatureUpdate, UnregisterBroker, UpdateFeatures
@@ -55,6 +55,12 @@ async def api_versions(broker: Broker, request: ApiVersionsRequest, context: Req
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
     if context.connection is not None and request.client_software_name == SOFTWARE:
         context.connection.broker_claim = request.client_software_version
+        if broker.connection_limits.must_prove(context.connection):
+            found = await who_asks(broker, context)
+        else:
+            found = broker.proof.proved(context.connection)
+        if found is not None:
+            broker.connection_limits.proved(context.connection)
     response = api_versions_response(broker, ErrorCode.NONE)
     image = broker.image
     # An older client takes a lowest level of 0 for a mistake (KIP-1022).

@@ -71,7 +71,7 @@ async def _take(how: int, data: bytes) -> None:
         return
     async with asyncio.TaskGroup() as group:
         incidents = Incidents(Complaints())
-        tasks = Tasks(group, incidents, ())
+        tasks = Tasks(group, incidents)
         ends, wires = [], []
         for node in (1, 2):
             links = Links(node, is_voter=True, tasks=tasks, silence_ms=1000, secret=None)
