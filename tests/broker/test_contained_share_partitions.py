@@ -60,7 +60,7 @@ class World:
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
         self.incidents = Incidents(Complaints())
-        self.tasks = Tasks(group, self.incidents, ())
+        self.tasks = Tasks(group, self.incidents)
         self.states = States()
         replica = SimpleNamespace(
             topic_partition=TopicPartition("t", 0),
@@ -201,7 +201,7 @@ async def test_markers_are_asked_for_until_they_are_written(outcome: Any) -> Non
         incidents = Incidents(Complaints())
         writer: Any = Writer([outcome])
         nobody: Any = None
-        sender = MarkerSender(BrokerId(1), lambda: image, writer, nobody, Tasks(group, incidents, ()))
+        sender = MarkerSender(BrokerId(1), lambda: image, writer, nobody, Tasks(group, incidents))
         told: list[frozenset[TopicPartition]] = []
         done = asyncio.Event()
 

@@ -206,7 +206,7 @@ async def test_what_no_voter_says_is_refused_and_another_is_asked(answer: dict[s
     links, machine = Odd(answer), Strict()
     incidents = Incidents(Complaints())
     async with asyncio.TaskGroup() as group:
-        observer = observer_of(links, machine, Tasks(group, incidents, (DirectoryFailed,)))  # type: ignore[arg-type]
+        observer = observer_of(links, machine, Tasks(group, incidents))  # type: ignore[arg-type]
         await observer.start(MemoryDisk().root)
         async with asyncio.timeout(BOUND_SECONDS):
             while observer.applied_index < 2:  # noqa: ASYNC110 - it has no event
@@ -223,7 +223,7 @@ async def test_an_entry_of_a_newer_version_ends_the_node_with_a_message() -> Non
 
     async def follows() -> None:
         async with asyncio.TaskGroup() as group:
-            tasks = Tasks(group, Incidents(Complaints()), (DirectoryFailed,))
+            tasks = Tasks(group, Incidents(Complaints()))
             observer = observer_of(links, Strict(), tasks)  # type: ignore[arg-type]
             await observer.start(MemoryDisk().root)
             await asyncio.sleep(BOUND_SECONDS)

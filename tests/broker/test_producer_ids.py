@@ -33,7 +33,7 @@ async def test_many_who_ask_at_once_get_an_id_each() -> None:
     blocks = Blocks()
     blocks.may_answer.set()
     async with asyncio.TaskGroup() as group:
-        tasks = Tasks(group, Incidents(Complaints()), ())
+        tasks = Tasks(group, Incidents(Complaints()))
         ids = ProducerIds(blocks.allocate, tasks)
         found = await asyncio.gather(*(ids.next() for _ in range(10)))
     assert sorted(found) == list(range(3, 13))
@@ -44,7 +44,7 @@ async def test_who_waits_too_long_is_told_and_the_block_is_not_lost(monkeypatch:
     monkeypatch.setattr(producer_ids, "PATIENCE_SECONDS", 0.01)
     blocks = Blocks()
     async with asyncio.TaskGroup() as group:
-        tasks = Tasks(group, Incidents(Complaints()), ())
+        tasks = Tasks(group, Incidents(Complaints()))
         ids = ProducerIds(blocks.allocate, tasks)
         for _ in range(2):
             with pytest.raises(KafkaError) as told:
@@ -61,7 +61,7 @@ async def test_a_refusal_is_told_and_the_next_who_asks_asks_again() -> None:
     blocks.may_answer.set()
     blocks.refusal = KafkaError(ErrorCode.STALE_BROKER_EPOCH, "started again")
     async with asyncio.TaskGroup() as group:
-        tasks = Tasks(group, Incidents(Complaints()), ())
+        tasks = Tasks(group, Incidents(Complaints()))
         ids = ProducerIds(blocks.allocate, tasks)
         with pytest.raises(KafkaError) as told:
             await ids.next()
@@ -75,7 +75,7 @@ async def test_an_unexpected_error_is_told_to_those_who_wait_and_the_next_who_as
     blocks.may_answer.set()
     blocks.refusal = ValueError("of ours")
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        ids = ProducerIds(blocks.allocate, Tasks(group, incidents, ()))
+        ids = ProducerIds(blocks.allocate, Tasks(group, incidents))
         for _ in range(2):
             with pytest.raises(KafkaError) as told:
                 await ids.next()
