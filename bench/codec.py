@@ -20,7 +20,7 @@ from typing import Any
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 
-from kraftpy.client.columns import decode_columns, key_array, timestamp_array, value_array
+from kraftpy.client.ranges.columns import decode_columns, key_array, timestamp_array, value_array
 from kraftpy.protocol.record_batch import (
     BatchBuilder,
     NewRecord,

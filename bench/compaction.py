@@ -22,9 +22,9 @@ from pathlib import Path
 import psutil
 from confluent_kafka import Producer as ConfluentProducer
 
-from kraftpy.broker.cleaning_process import CleaningProcess
-from kraftpy.broker.compacting import carry_out
 from kraftpy.broker.runtime import OsDirectory
+from kraftpy.broker.storage.cleaning_process import CleaningProcess
+from kraftpy.broker.storage.compaction_runner import carry_out
 from kraftpy.client import Admin, NewTopic, Producer, ResourceType
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log import compaction

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from kraftpy.broker.broker_proof import BrokerProof
-from kraftpy.broker.directories import METADATA_DIRECTORY
-from kraftpy.broker.quorum_secret import NO_SECRET_KEY
+from kraftpy.broker.metadata.secret import NO_SECRET_KEY
 from kraftpy.broker.runtime import OsDirectory
+from kraftpy.broker.storage.directories import METADATA_DIRECTORY
 from kraftpy.metadata.controller import MetadataStateMachine
 from kraftpy.metadata.journal import Journal
 from kraftpy.metadata.quorum_messages import command_in, unpack_snapshot

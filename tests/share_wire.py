@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from broker_wire import BOUND_SECONDS, ask, connect, say_to_be_a_broker
 
-from kraftpy.broker.share_apis import coordinator_key
+from kraftpy.broker.share.state_requests import coordinator_key
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages import initialize_share_group_state as initialize

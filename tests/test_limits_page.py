@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kraftpy.broker.apis import MAX_REQUEST_ELEMENTS
-from kraftpy.broker.config_changes import MAX_SETTINGS_PER_RESOURCE
-from kraftpy.broker.topic_changes import MAX_TOPICS_PER_REQUEST
+from kraftpy.broker.metadata.config_changes import MAX_SETTINGS_PER_RESOURCE
+from kraftpy.broker.metadata.topic_changes import MAX_TOPICS_PER_REQUEST
 from kraftpy.config.broker import BROKER_SETTINGS
 from kraftpy.config.broker_settings import BROKER_TABLE
 from kraftpy.groups.patterns import MAX_CHARACTERS, MAX_MEMORY_BYTES

@@ -108,7 +108,7 @@ def test_what_the_package_imports_is_what_the_wheel_requires(wheel: Path) -> Non
         "kraftpy/cli/load.py": load | required["iceberg"],
         "kraftpy/spark/": spark,
         "kraftpy/testing/pytest_plugin.py": base | {"pytest"},  # which is who loads it
-        "kraftpy/client/columns.py": spark,
+        "kraftpy/client/ranges/columns.py": spark,
         "pyspark_kraftpy/": spark,
     }
     for path, module in _third_party_imports():

@@ -7,10 +7,11 @@ from typing import Any
 from chaos.drawing import CONSUMER_PROTOCOL, Drawn
 from chaos.mutants.mutant import ENDS, Mutant, cycle, few, quiet, replaced, three, wrapped
 from chaos.nemesis import Kind
-from kraftpy.broker.shards import Shards
-from kraftpy.groups import offsets, reconciliation
+from kraftpy.broker.coordinator_shards import Shards
+from kraftpy.groups import offsets
+from kraftpy.groups.classic.rebalance import Rebalance
+from kraftpy.groups.consumer import reconciliation
 from kraftpy.groups.coordinator import GroupCoordinator
-from kraftpy.groups.rebalance import Rebalance
 from kraftpy.protocol.errors import ErrorCode
 
 _COMMITS = frozenset({"lost-commit", "stale-commit", "phantom-commit", "commit-falls"})

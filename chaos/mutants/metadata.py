@@ -6,7 +6,7 @@ from typing import Any
 
 from chaos.mutants.mutant import PROBLEM, Mutant, cycle, rounds, three, wrapped
 from chaos.nemesis import Kind
-from kraftpy.broker.metadata import MetadataLog
+from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.log import layout
 from kraftpy.metadata import brokers, elections
 from kraftpy.metadata.controller import MetadataStateMachine

@@ -8,9 +8,9 @@ from typing import Any
 
 from chaos.mutants.mutant import Mutant, cycle, replaced, rounds, three, wrapped
 from chaos.nemesis import Kind
-from kraftpy.broker.replica import NEVER, Records, Replica
+from kraftpy.broker.replication.replica import NEVER, Records, Replica
 from kraftpy.log.partition_log import LogSlice, PartitionLog
-from kraftpy.log.producers import ProducerStates
+from kraftpy.log.producer_states import ProducerStates
 from kraftpy.metadata import partitions
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.replication.events import HighWatermarkAdvanced, LeaderEffect

@@ -7,13 +7,13 @@ from typing import Any
 from chaos.mutants.mutant import PROBLEM, Mutant, Patch, cycle, quiet, replaced, three, wrapped
 from chaos.nemesis import Fault, Kind
 from chaos.worlds.breaking import TRANSACTIONS
-from kraftpy.broker.replica import Replica
-from kraftpy.groups import transactional
+from kraftpy.broker.replication.replica import Replica
+from kraftpy.groups import transactional_offsets as transactional
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.routing import partition_for_group
-from kraftpy.log.aborted import AbortedTransactions
+from kraftpy.log.aborted_transactions import AbortedTransactions
 from kraftpy.log.partition_log import PartitionLog
-from kraftpy.log.producers import ProducerStates
+from kraftpy.log.producer_states import ProducerStates
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.transactions import decisions
 from kraftpy.transactions.coordinator import TransactionCoordinator

@@ -14,7 +14,7 @@ from typing import Final
 from chaos.generator import Call
 from chaos.history import Key, Op, Recorder, Type
 from chaos.workloads.clients import Client, Setting, partition_of
-from kraftpy.client.delivery import Delivery
+from kraftpy.client.producer.delivery import Delivery
 from kraftpy.protocol.errors import KafkaError
 
 FIRST_PROCESS: Final = 600_000

@@ -30,9 +30,9 @@ from chaos.generator import Call, Calls, LastTransactions, LogCalls, LogOptions,
 from chaos.history import Key, Op, Recorder, Type
 from chaos.workloads.clients import Client, Outcome, Setting, partition_of
 from kraftpy.client import Producer
-from kraftpy.client.delivery import Delivery
 from kraftpy.client.model import ConsumerGroupMetadata
-from kraftpy.client.transaction_events import TransactionAbortable
+from kraftpy.client.producer.delivery import Delivery
+from kraftpy.client.producer.transaction_events import TransactionAbortable
 from kraftpy.protocol.errors import KafkaError
 
 LOGS_FIRST: Final = 300_000

@@ -24,7 +24,7 @@ from chaos.history import Key
 from chaos.nemesis import ClusterState, NodeId
 from chaos.workloads.clients import partition_of
 from kraftpy.client import Admin, NewTopic
-from kraftpy.client.admin_model import QuorumEndpoint
+from kraftpy.client.admin.model import QuorumEndpoint
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic

@@ -1,4 +1,4 @@
-"""The cleaner's process in a simulation: the same long part of a compaction (`kraftpy.log.cleaning`), on the loop.
+"""The cleaner's process in a simulation: the long part of a compaction (`kraftpy.log.compaction_work`), on the loop.
 
 A step, which ends with a new segment that is synced, is work of a thread: at one instant, before or after its delay. A
 node that dies leaves it half done. The process dies with its broker, as the real one does.
@@ -14,12 +14,12 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from kraftpy.log.cleaning import Cleaned, Done, clean
 from kraftpy.log.compaction import CompactionJob
+from kraftpy.log.compaction_work import Cleaned, Done, clean
 from kraftpy.log.layout import CLEANED
 from kraftpy.ports import Directory, File
 
-_WORKER = "kraftpy.broker.cleaner.CleaningProcess"
+_WORKER = "kraftpy.broker.upkeep.cleaner.CleaningProcess"
 
 
 class _Sources:
@@ -39,7 +39,7 @@ class _Sources:
 
 
 class CleaningOnTheLoop:
-    """Stands for `kraftpy.broker.cleaning_process.CleaningProcess`."""
+    """Stands for `kraftpy.broker.storage.cleaning_process.CleaningProcess`."""
 
     is_running = False
 

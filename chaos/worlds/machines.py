@@ -41,7 +41,7 @@ from chaos.nemesis import Cut, Kind, NodeId, Spared
 from chaos.worlds.administrator import has_no_vote, refetch_damaged, wait_until_serving
 from chaos.worlds.asking import Asking
 from chaos.worlds.disks import AFTER_SYNC, AT_ONCE, Disk, corruptible, flip, unmount
-from kraftpy.broker.directories import METADATA_DIRECTORY
+from kraftpy.broker.storage.directories import METADATA_DIRECTORY
 
 STOP_SECONDS: Final = 120
 _REJOIN_SECONDS: Final = 120.0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chaos.worlds.simulated import CONTROLLER_PORT, NodeClock, SimulatedCluster, SimulatedRuntime
 from kraftpy.client import Admin
-from kraftpy.client.admin_model import QuorumEndpoint
+from kraftpy.client.admin.model import QuorumEndpoint
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.types import TopicPartition
 

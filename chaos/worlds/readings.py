@@ -37,7 +37,7 @@ from kraftpy.types import BrokerId, TopicPartition
 if TYPE_CHECKING:
     from chaos.worlds.simulated import Node, SimulatedCluster
     from kraftpy.broker.broker import Broker
-    from kraftpy.broker.replica import Replica
+    from kraftpy.broker.replication.replica import Replica
     from kraftpy.metadata.image import Partition
 
 ONLOOKER: Final = 1_000_000

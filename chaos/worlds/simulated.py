@@ -19,10 +19,10 @@ from chaos.worlds.loop import Process, SimulatedLoop, current, seeded_world
 from chaos.worlds.network import Network
 from kraftpy.broker.broker import Broker, StartupError
 from kraftpy.broker.containment import Fatal, Incidents
-from kraftpy.broker.directories import DirectoryFailed, LogDirectories
 from kraftpy.broker.server import start
-from kraftpy.client.fetcher import Fetcher
-from kraftpy.client.reading import PartitionReader
+from kraftpy.broker.storage.directories import DirectoryFailed, LogDirectories
+from kraftpy.client.consumer.fetcher import Fetcher
+from kraftpy.client.consumer.partition_state import PartitionReader
 from kraftpy.config import BrokerConfig
 from kraftpy.log import layout
 from kraftpy.ports import Directory

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from kraftpy.audit.counts import Tally, tallies_of
-from kraftpy.client.columns import Columns, decode_columns
-from kraftpy.client.ranges import RangeReader
+from kraftpy.client.ranges.columns import Columns, decode_columns
+from kraftpy.client.ranges.reader import RangeReader
 from kraftpy.protocol.records import CorruptBatch
 from kraftpy.types import TopicPartition
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from kraftpy.audit.counts import BadTally, Tally, latest, parse_tally
 from kraftpy.client import BlockingAdmin, BlockingProducer, KafkaError, NewTopic, UnknownTopic
-from kraftpy.client.ranges import RangeReader
+from kraftpy.client.ranges.reader import RangeReader
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.record_batch import iter_records, split_batches
 from kraftpy.types import TopicPartition

@@ -22,37 +22,37 @@ from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker import apis
 from kraftpy.broker.broker_proof import BrokerProof
-from kraftpy.broker.config_changes import ConfigRoom
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Response
 from kraftpy.broker.connection_limits import ConnectionLimits
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
-from kraftpy.broker.controller import Controller
-from kraftpy.broker.coordinators import Coordinators
 from kraftpy.broker.descriptors import ACCEPTED_AT_ONCE, Descriptors, are_enough, least_limit, share_out
-from kraftpy.broker.directories import DirectoryError, DirectoryFailed, LogDirectories
 from kraftpy.broker.encoded_answers import EncodedAnswers
-from kraftpy.broker.fetch_sessions import FetchSessions
-from kraftpy.broker.fetching import Fetchers
-from kraftpy.broker.group_settings import GroupSettingsNow
+from kraftpy.broker.groups.coordinators import Coordinators
+from kraftpy.broker.groups.settings import GroupSettingsNow
 from kraftpy.broker.health import health_of
-from kraftpy.broker.isr import IsrProposals
-from kraftpy.broker.lifecycle import Lifecycle, RegistrationError
-from kraftpy.broker.log_moves import LogMoves
-from kraftpy.broker.maintenance import Maintenance
-from kraftpy.broker.markers import MarkerSender, MarkerWriter
-from kraftpy.broker.metadata import MetadataLog
+from kraftpy.broker.metadata.config_changes import ConfigRoom
+from kraftpy.broker.metadata.controller import Controller
+from kraftpy.broker.metadata.lifecycle import Lifecycle, RegistrationError
+from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.peers import Peers
-from kraftpy.broker.producer_ids import ProducerIds
-from kraftpy.broker.replicas import Replicas
-from kraftpy.broker.reporting import ReplicaReports
+from kraftpy.broker.replication.fetch_sessions import FetchSessions
+from kraftpy.broker.replication.fetchers import Fetchers
+from kraftpy.broker.replication.isr import IsrProposals
+from kraftpy.broker.replication.replicas import Replicas
 from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.runtime import open_files_limit
-from kraftpy.broker.share_coordinators import ShareCoordinators
-from kraftpy.broker.share_partitions import SharePartitions
-from kraftpy.broker.share_sessions import ShareSessions
-from kraftpy.broker.share_states import ShareStates
+from kraftpy.broker.share.coordinator_client import ShareStates
+from kraftpy.broker.share.coordinators import ShareCoordinators
+from kraftpy.broker.share.partitions import SharePartitions
+from kraftpy.broker.share.sessions import ShareSessions
 from kraftpy.broker.slicing import Slices
-from kraftpy.broker.transactions import TransactionCoordinators
+from kraftpy.broker.storage.directories import DirectoryError, DirectoryFailed, LogDirectories
+from kraftpy.broker.transactions.coordinators import TransactionCoordinators
+from kraftpy.broker.transactions.markers import MarkerSender, MarkerWriter
+from kraftpy.broker.transactions.producer_ids import ProducerIds
+from kraftpy.broker.upkeep.directory_reports import ReplicaReports
+from kraftpy.broker.upkeep.log_moves import LogMoves
+from kraftpy.broker.upkeep.maintenance import Maintenance
 from kraftpy.config import BrokerConfig, Listener
 from kraftpy.config.quorum import Voter
 from kraftpy.log.layout import CorruptFile
@@ -68,7 +68,7 @@ from kraftpy.protocol.errors import KafkaError, ProtocolError
 from kraftpy.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
-    from kraftpy.broker.links import Links
+    from kraftpy.broker.metadata.transport import Links
 
 logger = logging.getLogger(__name__)
 
@@ -361,7 +361,7 @@ class Broker:
         """
         if self.links is None or self.links.is_protected or self.config.is_own_quorum:
             return None
-        from kraftpy.broker.quorum_secret import is_remote_address
+        from kraftpy.broker.metadata.secret import is_remote_address
 
         quorum = self.config.controller_quorum_voters or self.config.controller_quorum_bootstrap_servers
         addresses = [voter.address if isinstance(voter, Voter) else voter for voter in quorum]
@@ -518,8 +518,8 @@ def _proof(broker: Broker) -> BrokerProof:
 
 
 def _links(config: BrokerConfig, tasks: Tasks, complaints: Complaints, incidents: Incidents) -> Links:
-    from kraftpy.broker.links import Links  # here, for a node that is alone
-    from kraftpy.broker.quorum_secret import SecretError, configured_secret
+    from kraftpy.broker.metadata.secret import SecretError, configured_secret
+    from kraftpy.broker.metadata.transport import Links  # here, for a node that is alone
 
     try:
         secret = configured_secret(config)

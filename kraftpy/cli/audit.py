@@ -69,7 +69,7 @@ def count(
 ) -> None:
     """Count the records of TOPICS by reading them, and say so in the audit topic."""
     from kraftpy.audit.topic import create_topic, publish, read
-    from kraftpy.client.ranges import RangeReader
+    from kraftpy.client.ranges.reader import RangeReader
 
     try:
         from kraftpy.audit.counting import count_log

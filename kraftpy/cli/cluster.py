@@ -18,7 +18,7 @@ from kraftpy.cli.partitions import PartitionSet, chosen_partitions, partitions_a
 if TYPE_CHECKING:
     from kraftpy.cli.health import ClusterHealth
     from kraftpy.client import Admin, TopicInfo
-    from kraftpy.client.admin_model import ClusterDescription, QuorumDescription
+    from kraftpy.client.admin.model import ClusterDescription, QuorumDescription
 
 T = TypeVar("T")
 MINIMUM = "min.insync.replicas"

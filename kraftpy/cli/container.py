@@ -69,16 +69,16 @@ def run(arguments: Sequence[str]) -> None:
         os.environ.update(given_as_arguments(arguments))
         config = configure()
         if cluster_id := os.environ.get("CLUSTER_ID", "").strip():
-            from kraftpy.broker.format import format_directories
+            from kraftpy.broker.storage.format import format_directories
 
             format_directories(config, cluster_id)
         if config.kraftpy_quorum_secret_file is not None:
-            from kraftpy.broker.quorum_secret import make_secret_file
+            from kraftpy.broker.metadata.secret import make_secret_file
 
             make_secret_file(config.kraftpy_quorum_secret_file)
     except Exception as error:
-        from kraftpy.broker.directories import DirectoryError
-        from kraftpy.broker.quorum_secret import SecretError
+        from kraftpy.broker.metadata.secret import SecretError
+        from kraftpy.broker.storage.directories import DirectoryError
 
         if not isinstance(error, ConfigError | DirectoryError | SecretError):
             raise

@@ -17,7 +17,7 @@ from kraftpy.types import TopicPartition
 if TYPE_CHECKING:
     from kraftpy.cli.resets import Ends, Move, Reset
     from kraftpy.client import Admin
-    from kraftpy.client.admin_model import GroupDescription, GroupMember
+    from kraftpy.client.admin.model import GroupDescription, GroupMember
 
 SHARE = "share"
 """The type of a share group."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kraftpy.client.admin_model import ClusterDescription, QuorumDescription, Reassignment
+from kraftpy.client.admin.model import ClusterDescription, QuorumDescription, Reassignment
 from kraftpy.client.model import PartitionInfo, TopicInfo
 from kraftpy.types import TopicPartition
 

@@ -27,11 +27,12 @@ import click
 from kraftpy.broker.runtime import OsDirectory
 from kraftpy.cli.log_places import METADATA, OFFSET_CHECKPOINTS, PartitionPlace, segment_files
 from kraftpy.cli.segments import Damage, FileBatch, Summary, first_offset, summarise
-from kraftpy.log import aborted, layout
+from kraftpy.log import aborted_transactions as aborted
+from kraftpy.log import layout
 from kraftpy.log.epochs import LeaderEpochs
 from kraftpy.log.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
 from kraftpy.log.layout import CorruptFile
-from kraftpy.log.producers import ProducerStates
+from kraftpy.log.producer_states import ProducerStates
 from kraftpy.types import TopicPartition
 
 Progress = Callable[[int], None]

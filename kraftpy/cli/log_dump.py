@@ -266,7 +266,7 @@ def _group_row(record: Any) -> dict[str, Any]:
 
 def _consumer_group_row(record: Any) -> dict[str, Any]:
     """The same for a group of the consumer protocol; nothing where it is none of its records."""
-    from kraftpy.groups import consumer_records as records
+    from kraftpy.groups.consumer import records
 
     key = records.read_key(record.key or b"")
     if key is None:
@@ -336,7 +336,7 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _producers(data: bytes) -> Iterator[dict[str, Any]]:
-    from kraftpy.log.producers import ProducerStates
+    from kraftpy.log.producer_states import ProducerStates
 
     states, _ = ProducerStates.decode(data)
     for producer in states.describe():
@@ -352,7 +352,7 @@ def _producers(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _aborted(data: bytes) -> Iterator[dict[str, Any]]:
-    from kraftpy.log import aborted
+    from kraftpy.log import aborted_transactions as aborted
 
     for ended in aborted.decode(data):
         yield {

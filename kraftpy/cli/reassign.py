@@ -21,7 +21,7 @@ from kraftpy.cli.partitions import PartitionSet, chosen_partitions, partitions_a
 if TYPE_CHECKING:
     from kraftpy.cli.moves import Replicas
     from kraftpy.client import Admin, TopicPartition
-    from kraftpy.client.admin_model import Reassignment
+    from kraftpy.client.admin.model import Reassignment
 
 POLL_SECONDS = 0.5
 

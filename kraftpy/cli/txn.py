@@ -19,7 +19,7 @@ from kraftpy.types import TopicPartition
 
 if TYPE_CHECKING:
     from kraftpy.client import Admin
-    from kraftpy.client.admin_model import ActiveProducer, TransactionDescription
+    from kraftpy.client.admin.model import ActiveProducer, TransactionDescription
 
 
 @click.group()

@@ -17,14 +17,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kraftpy.client.admin import Admin as Admin
-    from kraftpy.client.admin_model import FeatureUpgrade as FeatureUpgrade
-    from kraftpy.client.admin_model import QuorumEndpoint as QuorumEndpoint
+    from kraftpy.client.admin.admin import Admin as Admin
+    from kraftpy.client.admin.model import FeatureUpgrade as FeatureUpgrade
+    from kraftpy.client.admin.model import QuorumEndpoint as QuorumEndpoint
+    from kraftpy.client.blocking.facade import BlockingAdmin as BlockingAdmin
+    from kraftpy.client.blocking.facade import BlockingConsumer as BlockingConsumer
+    from kraftpy.client.blocking.facade import BlockingProducer as BlockingProducer
+    from kraftpy.client.blocking.share import BlockingShareConsumer as BlockingShareConsumer
     from kraftpy.client.connection import BrokerUnreachable as BrokerUnreachable
     from kraftpy.client.connection import UnsupportedVersion as UnsupportedVersion
-    from kraftpy.client.consumer import Consumer as Consumer
-    from kraftpy.client.consumer import RebalanceListener as RebalanceListener
-    from kraftpy.client.delivery import Delivery as Delivery
+    from kraftpy.client.consumer.consumer import Consumer as Consumer
+    from kraftpy.client.consumer.consumer import RebalanceListener as RebalanceListener
     from kraftpy.client.interceptors import ConsumerInterceptor as ConsumerInterceptor
     from kraftpy.client.interceptors import ProducerInterceptor as ProducerInterceptor
     from kraftpy.client.model import AcknowledgeType as AcknowledgeType
@@ -42,63 +45,60 @@ if TYPE_CHECKING:
     from kraftpy.client.model import ShareRecord as ShareRecord
     from kraftpy.client.model import TimestampType as TimestampType
     from kraftpy.client.model import TopicInfo as TopicInfo
-    from kraftpy.client.producer import BufferFull as BufferFull
-    from kraftpy.client.producer import Producer as Producer
-    from kraftpy.client.ranges import OffsetOutOfRange as OffsetOutOfRange
-    from kraftpy.client.ranges import RangeReader as RangeReader
-    from kraftpy.client.ranges import UnknownTopic as UnknownTopic
-    from kraftpy.client.share_consumer import ShareConsumer as ShareConsumer
-    from kraftpy.client.sync import BlockingAdmin as BlockingAdmin
-    from kraftpy.client.sync import BlockingConsumer as BlockingConsumer
-    from kraftpy.client.sync import BlockingProducer as BlockingProducer
-    from kraftpy.client.sync_share import BlockingShareConsumer as BlockingShareConsumer
-    from kraftpy.client.transaction_events import ApplicationRecoverable as ApplicationRecoverable
-    from kraftpy.client.transaction_events import ProducerFenced as ProducerFenced
-    from kraftpy.client.transaction_events import TransactionAbortable as TransactionAbortable
-    from kraftpy.client.transaction_events import TransactionAborted as TransactionAborted
-    from kraftpy.client.transaction_events import TransactionError as TransactionError
-    from kraftpy.client.transaction_events import TransactionFatal as TransactionFatal
+    from kraftpy.client.producer.delivery import Delivery as Delivery
+    from kraftpy.client.producer.producer import BufferFull as BufferFull
+    from kraftpy.client.producer.producer import Producer as Producer
+    from kraftpy.client.producer.transaction_events import ApplicationRecoverable as ApplicationRecoverable
+    from kraftpy.client.producer.transaction_events import ProducerFenced as ProducerFenced
+    from kraftpy.client.producer.transaction_events import TransactionAbortable as TransactionAbortable
+    from kraftpy.client.producer.transaction_events import TransactionAborted as TransactionAborted
+    from kraftpy.client.producer.transaction_events import TransactionError as TransactionError
+    from kraftpy.client.producer.transaction_events import TransactionFatal as TransactionFatal
+    from kraftpy.client.ranges.reader import OffsetOutOfRange as OffsetOutOfRange
+    from kraftpy.client.ranges.reader import RangeReader as RangeReader
+    from kraftpy.client.ranges.reader import UnknownTopic as UnknownTopic
+    from kraftpy.client.share.consumer import ShareConsumer as ShareConsumer
     from kraftpy.protocol.errors import ErrorCode as ErrorCode
     from kraftpy.protocol.errors import KafkaError as KafkaError
     from kraftpy.types import TopicPartition as TopicPartition
 
 _MODEL = "kraftpy.client.model"
-_TRANSACTIONS = "kraftpy.client.transaction_events"
+_TRANSACTIONS = "kraftpy.client.producer.transaction_events"
 _HOMES = {
     "AcknowledgeType": _MODEL,
-    "Admin": "kraftpy.client.admin",
+    "Admin": "kraftpy.client.admin.admin",
     "AlterOperation": _MODEL,
     "ApplicationRecoverable": _TRANSACTIONS,
-    "BlockingAdmin": "kraftpy.client.sync",
-    "BlockingConsumer": "kraftpy.client.sync",
-    "BlockingProducer": "kraftpy.client.sync",
-    "BlockingShareConsumer": "kraftpy.client.sync_share",
+    "BlockingAdmin": "kraftpy.client.blocking.facade",
+    "BlockingConsumer": "kraftpy.client.blocking.facade",
+    "BlockingProducer": "kraftpy.client.blocking.facade",
+    "BlockingShareConsumer": "kraftpy.client.blocking.share",
     "BrokerUnreachable": "kraftpy.client.connection",
-    "BufferFull": "kraftpy.client.producer",
-    "Consumer": "kraftpy.client.consumer",
+    "BufferFull": "kraftpy.client.producer.producer",
+    "Consumer": "kraftpy.client.consumer.consumer",
     "ConsumerGroupMetadata": _MODEL,
     "ConsumerInterceptor": "kraftpy.client.interceptors",
     "ConsumerRecord": _MODEL,
-    "Delivery": "kraftpy.client.delivery",
+    "Delivery": "kraftpy.client.producer.delivery",
     "ErrorCode": "kraftpy.protocol.errors",
-    "FeatureUpgrade": "kraftpy.client.admin_model",
+    "FeatureUpgrade": "kraftpy.client.admin.model",
     "IsolationLevel": _MODEL,
     "KafkaError": "kraftpy.protocol.errors",
     "NewTopic": _MODEL,
     "OffsetAndMetadata": _MODEL,
     "OffsetAndTimestamp": _MODEL,
-    "OffsetOutOfRange": "kraftpy.client.ranges",
+    "OffsetOutOfRange": "kraftpy.client.ranges.reader",
     "OffsetSpec": _MODEL,
-    "Producer": "kraftpy.client.producer",
+    "Producer": "kraftpy.client.producer.producer",
     "ProducerFenced": _TRANSACTIONS,
     "ProducerInterceptor": "kraftpy.client.interceptors",
     "ProducerRecord": _MODEL,
-    "QuorumEndpoint": "kraftpy.client.admin_model",
-    "RangeReader": "kraftpy.client.ranges",
-    "RebalanceListener": "kraftpy.client.consumer",
+    "QuorumEndpoint": "kraftpy.client.admin.model",
+    "RangeReader": "kraftpy.client.ranges.reader",
+    "RebalanceListener": "kraftpy.client.consumer.consumer",
     "RecordMetadata": _MODEL,
     "ResourceType": _MODEL,
-    "ShareConsumer": "kraftpy.client.share_consumer",
+    "ShareConsumer": "kraftpy.client.share.consumer",
     "ShareRecord": _MODEL,
     "TimestampType": _MODEL,
     "TopicInfo": _MODEL,
@@ -107,7 +107,7 @@ _HOMES = {
     "TransactionAborted": _TRANSACTIONS,
     "TransactionError": _TRANSACTIONS,
     "TransactionFatal": _TRANSACTIONS,
-    "UnknownTopic": "kraftpy.client.ranges",
+    "UnknownTopic": "kraftpy.client.ranges.reader",
     "UnsupportedVersion": "kraftpy.client.connection",
 }
 

@@ -1,4 +1,4 @@
-"""Refuses members and groups that would take more memory than there is for them (`usage`).
+"""Refuses members and groups that would take more memory than there is for them (`memory`).
 
 A classic group is bounded by itself (`kraftpy.group.max.bytes`), all groups of a broker together
 (`kraftpy.group.coordinator.max.bytes`). A refused member is told GROUP_MAX_SIZE_REACHED, on which clients give up with
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from kraftpy.groups.classic.group import Group
+from kraftpy.groups.classic.rebalance import join_error
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.events import GroupResponse, Request
-from kraftpy.groups.group import Group
-from kraftpy.groups.rebalance import join_error
-from kraftpy.groups.usage import (
+from kraftpy.groups.memory import (
     GROUP_BYTES,
     GROUP_MAX_BYTES_SETTING,
     MAX_BYTES_SETTING,

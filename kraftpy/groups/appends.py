@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kraftpy.groups.consumer_records import NOTHING, Assignment
+from kraftpy.groups.consumer.records import NOTHING, Assignment
 from kraftpy.groups.events import Append, Deletion, GroupResponse, Initialization, Request
 from kraftpy.groups.records import Record
-from kraftpy.groups.share_operations import Operation
-from kraftpy.groups.streams_group import Volatile
+from kraftpy.groups.share.operations import Operation
+from kraftpy.groups.streams.group import Volatile
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsResponse
 from kraftpy.protocol.messages.offset_commit import OffsetCommitResponse
@@ -24,7 +24,7 @@ from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
 from kraftpy.types import TopicPartition
 
 if TYPE_CHECKING:
-    from kraftpy.groups.group import Group
+    from kraftpy.groups.classic.group import Group
 
 Answers = Sequence[tuple[Request, GroupResponse]]
 """What is told when the records are durable, by request."""

@@ -16,12 +16,13 @@ An append that failed must not be in the log. Where that is not known (REQUEST_T
 NOT_ENOUGH_REPLICAS_AFTER_APPEND after the write), the shell should unload and load again once it has reported.
 
 A group of the consumer protocol is a `Group` whose classic half stays empty and whose `consumer` is set; what it is
-asked goes through its line (`turns.py`, `consumer_turns.py`), and so does whatever else may not overtake its records.
+asked goes through its line (`change_queue`, `consumer.changes`), and so does whatever else may not overtake its
+records.
 
-A share group is one whose `share` is set, and which has nothing else; `share_turns.py` is to it what
-`consumer_turns.py` is to those. What it needs of the share coordinators the shell asks them (`ChangeState`).
+A share group is one whose `share` is set, and which has nothing else; `share.changes` is to it what
+`consumer.changes` is to those. What it needs of the share coordinators the shell asks them (`ChangeState`).
 
-A streams group is one whose `streams` is set (`streams_turns.py`). Internal topics that it misses the shell makes
+A streams group is one whose `streams` is set (`streams.changes`). Internal topics that it misses the shell makes
 (`MakeTopics`).
 
 Left out: authorization; quotas.
@@ -35,7 +36,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
-from kraftpy.groups import consumer_queries, offsets, queries, share_queries, streams_queries, transactional
+from kraftpy.groups import offsets, queries
+from kraftpy.groups import transactional_offsets as transactional
 from kraftpy.groups.admission import Admission
 from kraftpy.groups.appends import (
     Appends,
@@ -55,11 +57,14 @@ from kraftpy.groups.appends import (
     group_ids,
     offset_error,
 )
-from kraftpy.groups.clocks import AGAIN_MS
+from kraftpy.groups.classic.group import Group, State
+from kraftpy.groups.classic.membership import Membership
+from kraftpy.groups.classic.rebalance import JOIN, SESSION, SYNC, Rebalance, join_error
 from kraftpy.groups.config import GroupConfig, Settings
-from kraftpy.groups.consumer_group import NoTopics, Topics
-from kraftpy.groups.consumer_protocol import heartbeat_error
-from kraftpy.groups.consumer_turns import ConsumerTurns
+from kraftpy.groups.consumer import queries as consumer_queries
+from kraftpy.groups.consumer.changes import ConsumerTurns
+from kraftpy.groups.consumer.group import NoTopics, Topics
+from kraftpy.groups.consumer.protocol import heartbeat_error
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.deletion import Deletions
 from kraftpy.groups.events import (
@@ -73,10 +78,9 @@ from kraftpy.groups.events import (
     TransactionEnded,
 )
 from kraftpy.groups.expiry import EXPIRY_KEY, Expiry
-from kraftpy.groups.group import Group, State
 from kraftpy.groups.invariants import Invariants
-from kraftpy.groups.membership import Membership
-from kraftpy.groups.rebalance import JOIN, SESSION, SYNC, Rebalance, join_error
+from kraftpy.groups.member_timers import AGAIN_MS
+from kraftpy.groups.memory import OBJECTS_PER_BYTE, Room, Usage
 from kraftpy.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -89,13 +93,14 @@ from kraftpy.groups.records import (
 from kraftpy.groups.replay import Durable, durable, replay_record
 from kraftpy.groups.routing import group_ids as named_groups
 from kraftpy.groups.routing import refuse, while_loading
-from kraftpy.groups.share_turns import ShareTurns
-from kraftpy.groups.streams_turns import StreamsTurns
+from kraftpy.groups.share import queries as share_queries
+from kraftpy.groups.share.changes import ShareTurns
+from kraftpy.groups.step import Turn
+from kraftpy.groups.streams import queries as streams_queries
+from kraftpy.groups.streams.changes import StreamsTurns
 from kraftpy.groups.topic_matches import TopicMatches
-from kraftpy.groups.transactional import PendingOffsets, settle
-from kraftpy.groups.turn import Turn
+from kraftpy.groups.transactional_offsets import PendingOffsets, settle
 from kraftpy.groups.unloading import refusals
-from kraftpy.groups.usage import OBJECTS_PER_BYTE, Room, Usage
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, ProtocolError
 from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest

@@ -1,7 +1,7 @@
 """Groups that go: those that an administrator deletes, and those of which nothing is left.
 
 A group that goes is Dead until its tombstones are durable, and is not seen any more; if they fail to be written, it is
-there again as it was. Of a share group the share coordinators have forgotten everything before (`share_turns`).
+there again as it was. Of a share group the share coordinators have forgotten everything before (`share.changes`).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from dataclasses import replace
 
 from kraftpy.groups import offsets
 from kraftpy.groups.appends import DeleteGroupRecords, ExpireOffsets, group_error
-from kraftpy.groups.consumer_group import Draft
+from kraftpy.groups.classic.group import Group, State
+from kraftpy.groups.classic.rebalance import Rebalance
+from kraftpy.groups.consumer.group import Draft
 from kraftpy.groups.events import Request
-from kraftpy.groups.group import Group, State
-from kraftpy.groups.rebalance import Rebalance
 from kraftpy.groups.records import Record, group_record
-from kraftpy.groups.share_group import ShareDraft
-from kraftpy.groups.share_turns import ShareTurns
-from kraftpy.groups.streams_group import StreamsDraft
-from kraftpy.groups.turn import Turn
+from kraftpy.groups.share.changes import ShareTurns
+from kraftpy.groups.share.group import ShareDraft
+from kraftpy.groups.step import Turn
+from kraftpy.groups.streams.group import StreamsDraft
 from kraftpy.groups.unloading import failed_deletion
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse

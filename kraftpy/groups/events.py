@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kraftpy.groups.consumer_records import Assignment, TopicIdPartition
+from kraftpy.groups.consumer.records import Assignment, TopicIdPartition
 from kraftpy.groups.records import Record
-from kraftpy.groups.streams_topology import InternalTopic
+from kraftpy.groups.streams.topology import InternalTopic
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from kraftpy.groups import offsets
+from kraftpy.groups.classic.group import Group
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.deletion import Deletions
-from kraftpy.groups.group import Group
-from kraftpy.groups.turn import Turn
+from kraftpy.groups.step import Turn
 from kraftpy.types import Millis
 
 EXPIRY_KEY: Final = Key("", "expiry")

@@ -16,12 +16,12 @@ from kraftpy.groups.appends import (
     group_ids,
     request_ids,
 )
+from kraftpy.groups.change_queue import Turns
+from kraftpy.groups.classic.group import Group, State
+from kraftpy.groups.classic.rebalance import JOIN, SESSION, SYNC
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.events import Request
-from kraftpy.groups.group import Group, State
-from kraftpy.groups.rebalance import JOIN, SESSION, SYNC
-from kraftpy.groups.transactional import PendingOffsets
-from kraftpy.groups.turns import Turns
+from kraftpy.groups.transactional_offsets import PendingOffsets
 
 
 class Invariants:

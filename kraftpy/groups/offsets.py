@@ -3,9 +3,9 @@
 A commit is checked against the group, appended, and answered when it is durable; only then can a fetch see it. Commits
 in flight are counted, so that deleting or expiring never overlooks one (its tombstone must come after it in the log).
 
-Left out: commits in transactions, which are `transactional`; topic ids of v10, which the shell turns into names before
-and back after (`topic_id` of a request's topic is copied to its answer); whether the topic exists, which the shell
-knows.
+Left out: commits in transactions, which are `transactional_offsets`; topic ids of v10, which the shell turns into names
+before and back after (`topic_id` of a request's topic is copied to its answer); whether the topic exists, which the
+shell knows.
 
 Read: KIP-211 (expiry), KIP-320 (leader epochs), KIP-447 (require_stable), KIP-496 (OffsetDelete), KIP-709 (batches).
 """
@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kraftpy.groups.appends import DeleteOffsets, ExpireOffsets, StoreOffsets
+from kraftpy.groups.classic.group import CONSUMER_PROTOCOL_TYPE, Group, State
 from kraftpy.groups.config import GroupConfig
-from kraftpy.groups.consumer_group import ConsumerGroup
+from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.events import Request
-from kraftpy.groups.group import CONSUMER_PROTOCOL_TYPE, Group, State
+from kraftpy.groups.memory import MAX_BYTES_SETTING, Room, Usage, weight_of_offset
 from kraftpy.groups.records import NO_TIMESTAMP, OffsetCommitKey, OffsetCommitValue, Record, offset_record
-from kraftpy.groups.streams_group import StreamsGroup
-from kraftpy.groups.turn import Turn
-from kraftpy.groups.usage import MAX_BYTES_SETTING, Room, Usage, weight_of_offset
+from kraftpy.groups.step import Turn
+from kraftpy.groups.streams.group import StreamsGroup
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.offset_commit import (
     OffsetCommitRequest,

@@ -1,7 +1,7 @@
 """What can be asked about groups without changing them: DescribeGroups, ListGroups.
 
 A group of the consumer protocol, a share group or a streams group is listed as such. DescribeGroups does not find it;
-those are described by `consumer_queries.py`, `share_queries.py` and `streams_queries.py`.
+those are described by `consumer.queries`, `share.queries` and `streams.queries`.
 
 Members' metadata and assignments are shown of a Stable group only; between generations they mean nothing.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kraftpy.groups.group import Group, State
+from kraftpy.groups.classic.group import Group, State
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.describe_groups import (
     DescribedGroup,

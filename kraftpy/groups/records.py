@@ -8,8 +8,8 @@ flexible: compact lengths and a section of tagged fields.
 Written are the versions Kafka writes: an offset as v3 (v1 where the client asked for its own retention, since only v1
 has an expiry), a group as v3. Every version is read. A null value deletes what the key names.
 
-The records of the consumer protocol (KIP-848) are in `consumer_records.py`, those of share groups (KIP-932) in
-`share_records.py`, those of streams groups (KIP-1071) in `streams_records.py`; to `read_key` they are None.
+The records of the consumer protocol (KIP-848) are in `consumer.records`, those of share groups (KIP-932) in
+`share.records`, those of streams groups (KIP-1071) in `streams.records`; to `read_key` they are None.
 
 Left out: streams groups, whose records replay passes over. Tagged fields are skipped.
 """

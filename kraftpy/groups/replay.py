@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from kraftpy.groups import consumer_records, share_records, streams_records
-from kraftpy.groups.consumer_group import ConsumerGroup
-from kraftpy.groups.group import Group
+from kraftpy.groups.classic.group import Group
+from kraftpy.groups.consumer import records as consumer_records
+from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.records import GroupMetadataValue, OffsetCommitValue
-from kraftpy.groups.share_group import ShareGroup
-from kraftpy.groups.streams_group import StreamsGroup
+from kraftpy.groups.share import records as share_records
+from kraftpy.groups.share.group import ShareGroup
+from kraftpy.groups.streams import records as streams_records
+from kraftpy.groups.streams.group import StreamsGroup
 from kraftpy.ports import Buffer
 from kraftpy.types import TopicPartition
 

@@ -9,10 +9,10 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kraftpy.groups.classic.rebalance import join_error
 from kraftpy.groups.events import GroupRequest, GroupResponse
 from kraftpy.groups.offsets import FIRST_FETCH_WITH_GROUPS, refuse_commit
-from kraftpy.groups.rebalance import join_error
-from kraftpy.groups.transactional import refuse as refuse_in_transaction
+from kraftpy.groups.transactional_offsets import refuse as refuse_in_transaction
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,

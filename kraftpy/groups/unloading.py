@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kraftpy.groups import offsets, transactional
+from kraftpy.groups import offsets
+from kraftpy.groups import transactional_offsets as transactional
 from kraftpy.groups.appends import (
     DeleteGroupRecords,
     DeleteOffsets,
@@ -15,9 +16,9 @@ from kraftpy.groups.appends import (
     StoreStreamsGroup,
     StoreTransactionalOffsets,
 )
+from kraftpy.groups.classic.group import Group
+from kraftpy.groups.classic.rebalance import join_error
 from kraftpy.groups.events import Reply, Request
-from kraftpy.groups.group import Group
-from kraftpy.groups.rebalance import join_error
 from kraftpy.groups.routing import refuse
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse

@@ -1,7 +1,7 @@
 """Compaction by key: of all records with a key, a compacted log keeps the last one, at the offset it always had.
 
 What is here is the part of the log's owner: which logs are due, what a cleaning is told, and putting what it wrote in
-place. The long part is `log.cleaning`, in another process or wherever its caller likes.
+place. The long part is `log.compaction_work`, in another process or wherever its caller likes.
 
 `begin` (quick) makes the plan, of what `decide` found. For each new segment, which lies there as `.log.cleaned`,
 synced: `stage` renames it to `.log.swap`; `put_in_place` takes the old segments out and the new one in; `complete`
@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log import layout
-from kraftpy.log.cleaning import Cleaned, CleaningPlan, Done, Source
+from kraftpy.log.compaction_batches import Codec
+from kraftpy.log.compaction_work import Cleaned, CleaningPlan, Done, Source
 from kraftpy.log.index import OffsetIndex, TimeIndex
-from kraftpy.log.replaying import delete_snapshots_before
-from kraftpy.log.rewriting import Codec
+from kraftpy.log.producer_replay import delete_snapshots_before
 from kraftpy.log.segment import CorruptSegment, Segment
 from kraftpy.protocol.compression import Compression
 from kraftpy.types import Millis

@@ -20,8 +20,9 @@ it changes, it is read as it was written or not at all (`CorruptFile`). What tha
 * `meta.properties` ends with a comment `#xxh64 <hex>`, `partition.metadata` with lines behind the second one,
   `.kafka_cleanshutdown` has a third field: Kafka reads these files and passes over that. Those without a checksum are
   read too, as 0.1.0 and Kafka write them.
-* producer snapshots have one in Kafka's form already; what is ours stands behind what Kafka reads (`log.producers`).
-* `.txnindex` files are as Kafka writes them: the snapshots say what they must hold (`log.aborted`).
+* producer snapshots have one in Kafka's form already; what is ours stands behind what Kafka reads
+  (`log.producer_states`).
+* `.txnindex` files are as Kafka writes them: the snapshots say what they must hold (`log.aborted_transactions`).
 
 Every write here goes through `Directory.replace`: atomic, durable, and blocking. Call it from a thread.
 """

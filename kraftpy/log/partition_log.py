@@ -34,7 +34,8 @@ from typing import Final, NamedTuple
 import xxhash
 
 from kraftpy.config.topic import TopicConfig
-from kraftpy.log import by_time, compaction, layout
+from kraftpy.log import compaction, layout
+from kraftpy.log import time_search as by_time
 from kraftpy.log.appending import (
     KEYS,
     BatchLimits,
@@ -52,9 +53,9 @@ from kraftpy.log.appending import (
 from kraftpy.log.epochs import EpochEnd, LeaderEpochs
 from kraftpy.log.files import FileCache
 from kraftpy.log.flushing import Durability, FlushJob
-from kraftpy.log.producers import EXPIRATION_MS, ProducerStates
+from kraftpy.log.producer_replay import newest_snapshot, replay, snapshot_offsets
+from kraftpy.log.producer_states import EXPIRATION_MS, ProducerStates
 from kraftpy.log.recovery import LoadedLog, Progress, RecoveryReport, SideBySide, load
-from kraftpy.log.replaying import newest_snapshot, replay, snapshot_offsets
 from kraftpy.log.results import AppendResult, LogSlice, Origin, ReadResult, TimestampAndOffset
 from kraftpy.log.retention import SegmentAge, segments_to_delete
 from kraftpy.log.segment import FAR_BYTES, CorruptSegment, Segment

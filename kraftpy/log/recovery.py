@@ -31,8 +31,8 @@ from kraftpy.log.epochs import LeaderEpochs
 from kraftpy.log.files import FileCache
 from kraftpy.log.index import MAX_RELATIVE_OFFSET, is_sane
 from kraftpy.log.layout import CorruptFile
-from kraftpy.log.producers import ProducerStates
-from kraftpy.log.replaying import delete_snapshots_before, newest_snapshot, replay, snapshot_offsets
+from kraftpy.log.producer_replay import delete_snapshots_before, newest_snapshot, replay, snapshot_offsets
+from kraftpy.log.producer_states import ProducerStates
 from kraftpy.log.scanning import MAX_OFFSET, Scanned, scan
 from kraftpy.log.segment import CorruptSegment, Segment
 from kraftpy.ports import Directory

@@ -2,7 +2,7 @@
 
 `Work` is a generator. It yields None where others may be served before it goes on, and a function where that function
 is to be called, in a thread if there is one: what it returns is sent back, what it raises is thrown in. Work that is
-short yields nothing. `finish` drives it, or on an event loop `broker.decoding`.
+short yields nothing. `finish` drives it, or on an event loop `broker.storage.record_inspection`.
 
 Invariant: between two yields there is a counted amount of work, a few milliseconds at most.
 """

@@ -54,6 +54,7 @@ from kraftpy.share.events import (
     TopicsDeleted,
     Write,
 )
+from kraftpy.share.memory import MAX_BYTES_SETTING, MOST_BATCHES, Room, weight
 from kraftpy.share.records import (
     SNAPSHOT,
     UPDATE,
@@ -69,7 +70,6 @@ from kraftpy.share.records import (
     write_key,
     write_value,
 )
-from kraftpy.share.usage import MAX_BYTES_SETTING, MOST_BATCHES, Room, weight
 from kraftpy.types import Millis
 
 MOST_SNAPSHOTS: Final = 500

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from kraftpy.client.columns import Columns
+    from kraftpy.client.ranges.columns import Columns
     from kraftpy.types import TopicPartition
 
 TYPES = {
@@ -115,7 +115,7 @@ def column_builder(column: str, kind: pa.DataType, where: TopicPartition) -> Cal
     """What makes one column's array of some rows."""
     import pyarrow as pa
 
-    from kraftpy.client import columns as arrays
+    from kraftpy.client.ranges import columns as arrays
 
     match column:
         case "key":

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from kraftpy.client.ranges import RangeReader
+from kraftpy.client.ranges.reader import RangeReader
 from kraftpy.spark.load_tasks import DataFile, LoadedRange, LoadTask, TimeUnit, load_range
 from kraftpy.spark.offsets import DataLossError
 from kraftpy.types import TopicPartition

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kraftpy.audit.counting import read_columns, windows_of
-from kraftpy.client.columns import Columns
-from kraftpy.client.ranges import RangeReader
+from kraftpy.client.ranges.columns import Columns
+from kraftpy.client.ranges.reader import RangeReader
 from kraftpy.spark.arrow import column_builder, cuts
 from kraftpy.types import TopicPartition
 

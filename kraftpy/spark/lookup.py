@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from kraftpy.client.ranges import RangeReader, UnknownTopic
+from kraftpy.client.ranges.reader import RangeReader, UnknownTopic
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.spark.client_options import ClientOptions
 from kraftpy.spark.offsets import Offsets, SubscribePattern, wanted_topics
@@ -103,7 +103,7 @@ class Lookup:
 
     def committed(self, group_id: str, partitions: Sequence[TopicPartition]) -> Offsets:
         """What a group has committed for these partitions; those without a commit are left out."""
-        from kraftpy.client.sync import BlockingAdmin
+        from kraftpy.client.blocking.facade import BlockingAdmin
 
         with BlockingAdmin(**admin_options(self._options.client)) as admin:
             found = self.ask(lambda: admin.list_group_offsets(group_id))

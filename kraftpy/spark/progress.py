@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 
-from kraftpy.client.sync import BlockingAdmin
+from kraftpy.client.blocking.facade import BlockingAdmin
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.spark.client_options import ClientOptions
 from kraftpy.spark.lookup import admin_options

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from kraftpy.client.columns import Columns, decode_columns
-from kraftpy.client.ranges import Chunk, OffsetOutOfRange, RangeReader, UnknownTopic
+from kraftpy.client.ranges.columns import Columns, decode_columns
+from kraftpy.client.ranges.reader import Chunk, OffsetOutOfRange, RangeReader, UnknownTopic
 from kraftpy.protocol.records import CorruptBatch
 from kraftpy.spark.lookup import connect
 from kraftpy.spark.offsets import DataLossError, OffsetRange

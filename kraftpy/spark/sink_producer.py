@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kraftpy.client.blocking import BlockingConnection
-from kraftpy.client.blocking_cluster import BlockingCluster
 from kraftpy.client.cluster import STALE_METADATA
+from kraftpy.client.ranges.cluster import BlockingCluster
+from kraftpy.client.ranges.connection import BlockingConnection
 from kraftpy.client.runtime import Runtime
 from kraftpy.ports import Buffer
 from kraftpy.protocol.apis import ApiKey

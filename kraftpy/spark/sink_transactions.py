@@ -36,12 +36,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from kraftpy.client.blocking import BlockingConnection
-from kraftpy.client.blocking_cluster import BlockingCluster
 from kraftpy.client.model import ConsumerGroupMetadata, CoordinatorType, OffsetAndMetadata
 from kraftpy.client.offsets import by_topic
-from kraftpy.client.runtime import Runtime
-from kraftpy.client.transaction_events import (
+from kraftpy.client.producer.transaction_events import (
     Answered,
     Request,
     SendAddOffsets,
@@ -50,7 +47,10 @@ from kraftpy.client.transaction_events import (
     SendEndTransaction,
     SendInitProducerId,
 )
-from kraftpy.client.transaction_messages import Question, answered, question
+from kraftpy.client.producer.transaction_messages import Question, answered, question
+from kraftpy.client.ranges.cluster import BlockingCluster
+from kraftpy.client.ranges.connection import BlockingConnection
+from kraftpy.client.runtime import Runtime
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse

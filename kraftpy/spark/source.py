@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from kraftpy.client.ranges import RangeReader
+from kraftpy.client.ranges.reader import RangeReader
 from kraftpy.spark import arrow, typed
 from kraftpy.spark.filters import Limits, narrow, push
 from kraftpy.spark.lookup import Lookup, connect

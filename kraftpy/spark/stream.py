@@ -34,7 +34,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from kraftpy.client.ranges import RangeReader, UnknownTopic
+from kraftpy.client.ranges.reader import RangeReader, UnknownTopic
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.protocol.record_batch import split_batches
 from kraftpy.spark.admission import Delay, backlogs, share_bytes, share_rows

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from kraftpy.client.columns import Columns
+    from kraftpy.client.ranges.columns import Columns
     from kraftpy.types import TopicPartition
 
 logger = logging.getLogger("kraftpy.spark")
@@ -85,7 +85,7 @@ class TypedBatches:
         """The records of one topic partition. Raises CorruptBatch; MalformedValue with mode=failfast."""
         import pyarrow as pa
 
-        from kraftpy.client.columns import value_array
+        from kraftpy.client.ranges.columns import value_array
 
         for start, stop in cuts(records):
             rows = records.slice(start, stop)
@@ -166,7 +166,7 @@ def _bad_column(values: pa.Array, errors: dict[int, str], kind: pa.StructType) -
 
 async def _send(options: ReadOptions, topic: str, rows: Columns, errors: dict[int, str], where: TopicPartition) -> None:
     """Produce what is malformed, and wait until it is written. Raises KafkaError."""
-    from kraftpy.client.producer import Producer
+    from kraftpy.client.producer.producer import Producer
 
     async with Producer(**admin_options(options.client)) as producer:
         for row, error in errors.items():

@@ -6,7 +6,7 @@ are the methods of `broker.runtime` that do it.
 A full disk has no room for new files and for writes beyond a file's end; what is overwritten, read, deleted and synced
 is as ever.
 
-Left out: the process that compacts (`broker.cleaning_worker`), whose disk is always well.
+Left out: the process that compacts (`broker.storage.cleaning_worker`), whose disk is always well.
 """
 
 from __future__ import annotations

@@ -49,9 +49,9 @@ from kraftpy.transactions.events import (
     VerifyPartitions,
     WriteMarkers,
 )
+from kraftpy.transactions.memory import MAX_BYTES_SETTING, Room, weight
 from kraftpy.transactions.records import Record, read_key, read_value, transaction_record
 from kraftpy.transactions.transaction import AT_REST, PREPARED, State, Transaction, TransactionValue, follow
-from kraftpy.transactions.usage import MAX_BYTES_SETTING, Room, weight
 from kraftpy.types import Millis
 
 MOST_AT_ONCE: Final = 500

@@ -18,7 +18,7 @@ from kraftpy.audit.counts import Tally
 from kraftpy.audit.interceptor import AuditInterceptor
 from kraftpy.cli import cli
 from kraftpy.client import BlockingAdmin, BlockingProducer, Consumer, NewTopic, Producer
-from kraftpy.client.ranges import RangeReader
+from kraftpy.client.ranges.reader import RangeReader
 from kraftpy.testing.cluster import EmbeddedBroker
 from kraftpy.types import TopicPartition
 

@@ -19,19 +19,19 @@ from kraftpy.broker import apis
 from kraftpy.broker.broker_proof import BrokerProof
 from kraftpy.broker.connection import RECEIVE_BUFFER_BYTES, Connection, Response
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
-from kraftpy.broker.coordinators import Coordinators
-from kraftpy.broker.directories import LogDirectories
 from kraftpy.broker.encoded_answers import EncodedAnswers
-from kraftpy.broker.fetch_sessions import FetchSessions
-from kraftpy.broker.fetching import Fetchers
-from kraftpy.broker.isr import IsrProposals
-from kraftpy.broker.replica import Replica
-from kraftpy.broker.replicas import Replicas
+from kraftpy.broker.groups.coordinators import Coordinators
+from kraftpy.broker.replication.fetch_sessions import FetchSessions
+from kraftpy.broker.replication.fetchers import Fetchers
+from kraftpy.broker.replication.isr import IsrProposals
+from kraftpy.broker.replication.replica import Replica
+from kraftpy.broker.replication.replicas import Replicas
 from kraftpy.broker.request_memory import RequestMemory
 from kraftpy.broker.runtime import SystemClock
-from kraftpy.broker.share_coordinators import ShareCoordinators
-from kraftpy.broker.share_states import ShareStates
+from kraftpy.broker.share.coordinator_client import ShareStates
+from kraftpy.broker.share.coordinators import ShareCoordinators
 from kraftpy.broker.slicing import Slices
+from kraftpy.broker.storage.directories import LogDirectories
 from kraftpy.client.connection import Connection as ClientConnection
 from kraftpy.client.runtime import RealRuntime
 from kraftpy.config import BrokerConfig

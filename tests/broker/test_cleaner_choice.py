@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kraftpy.broker.cleaner import Cleaner
 from kraftpy.broker.containment import Complaints, Incidents
+from kraftpy.broker.upkeep.cleaner import Cleaner
 from kraftpy.config import BrokerConfig
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log.compaction import Dirtiness

@@ -26,8 +26,8 @@ from broker.compacted_topics import (
 from compat.clients import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, Message
 from confluent_kafka.admin import AdminClient
 
-from kraftpy.broker.cleaning_process import CleaningProcess
-from kraftpy.broker.cleaning_worker import Throttle
+from kraftpy.broker.storage.cleaning_process import CleaningProcess
+from kraftpy.broker.storage.cleaning_worker import Throttle
 from kraftpy.testing.cluster import EmbeddedBroker
 
 ROUNDS = int(os.environ.get("KRAFTPY_CLEANER_ROUNDS", "2"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kraftpy.broker.confirming import Confirmations
+from kraftpy.broker.replication.leadership_check import Confirmations
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
 KEY = ("", b"topic", 0)

@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from kraftpy.broker import apis, shards
-from kraftpy.broker.auto_creation import auto_create_topics
+from kraftpy.broker import apis
+from kraftpy.broker import coordinator_shards as shards
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.handlers.transactions import list_transactions
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from kraftpy.broker.metadata.auto_creation import auto_create_topics
 from kraftpy.broker.request import RequestContext
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.config import load
-from kraftpy.groups.consumer_protocol import ConsumerProtocol
-from kraftpy.groups.consumer_records import RegexKey, RegexValue, consumer_record
+from kraftpy.groups.consumer.protocol import ConsumerProtocol
+from kraftpy.groups.consumer.records import RegexKey, RegexValue, consumer_record
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.patterns import Pattern
 from kraftpy.log.partition_log import Origin

@@ -18,15 +18,17 @@ from typing import Any, cast
 import pytest
 from broker_wire import BOUND_SECONDS, StartBroker
 
-from kraftpy.broker import containment, metadata, share_partitions
-from kraftpy.broker.auto_creation import auto_create_topics
+from kraftpy.broker import containment
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
-from kraftpy.broker.isr import IsrProposals
-from kraftpy.broker.markers import MarkerSender, MarkerWriter, Marking
-from kraftpy.broker.replica import Replica
+from kraftpy.broker.metadata import log as metadata
+from kraftpy.broker.metadata.auto_creation import auto_create_topics
+from kraftpy.broker.replication.isr import IsrProposals
+from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.runtime import SystemClock
-from kraftpy.broker.share_partitions import HeldPartition, SharePartitions
+from kraftpy.broker.share import partitions as share_partitions
+from kraftpy.broker.share.partitions import HeldPartition, SharePartitions
+from kraftpy.broker.transactions.markers import MarkerSender, MarkerWriter, Marking
 from kraftpy.config import load
 from kraftpy.log.partition_log import PartitionLog
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigResourceType, SetConfigs

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from kraftpy.broker import share_partitions as module
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
-from kraftpy.broker.markers import MarkerSender, Marking
 from kraftpy.broker.runtime import SystemClock
-from kraftpy.broker.share_partitions import HeldPartition, SharePartitions
+from kraftpy.broker.share import partitions as module
+from kraftpy.broker.share.partitions import HeldPartition, SharePartitions
+from kraftpy.broker.transactions.markers import MarkerSender, Marking
 from kraftpy.config import BrokerConfig
 from kraftpy.config.group import group_settings
 from kraftpy.protocol.errors import ErrorCode, KafkaError

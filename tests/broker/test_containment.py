@@ -22,7 +22,7 @@ from kraftpy.broker.containment import (
     Tasks,
     contain_callbacks,
 )
-from kraftpy.broker.directories import DirectoryFailed
+from kraftpy.broker.storage.directories import DirectoryFailed
 
 BOUND_SECONDS = 20.0
 logger = logging.getLogger("test")

@@ -25,8 +25,8 @@ from pathlib import Path
 import pytest
 from replicating import Cluster, running
 
-from kraftpy.broker.directories import DirectoryError, LogDirectories
 from kraftpy.broker.runtime import OsDirectory, SystemClock
+from kraftpy.broker.storage.directories import DirectoryError, LogDirectories
 from kraftpy.config import BrokerConfig
 from kraftpy.log import layout
 from kraftpy.protocol.apis import ApiKey

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kraftpy.broker.decoding import Decoding
+from kraftpy.broker.storage.record_inspection import Decoding
 from kraftpy.log.work import Work
 from kraftpy.protocol.record_batch import CorruptBatch
 

@@ -12,12 +12,12 @@ from typing import ClassVar
 
 import pytest
 
-from kraftpy.broker import directories
-from kraftpy.broker.auto_creation import auto_create_topics
 from kraftpy.broker.broker import Broker
-from kraftpy.broker.directories import DirectoryFailed
-from kraftpy.broker.replica import Replica
+from kraftpy.broker.metadata.auto_creation import auto_create_topics
+from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.runtime import OsDirectory, OsFile, SystemClock
+from kraftpy.broker.storage import directories
+from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.config import load
 from kraftpy.log.partition_log import Origin
 from kraftpy.ports import Buffer

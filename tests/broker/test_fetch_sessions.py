@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from kraftpy.broker.fetch_sessions import EVICTION_MS, FetchContext, FetchSessions
+from kraftpy.broker.replication.fetch_sessions import EVICTION_MS, FetchContext, FetchSessions
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 from kraftpy.types import Millis

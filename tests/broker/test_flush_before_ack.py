@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from replicating import BOUND_SECONDS, Cluster, running, until
 
-from kraftpy.broker.fetching import _Fetcher
+from kraftpy.broker.replication.fetchers import _Fetcher
 from kraftpy.log import layout
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode

@@ -26,8 +26,8 @@ from broker_wire import (
 )
 from share_wire import Member, begin, set_group
 
-from kraftpy.broker.directories import METADATA_DIRECTORY
 from kraftpy.broker.runtime import OsDirectory
+from kraftpy.broker.storage.directories import METADATA_DIRECTORY
 from kraftpy.config import TOPIC_SETTINGS
 from kraftpy.config.broker import DYNAMIC_SETTINGS
 from kraftpy.config.group import GROUP_SETTINGS

@@ -11,9 +11,9 @@ from broker_wire import StartBroker, ask, connect, create_topic, produce, produc
 from one_broker import context, create, running
 
 from kraftpy.broker.broker import Broker
-from kraftpy.broker.fetch_sessions import EVICTION_MS, FetchSessions
 from kraftpy.broker.handlers.produce import produce as handle_produce
-from kraftpy.broker.share_sessions import SessionKey, SharedPartition, ShareSessions
+from kraftpy.broker.replication.fetch_sessions import EVICTION_MS, FetchSessions
+from kraftpy.broker.share.sessions import SessionKey, SharedPartition, ShareSessions
 from kraftpy.log.results import Origin
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError

@@ -17,13 +17,12 @@ from typing import Any
 
 import pytest
 
-from kraftpy.broker import link as link_module
-from kraftpy.broker import links as module
 from kraftpy.broker.containment import UNEXPECTED, Complaints, Incidents
-from kraftpy.broker.link import VERSION
-from kraftpy.broker.link_bodies import ANSWERS, REQUESTS, BadBodyError, LinkError, check
-from kraftpy.broker.links import Links
-from kraftpy.broker.quorum_secret import (
+from kraftpy.broker.metadata import link as link_module
+from kraftpy.broker.metadata import transport as module
+from kraftpy.broker.metadata.link import VERSION
+from kraftpy.broker.metadata.link_messages import ANSWERS, REQUESTS, BadBodyError, LinkError, check
+from kraftpy.broker.metadata.secret import (
     SecretError,
     configured_secret,
     derived_key,
@@ -31,6 +30,7 @@ from kraftpy.broker.quorum_secret import (
     is_remote_address,
     make_secret_file,
 )
+from kraftpy.broker.metadata.transport import Links
 from kraftpy.config import Address, BrokerConfig, Listener
 from kraftpy.metadata.codec import pack, unpack
 

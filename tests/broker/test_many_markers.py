@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from kraftpy.broker.containment import Incidents
-from kraftpy.broker.markers import MarkerWriter
 from kraftpy.broker.slicing import UNITS_A_TURN, Slices
+from kraftpy.broker.transactions.markers import MarkerWriter
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.write_txn_markers import (
     WritableTxnMarker,

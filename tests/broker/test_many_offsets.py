@@ -18,7 +18,7 @@ from kraftpy.broker.handlers.producers import init_producer_id
 from kraftpy.broker.slicing import UNITS_A_TURN
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import Request
-from kraftpy.groups.pieces import COMMIT_UNITS, DELETE_UNITS, FETCH_UNITS, GROUP_UNITS
+from kraftpy.groups.request_pieces import COMMIT_UNITS, DELETE_UNITS, FETCH_UNITS, GROUP_UNITS
 from kraftpy.metadata.records import PartitionCreated, TopicCreated
 from kraftpy.protocol.apis import APIS, ApiKey
 from kraftpy.protocol.errors import ErrorCode

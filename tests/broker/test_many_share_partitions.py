@@ -14,8 +14,8 @@ from one_broker import BOUND_SECONDS, context, create, running
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.handlers import share, share_groups
 from kraftpy.broker.handlers.groups import find_coordinator
-from kraftpy.broker.share_apis import coordinator_key
-from kraftpy.broker.share_partitions import SharePartitions
+from kraftpy.broker.share.partitions import SharePartitions
+from kraftpy.broker.share.state_requests import coordinator_key
 from kraftpy.broker.slicing import UNITS_A_TURN
 from kraftpy.metadata.records import PartitionCreated, TopicCreated
 from kraftpy.protocol.apis import ApiKey

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from one_broker import BOUND_SECONDS, context, create, running
 
-from kraftpy.broker import replicas as replicas_module
-from kraftpy.broker.auto_creation import MOST_AT_ONCE, found_or_created
 from kraftpy.broker.broker import Broker
-from kraftpy.broker.disks import Disk
 from kraftpy.broker.handlers import configs, leaders, metadata, topics
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
-from kraftpy.broker.offline import Wanted
-from kraftpy.broker.topic_changes import MAX_TOPICS_PER_REQUEST, UNITS_AT_ONCE, change_topics
+from kraftpy.broker.metadata.auto_creation import MOST_AT_ONCE, found_or_created
+from kraftpy.broker.metadata.topic_changes import MAX_TOPICS_PER_REQUEST, UNITS_AT_ONCE, change_topics
+from kraftpy.broker.replication import replicas as replicas_module
+from kraftpy.broker.storage.disk import Disk
+from kraftpy.broker.storage.offline import Wanted
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import TopicsDeleted
 from kraftpy.log.results import Origin

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kraftpy.broker import metadata
 from kraftpy.broker.containment import Complaints, Fatal, Incidents, Tasks
-from kraftpy.broker.directories import DirectoryFailed
-from kraftpy.broker.links import Links
-from kraftpy.broker.metadata import MetadataLog
+from kraftpy.broker.metadata import log as metadata
+from kraftpy.broker.metadata.log import MetadataLog
+from kraftpy.broker.metadata.transport import Links
 from kraftpy.broker.runtime import OsDirectory, SystemClock
+from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.config import Address, BrokerConfig, Listener
 from kraftpy.metadata.codec import pack
 from kraftpy.metadata.commands import (

@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-from kraftpy.broker import link as link_module
-from kraftpy.broker import links as module
-from kraftpy.broker.link import Link
-from kraftpy.broker.link_bodies import LinkError
-from kraftpy.broker.links import Links
+from kraftpy.broker.metadata import link as link_module
+from kraftpy.broker.metadata import transport as module
+from kraftpy.broker.metadata.link import Link
+from kraftpy.broker.metadata.link_messages import LinkError
+from kraftpy.broker.metadata.transport import Links
 from kraftpy.config import Address, Listener
 
 BOUND_SECONDS = 10.0

@@ -11,9 +11,9 @@ import msgpack
 import pytest
 
 from kraftpy.broker.containment import Complaints, Fatal, Incidents, Tasks
-from kraftpy.broker.directories import DirectoryFailed
-from kraftpy.broker.link_bodies import LinkError
-from kraftpy.broker.observer import Observer
+from kraftpy.broker.metadata.link_messages import LinkError
+from kraftpy.broker.metadata.observer import Observer
+from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.metadata.codec import unpack
 from kraftpy.metadata.commands import NewerSchemaError
 from kraftpy.metadata.journal import Journal
@@ -108,7 +108,7 @@ def observer_of(links: Voters, machine: Machine, tasks: asyncio.TaskGroup) -> Ob
 async def test_a_leader_that_resigned_is_not_asked_again_at_once_because_another_voter_does_not_know(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kraftpy.broker.observer._PAUSE_SECONDS", 10 * BOUND_SECONDS)
+    monkeypatch.setattr("kraftpy.broker.metadata.observer._PAUSE_SECONDS", 10 * BOUND_SECONDS)
     links, machine = Resigned(), Machine()
     async with asyncio.TaskGroup() as tasks:
         observer = observer_of(links, machine, tasks)

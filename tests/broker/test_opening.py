@@ -10,12 +10,13 @@ from random import Random
 
 import pytest
 
-from kraftpy.broker import maintenance, opening
-from kraftpy.broker.auto_creation import auto_create_topics
 from kraftpy.broker.broker import Broker
-from kraftpy.broker.directories import LogDirectories
-from kraftpy.broker.opening import Opening
+from kraftpy.broker.metadata.auto_creation import auto_create_topics
 from kraftpy.broker.runtime import OsDirectory, SystemClock
+from kraftpy.broker.storage import opening
+from kraftpy.broker.storage.directories import LogDirectories
+from kraftpy.broker.storage.opening import Opening
+from kraftpy.broker.upkeep import maintenance
 from kraftpy.config import BrokerConfig, load
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log import layout

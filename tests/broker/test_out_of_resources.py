@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 
 from kraftpy.broker import runtime
-from kraftpy.broker.auto_creation import auto_create_topics
 from kraftpy.broker.broker import Broker, StartupError
 from kraftpy.broker.connection_limits import ConnectionLimits
 from kraftpy.broker.containment import Complaints
 from kraftpy.broker.descriptors import are_enough, least_limit, share_out
-from kraftpy.broker.directories import DirectoryError, LogDirectories
+from kraftpy.broker.metadata.auto_creation import auto_create_topics
 from kraftpy.broker.patience import patiently
-from kraftpy.broker.replica import Replica
+from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.runtime import OsDirectory, SystemClock, keep_spare_descriptors
+from kraftpy.broker.storage.directories import DirectoryError, LogDirectories
 from kraftpy.broker.threads import Threads
 from kraftpy.config import BrokerConfig, ConfigError, load
 from kraftpy.log.files import FileCache, LazyFile
@@ -273,7 +273,7 @@ def test_a_start_without_descriptors_takes_no_directory_for_lost(
 
 def test_a_name_that_is_too_long_costs_no_directory() -> None:
     """249 characters and a suffix, on a file system that takes 143."""
-    from kraftpy.broker.disks import costs_the_directory
+    from kraftpy.broker.storage.disk import costs_the_directory
 
     assert not costs_the_directory(OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG)))
 

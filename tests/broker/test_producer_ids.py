@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from kraftpy.broker import producer_ids
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
-from kraftpy.broker.producer_ids import ProducerIds
+from kraftpy.broker.transactions import producer_ids
+from kraftpy.broker.transactions.producer_ids import ProducerIds
 from kraftpy.metadata.decision import ProducerIdBlock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kraftpy.broker import disks
-from kraftpy.broker.auto_creation import auto_create_topics
 from kraftpy.broker.broker import Broker
-from kraftpy.broker.controller import Controller
+from kraftpy.broker.metadata.auto_creation import auto_create_topics
+from kraftpy.broker.metadata.controller import Controller
 from kraftpy.broker.runtime import SystemClock
+from kraftpy.broker.storage import disk as disks
 from kraftpy.config import load
 from kraftpy.log.results import Origin
 from kraftpy.metadata.sessions import HeartbeatReply

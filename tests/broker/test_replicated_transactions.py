@@ -11,7 +11,7 @@ from typing import Any
 
 from replicating import Cluster, running, until
 
-from kraftpy.broker.replica import Replica
+from kraftpy.broker.replication.replica import Replica
 from kraftpy.log.partition_log import Origin
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode

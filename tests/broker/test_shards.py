@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from hostile_batches import batch_of, bomb, empty_members
 
-from kraftpy.broker import shards
-from kraftpy.broker.auto_creation import auto_create_topics
+from kraftpy.broker import coordinator_shards as shards
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.internal_topics import SHARE_GROUP_STATE
-from kraftpy.broker.replica import Replica
+from kraftpy.broker.metadata.auto_creation import auto_create_topics
+from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.runtime import SystemClock
 from kraftpy.config import load
 from kraftpy.log.partition_log import Origin

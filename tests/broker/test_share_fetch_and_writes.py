@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kraftpy.broker.auto_creation import auto_create_topics
 from kraftpy.broker.broker import Broker
 from kraftpy.broker.handlers import share
-from kraftpy.broker.replica import Replica
+from kraftpy.broker.metadata.auto_creation import auto_create_topics
+from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.request import RequestContext
 from kraftpy.broker.runtime import SystemClock
-from kraftpy.broker.share_reading import Piece, read_pieces
+from kraftpy.broker.share.reading import Piece, read_pieces
 from kraftpy.config import load
 from kraftpy.log.results import Origin
 from kraftpy.protocol.apis import ApiKey

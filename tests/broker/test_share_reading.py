@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from kraftpy.broker.replica import AbortedTransaction, Records
-from kraftpy.broker.share_partitions import duration_ms
-from kraftpy.broker.share_reading import Piece, read_pieces, with_acquired
+from kraftpy.broker.replication.replica import AbortedTransaction, Records
+from kraftpy.broker.share.partitions import duration_ms
+from kraftpy.broker.share.reading import Piece, read_pieces, with_acquired
 from kraftpy.protocol.record_batch import ControlType, encode_batch, encode_control_batch, stamp
 from kraftpy.share.partition import Acquired, Stretch
 

@@ -6,8 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from kraftpy.broker.share_apis import coordinator_key, is_coordinator_key, response_of
-from kraftpy.broker.share_states import ShareStates
+from kraftpy.broker.share.coordinator_client import ShareStates
+from kraftpy.broker.share.state_requests import coordinator_key, is_coordinator_key, response_of
 from kraftpy.config import BrokerConfig
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode

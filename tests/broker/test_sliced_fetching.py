@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from kraftpy.broker import fetching
+from kraftpy.broker.replication import fetchers as fetching
 from kraftpy.config import load
 from kraftpy.replication.fetch_plan import PartitionKey
 from kraftpy.types import BrokerId, TopicId

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from one_broker import context, create, running
 
-from kraftpy.broker import replicas as replicas_module
 from kraftpy.broker.broker import Broker
-from kraftpy.broker.config_changes import MAX_SETTINGS_PER_RESOURCE
 from kraftpy.broker.handlers import configs, leaders
-from kraftpy.broker.replica import Replica
-from kraftpy.broker.replicas import Replicas
-from kraftpy.broker.topic_changes import UNITS_AT_ONCE
+from kraftpy.broker.metadata.config_changes import MAX_SETTINGS_PER_RESOURCE
+from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
+from kraftpy.broker.replication import replicas as replicas_module
+from kraftpy.broker.replication.replica import Replica
+from kraftpy.broker.replication.replicas import Replicas
 from kraftpy.log.partition_log import PartitionLog
-from kraftpy.log.producers import ProducerStates
+from kraftpy.log.producer_states import ProducerStates
 from kraftpy.metadata.commands import Command, ElectLeaders
 from kraftpy.metadata.decision import Decision
 from kraftpy.metadata.records import NO_LEADER, PartitionChanged

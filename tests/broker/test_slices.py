@@ -11,8 +11,8 @@ import pytest
 from broker_wire import BOUND_SECONDS, StartBroker, answer, ask, connect
 
 from kraftpy.broker.apis import LONG_ELEMENTS, MAX_REQUEST_ELEMENTS, Encoded, _elements
-from kraftpy.broker.collecting import Collections
 from kraftpy.broker.encoded_answers import EncodedAnswers
+from kraftpy.broker.garbage_collection import Collections
 from kraftpy.broker.handlers.metadata import metadata
 from kraftpy.broker.request import RequestContext
 from kraftpy.broker.slicing import UNITS_A_TURN, Slices

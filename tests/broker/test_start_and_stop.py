@@ -15,8 +15,8 @@ import pytest
 from broker_wire import StartBroker, ask, connect, fetch, fetch_request, is_closed, produce_values, read_all, serves
 
 from kraftpy.broker.broker import Broker
-from kraftpy.broker.directories import LogDirectories
 from kraftpy.broker.runtime import OsDirectory, SystemClock
+from kraftpy.broker.storage.directories import LogDirectories
 from kraftpy.config import BrokerConfig
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError

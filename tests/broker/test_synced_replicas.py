@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kraftpy.broker.directories import DirectoryError, LogDirectories
 from kraftpy.broker.runtime import OsDirectory, SystemClock
+from kraftpy.broker.storage.directories import DirectoryError, LogDirectories
 from kraftpy.config import BrokerConfig
 from kraftpy.log import layout
 from kraftpy.metadata.commands import SyncedReplicas

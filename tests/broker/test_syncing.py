@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kraftpy.broker import syncing
 from kraftpy.broker.containment import Complaints, Incidents
-from kraftpy.broker.syncing import Rounds
+from kraftpy.broker.storage import group_commit as syncing
+from kraftpy.broker.storage.group_commit import Rounds
 from kraftpy.log.flushing import FlushJob
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.testing.memory_files import MemoryDisk

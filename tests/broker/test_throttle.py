@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from replicating import Cluster, running, until
 
-from kraftpy.broker.throttle import FOLLOWER_RATE, LEADER_RATE, Allowance
+from kraftpy.broker.replication.throttle import FOLLOWER_RATE, LEADER_RATE, Allowance
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType, SetConfigs
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import Millis

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 from replicating import Cluster, running, until
 
-from kraftpy.broker.maintenance import Maintenance
+from kraftpy.broker.upkeep.maintenance import Maintenance
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.record_batch import iter_records, split_batches
 from kraftpy.testing.memory_files import MemoryDisk

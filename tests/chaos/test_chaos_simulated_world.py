@@ -17,8 +17,8 @@ from chaos.simulation import Outcome
 from chaos.worlds.breaking import SimulatedWorld
 from chaos.worlds.loop import Process, SimulatedLoop, collect_quietly
 from chaos.worlds.simulated import SimulatedCluster, simulated_cluster
-from kraftpy.broker.confirming import Confirmations
-from kraftpy.client.reading import PartitionReader
+from kraftpy.broker.replication.leadership_check import Confirmations
+from kraftpy.client.consumer.partition_state import PartitionReader
 from kraftpy.types import BrokerId, TopicPartition
 
 

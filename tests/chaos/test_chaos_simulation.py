@@ -13,7 +13,7 @@ import pytest
 from chaos import simulation
 from chaos.drawing import Drawn, draw
 from chaos.nemesis import Fault, Kind
-from kraftpy.broker.replica import Replica
+from kraftpy.broker.replication.replica import Replica
 from kraftpy.protocol.errors import ErrorCode
 
 SEEDS = (7, 11, 10)

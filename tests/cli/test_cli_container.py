@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kraftpy.broker.directories import DirectoryError
-from kraftpy.broker.format import format_directories
+from kraftpy.broker.storage.directories import DirectoryError
+from kraftpy.broker.storage.format import format_directories
 from kraftpy.cli.container import DATA, decided, given_as_arguments
 from kraftpy.config import BrokerConfig, ConfigError
 from kraftpy.testing.cluster import EmbeddedBroker

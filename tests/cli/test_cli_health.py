@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kraftpy.cli.health import cluster_health, partition_health, quorum_role
-from kraftpy.client.admin_model import ClusterDescription, QuorumDescription, QuorumReplica, Reassignment
+from kraftpy.client.admin.model import ClusterDescription, QuorumDescription, QuorumReplica, Reassignment
 from kraftpy.client.model import Node, PartitionInfo, TopicInfo
 from kraftpy.types import TopicPartition
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from kraftpy.cli import cli
 from kraftpy.client import BlockingAdmin, BlockingProducer, ErrorCode, KafkaError, NewTopic, TopicPartition
-from kraftpy.client.blocking import BlockingConnection
+from kraftpy.client.ranges.connection import BlockingConnection
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kraftpy.protocol.record_batch import encode_batch

@@ -7,7 +7,7 @@ from client_script import Words, run_script
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kraftpy.client.accumulator import Accumulator, AccumulatorOptions, Batch
+from kraftpy.client.producer.accumulator import Accumulator, AccumulatorOptions, Batch
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import HEADER_BYTES
 

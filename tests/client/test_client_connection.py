@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from kraftpy.client.blocking import BlockingConnection
 from kraftpy.client.cluster import Cluster
 from kraftpy.client.connection import BrokerUnreachable, Connection, ResponseLimit, ResponseTooLarge, UnsupportedVersion
 from kraftpy.client.model import Node
 from kraftpy.client.options import ClientOptions
+from kraftpy.client.ranges.connection import BlockingConnection
 from kraftpy.client.runtime import RealRuntime
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError

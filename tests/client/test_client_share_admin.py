@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kraftpy.client import Admin, ErrorCode, KafkaError, NewTopic, Producer, TopicPartition
-from kraftpy.client.admin_model import FeatureUpgrade, ShareGroupOffset
+from kraftpy.client.admin.model import FeatureUpgrade, ShareGroupOffset
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from kraftpy.testing.cluster import EmbeddedBroker

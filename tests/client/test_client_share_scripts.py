@@ -11,10 +11,10 @@ from client_script import Words, run_script
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kraftpy.client import share_membership as m
 from kraftpy.client.model import AcknowledgeType
-from kraftpy.client.share_reading import acquired_offsets, acquired_records
-from kraftpy.client.share_session import GAP, AcknowledgementRun, Outcome, ShareRequest, ShareSession, runs
+from kraftpy.client.share import membership as m
+from kraftpy.client.share.reading import acquired_offsets, acquired_records
+from kraftpy.client.share.session import GAP, AcknowledgementRun, Outcome, ShareRequest, ShareSession, runs
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.share_fetch import AcquiredRecords
 from kraftpy.protocol.record_batch import ControlType, CorruptBatch, encode_batch, encode_control_batch

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kraftpy.client import transaction_events as t
-from kraftpy.client.transaction import State, TransactionMachine
+from kraftpy.client.producer import transaction_events as t
+from kraftpy.client.producer.transaction_state import State, TransactionMachine
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.transactions import events as c
 from kraftpy.transactions.config import TransactionConfig

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from client_script import Words, run_script
 
-from kraftpy.client import transaction_events as t
 from kraftpy.client.model import ConsumerGroupMetadata, OffsetAndMetadata
-from kraftpy.client.transaction import FOLLOWS, State, TransactionMachine
+from kraftpy.client.producer import transaction_events as t
+from kraftpy.client.producer.transaction_state import FOLLOWS, State, TransactionMachine
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import TopicPartition
 

@@ -26,8 +26,8 @@ from kraftpy.client import (
     TransactionAbortable,
     TransactionAborted,
     TransactionFatal,
-    transactional,
 )
+from kraftpy.client.producer import transaction_manager as transactional
 
 if TYPE_CHECKING:
     from kraftpy.testing.cluster import EmbeddedBroker

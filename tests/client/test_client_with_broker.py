@@ -30,7 +30,7 @@ from kraftpy.client import (
     ResourceType,
     TopicPartition,
 )
-from kraftpy.client.columns import decode_columns
+from kraftpy.client.ranges.columns import decode_columns
 
 if TYPE_CHECKING:
     from kraftpy.testing.cluster import EmbeddedBroker

@@ -25,7 +25,7 @@ from kraftpy.client import (
     UnknownTopic,
     UnsupportedVersion,
 )
-from kraftpy.client.columns import decode_columns
+from kraftpy.client.ranges.columns import decode_columns
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 

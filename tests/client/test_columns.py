@@ -12,8 +12,9 @@ from crc32c import crc32c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kraftpy.client import columns as columns_module
-from kraftpy.client.columns import (
+from kraftpy.client.consumer.visibility import Visibility
+from kraftpy.client.ranges import columns as columns_module
+from kraftpy.client.ranges.columns import (
     Columns,
     binary_array,
     decode_columns,
@@ -22,7 +23,6 @@ from kraftpy.client.columns import (
     timestamp_array,
     value_array,
 )
-from kraftpy.client.visibility import Visibility
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.record_batch import (
     ControlType,

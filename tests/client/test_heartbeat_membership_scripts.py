@@ -7,9 +7,9 @@ from pathlib import Path
 
 from client_script import Words, run_script
 
-from kraftpy.client import membership_events as m
-from kraftpy.client.heartbeat_membership import HeartbeatMembership
-from kraftpy.client.membership import MembershipOptions, State
+from kraftpy.client.consumer import membership_events as m
+from kraftpy.client.consumer.classic_membership import MembershipOptions, State
+from kraftpy.client.consumer.heartbeat_membership import HeartbeatMembership
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.types import TopicPartition
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
-from kraftpy.client.partitioner import Partitioner, murmur2
+from kraftpy.client.producer.partitioner import Partitioner, murmur2
 
 
 @given(st.binary(max_size=2000))

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kraftpy.client.fetch_session import FetchPosition, FetchSession
-from kraftpy.client.reading import PartitionReader
+from kraftpy.client.consumer.fetch_session import FetchPosition, FetchSession
+from kraftpy.client.consumer.partition_state import PartitionReader
 from kraftpy.protocol.record_batch import ControlType, CorruptBatch, encode_batch, encode_control_batch
 from kraftpy.types import TopicPartition
 

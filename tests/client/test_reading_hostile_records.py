@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import pytest
 from hostile_batches import NOW, batch_of, bomb, many_records, record
 
-from kraftpy.client import columns as columns_module
-from kraftpy.client.columns import decode_columns
-from kraftpy.client.reading import PartitionReader
-from kraftpy.client.share_reading import acquired_offsets, acquired_records
+from kraftpy.client.consumer.partition_state import PartitionReader
+from kraftpy.client.ranges import columns as columns_module
+from kraftpy.client.ranges.columns import decode_columns
+from kraftpy.client.share.reading import acquired_offsets, acquired_records
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.messages.share_fetch import AcquiredRecords
 from kraftpy.protocol.record_batch import CorruptBatch, encode_batch, iter_records

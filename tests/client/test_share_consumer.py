@@ -23,8 +23,8 @@ from kraftpy.client import (
     ShareRecord,
     TopicPartition,
 )
-from kraftpy.client import share_fetcher as fetching
-from kraftpy.client.share_session import ShareSession
+from kraftpy.client.share import fetcher as fetching
+from kraftpy.client.share.session import ShareSession
 from kraftpy.protocol.messages.share_fetch import PartitionData, ShareFetchableTopicResponse, ShareFetchResponse
 from kraftpy.testing.cluster import EmbeddedBroker
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kraftpy.client.fetcher import Fetcher
-from kraftpy.client.reading import PartitionReader
+from kraftpy.client.consumer.fetcher import Fetcher
+from kraftpy.client.consumer.partition_state import PartitionReader
 from kraftpy.types import TopicPartition
 
 NAME = TopicPartition("t", 0)

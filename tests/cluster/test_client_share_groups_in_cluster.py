@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from kraftpy.client import Admin, NewTopic, Producer, ResourceType, ShareConsumer
-from kraftpy.client import share_fetcher as fetching
+from kraftpy.client.share import fetcher as fetching
 from kraftpy.testing import Cluster
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

@@ -22,8 +22,8 @@ from kraftpy.client import (
     Producer,
     TopicPartition,
     TransactionFatal,
-    transactional,
 )
+from kraftpy.client.producer import transaction_manager as transactional
 from kraftpy.testing import Cluster
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]

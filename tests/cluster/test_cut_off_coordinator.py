@@ -1,7 +1,8 @@
 """A coordinator that is cut off from the others tells no committed offsets that its successor has moved on from.
 
 Clients reach it all the while, as those do that share its side of a cut. Until it hears of its successor it believes in
-its own office; what keeps it from answering is that no follower confirms it (`kraftpy.broker.confirming`).
+its own office; what keeps it from answering is that no follower confirms it
+(`kraftpy.broker.replication.leadership_check`).
 """
 
 from __future__ import annotations

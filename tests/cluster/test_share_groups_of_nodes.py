@@ -10,7 +10,7 @@ import pytest
 from broker_wire import ask, connect, produce_values
 from share_wire import ACCEPT, RELEASE, Member, begin
 
-from kraftpy.broker.share_apis import coordinator_key
+from kraftpy.broker.share.state_requests import coordinator_key
 from kraftpy.protocol.apis import ApiKey
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest

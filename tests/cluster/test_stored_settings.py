@@ -19,8 +19,8 @@ from test_share_groups_of_nodes import (
 )
 from test_share_groups_of_nodes import _members_are_gone_afterwards as _members_are_gone_afterwards
 
-from kraftpy.broker.directories import METADATA_DIRECTORY
 from kraftpy.broker.runtime import OsDirectory
+from kraftpy.broker.storage.directories import METADATA_DIRECTORY
 from kraftpy.metadata import quorum_messages
 from kraftpy.metadata.commands import (
     ConfigChange,

@@ -19,9 +19,9 @@ import pytest
 from cutting import BOUND_SECONDS, create, until
 
 from kraftpy.broker.containment import UNEXPECTED
-from kraftpy.broker.format import format_directories
-from kraftpy.broker.link_bodies import LinkError
-from kraftpy.broker.links import Links
+from kraftpy.broker.metadata.link_messages import LinkError
+from kraftpy.broker.metadata.transport import Links
+from kraftpy.broker.storage.format import format_directories
 from kraftpy.config import Address, BrokerConfig, Listener
 from kraftpy.metadata.codec import pack
 from kraftpy.metadata.commands import (

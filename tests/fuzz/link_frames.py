@@ -18,8 +18,8 @@ from typing import Any
 import hostile
 
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
-from kraftpy.broker.link import ANSWER, ONE_WAY, PING, REFUSAL, REQUEST, VERSION, LinkError
-from kraftpy.broker.links import Links
+from kraftpy.broker.metadata.link import ANSWER, ONE_WAY, PING, REFUSAL, REQUEST, VERSION, LinkError
+from kraftpy.broker.metadata.transport import Links
 from kraftpy.config import Address
 from kraftpy.metadata.codec import pack
 from kraftpy.metadata.quorum_messages import _FIELDS

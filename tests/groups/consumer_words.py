@@ -8,7 +8,7 @@ from __future__ import annotations
 from assignment_words import described, partitions
 from topics_now import TopicsNow
 
-from kraftpy.groups.consumer_records import (
+from kraftpy.groups.consumer.records import (
     ConsumerKey,
     ConsumerValue,
     CurrentKey,

@@ -12,8 +12,9 @@ from share_words import (
 )
 from streams_words import show_streams_beat, show_streams_described, show_streams_record
 
-from kraftpy.groups.consumer_records import read_key as read_consumer_key
-from kraftpy.groups.consumer_records import read_value as read_consumer_value
+from kraftpy.groups.consumer.records import read_key as read_consumer_key
+from kraftpy.groups.consumer.records import read_value as read_consumer_value
+from kraftpy.groups.consumer.subscription import subscribed_topics
 from kraftpy.groups.events import GroupResponse
 from kraftpy.groups.records import (
     GroupMetadataKey,
@@ -24,11 +25,10 @@ from kraftpy.groups.records import (
     read_key,
     read_offset,
 )
-from kraftpy.groups.share_records import read_key as read_share_key
-from kraftpy.groups.share_records import read_value as read_share_value
-from kraftpy.groups.streams_records import read_key as read_streams_key
-from kraftpy.groups.streams_records import read_value as read_streams_value
-from kraftpy.groups.subscription import subscribed_topics
+from kraftpy.groups.share.records import read_key as read_share_key
+from kraftpy.groups.share.records import read_value as read_share_value
+from kraftpy.groups.streams.records import read_key as read_streams_key
+from kraftpy.groups.streams.records import read_value as read_streams_value
 from kraftpy.protocol.consumer_protocol import decode_assignment, encode_assignment
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsResponse

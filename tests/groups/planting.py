@@ -11,24 +11,27 @@ from typing import Any
 from garden import Garden, Place, Planted
 from group_world import World
 
-from kraftpy.groups import migration, offsets, share_partitions, transactional
-from kraftpy.groups.classic_members import ClassicMembers
-from kraftpy.groups.consumer_protocol import ConsumerProtocol
-from kraftpy.groups.consumer_turns import ConsumerTurns
+from kraftpy.groups import offsets
+from kraftpy.groups import transactional_offsets as transactional
+from kraftpy.groups.change_queue import Turns
+from kraftpy.groups.classic.group import Group
+from kraftpy.groups.classic.membership import Membership
+from kraftpy.groups.classic.rebalance import Rebalance
+from kraftpy.groups.consumer import migration
+from kraftpy.groups.consumer.changes import ConsumerTurns
+from kraftpy.groups.consumer.classic_members import ClassicMembers
+from kraftpy.groups.consumer.protocol import ConsumerProtocol
 from kraftpy.groups.coordinator import EXPIRY_KEY, GroupCoordinator
 from kraftpy.groups.deletion import Deletions
 from kraftpy.groups.drafts import AnyDraft
 from kraftpy.groups.events import Effect, Event, Reply, Request, Survived
-from kraftpy.groups.group import Group
-from kraftpy.groups.membership import Membership
-from kraftpy.groups.rebalance import Rebalance
 from kraftpy.groups.routing import refuse
-from kraftpy.groups.share_operations import Alteration, OffsetDeletion, StateDeletion
-from kraftpy.groups.share_protocol import ShareProtocol
-from kraftpy.groups.share_turns import ShareTurns
-from kraftpy.groups.streams_protocol import StreamsProtocol
-from kraftpy.groups.streams_turns import StreamsTurns
-from kraftpy.groups.turns import Turns
+from kraftpy.groups.share import partitions as share_partitions
+from kraftpy.groups.share.changes import ShareTurns
+from kraftpy.groups.share.operations import Alteration, OffsetDeletion, StateDeletion
+from kraftpy.groups.share.protocol import ShareProtocol
+from kraftpy.groups.streams.changes import StreamsTurns
+from kraftpy.groups.streams.protocol import StreamsProtocol
 from kraftpy.protocol.errors import ErrorCode
 
 PLACES: tuple[Place, ...] = (

@@ -10,7 +10,7 @@ Tasks are `0:0,1;1:2`, in the roles active/standby/warm-up with `/` between them
 from __future__ import annotations
 
 from kraftpy.groups.events import MakeTopics
-from kraftpy.groups.streams_records import (
+from kraftpy.groups.streams.records import (
     StreamsCurrentKey,
     StreamsCurrentValue,
     StreamsGroupKey,
@@ -29,7 +29,7 @@ from kraftpy.groups.streams_records import (
     TaskSet,
     by_subtopology,
 )
-from kraftpy.groups.streams_topology import Topology
+from kraftpy.groups.streams.topology import Topology
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages import streams_group_heartbeat as wire
 from kraftpy.protocol.messages.streams_group_describe import DescribedTasks, StreamsGroupDescribeResponse

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kraftpy.groups.consumer_records import (
+from kraftpy.groups.consumer.records import (
     ClassicMember,
     ConsumerKey,
     ConsumerValue,

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from topics_now import TopicsNow
 
-from kraftpy.groups.assignors import Assignor, Subscriber, assign_range, assign_uniform
+from kraftpy.groups.change_queue import MOST_COST
+from kraftpy.groups.classic.group import Group, Member
 from kraftpy.groups.config import GroupConfig
-from kraftpy.groups.consumer_group import Draft
-from kraftpy.groups.consumer_protocol import ConsumerProtocol
-from kraftpy.groups.consumer_records import TopicIdPartition
+from kraftpy.groups.consumer.assignors import Assignor, Subscriber, assign_range, assign_uniform
+from kraftpy.groups.consumer.group import Draft
+from kraftpy.groups.consumer.protocol import ConsumerProtocol
+from kraftpy.groups.consumer.records import TopicIdPartition
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import Append, Appended, Effect, Reply, Request
-from kraftpy.groups.group import Group, Member
-from kraftpy.groups.share_assignor import ShareSubscriber, assign_simple
-from kraftpy.groups.share_partitions import asked, initializing
-from kraftpy.groups.share_records import ShareStateValue
-from kraftpy.groups.streams_topology import InternalTopic, Subtopology, Topology, configure
+from kraftpy.groups.share.assignor import ShareSubscriber, assign_simple
+from kraftpy.groups.share.partitions import asked, initializing
+from kraftpy.groups.share.records import ShareStateValue
+from kraftpy.groups.streams.topology import InternalTopic, Subtopology, Topology, configure
 from kraftpy.groups.topic_matches import TopicMatches
-from kraftpy.groups.turns import MOST_COST
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kraftpy.types import Millis, TopicId
 

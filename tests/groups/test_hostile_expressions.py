@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from group_world import World
 
-from kraftpy.groups import consumer_turns
-from kraftpy.groups.consumer_turns import REGEXES
+from kraftpy.groups.consumer import changes as consumer_turns
+from kraftpy.groups.consumer.changes import REGEXES
 from kraftpy.groups.deadlines import Key
 from kraftpy.groups.patterns import Pattern
 from kraftpy.groups.topic_matches import REFILL_MS, SLICE_UNITS

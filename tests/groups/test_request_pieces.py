@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kraftpy.groups.pieces import MOST_UNITS, joined, naming_all, pieces, topics_in_pieces
+from kraftpy.groups.request_pieces import MOST_UNITS, joined, naming_all, pieces, topics_in_pieces
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.describe_groups import DescribeGroupsRequest
 from kraftpy.protocol.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitRequestTopic

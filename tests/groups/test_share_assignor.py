@@ -8,8 +8,8 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kraftpy.groups.consumer_records import Assignment, TopicIdPartition
-from kraftpy.groups.share_assignor import ShareSubscriber, assign_simple
+from kraftpy.groups.consumer.records import Assignment, TopicIdPartition
+from kraftpy.groups.share.assignor import ShareSubscriber, assign_simple
 from kraftpy.types import TopicId
 
 T, U, V = (TopicId(name * 16) for name in (b"t", b"u", b"v"))

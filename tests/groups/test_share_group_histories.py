@@ -17,9 +17,9 @@ from assignment_words import assigned
 from histories import Client, Clients
 from share_words import partitions_asked, read_alteration
 
-from kraftpy.groups.consumer_records import NOTHING, Assignment, TopicIdPartition
-from kraftpy.groups.group import State
-from kraftpy.groups.share_records import partitions_of
+from kraftpy.groups.classic.group import State
+from kraftpy.groups.consumer.records import NOTHING, Assignment, TopicIdPartition
+from kraftpy.groups.share.records import partitions_of
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsResponse
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kraftpy.groups.consumer_records import TopicIdPartition
-from kraftpy.groups.consumer_records import read_key as read_consumer_key
-from kraftpy.groups.share_records import (
+from kraftpy.groups.consumer.records import TopicIdPartition
+from kraftpy.groups.consumer.records import read_key as read_consumer_key
+from kraftpy.groups.share.records import (
     ShareCurrentKey,
     ShareCurrentValue,
     ShareGroupKey,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kraftpy.groups.streams_assignor import Worker, assign
-from kraftpy.groups.streams_records import Task, Tasks
+from kraftpy.groups.streams.assignor import Worker, assign
+from kraftpy.groups.streams.records import Task, Tasks
 
 sizes = st.lists(st.integers(1, 6), min_size=1, max_size=3)
 processes = st.lists(st.sampled_from("pqrs"), min_size=1, max_size=6)

@@ -17,8 +17,8 @@ from streams_words import read_topology, told
 
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.events import Effect, MakeTopics
-from kraftpy.groups.streams_protocol import task_ids
-from kraftpy.groups.streams_records import NO_TASKS, Tasks
+from kraftpy.groups.streams.protocol import task_ids
+from kraftpy.groups.streams.records import NO_TASKS, Tasks
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.streams_group_heartbeat import (
     StreamsGroupHeartbeatRequest,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kraftpy.groups.streams_records import (
+from kraftpy.groups.streams.records import (
     StreamsCurrentKey,
     StreamsCurrentValue,
     StreamsGroupKey,
@@ -26,7 +26,7 @@ from kraftpy.groups.streams_records import (
     streams_record,
     write_key,
 )
-from kraftpy.groups.streams_topology import CopartitionGroup, InternalTopic, Subtopology, Topology
+from kraftpy.groups.streams.topology import CopartitionGroup, InternalTopic, Subtopology, Topology
 from kraftpy.protocol.errors import ProtocolError
 
 TOPOLOGY = Topology(

@@ -39,7 +39,7 @@ from log_model import (
 )
 
 from kraftpy.log import compaction
-from kraftpy.log.cleaning import Done, clean
+from kraftpy.log.compaction_work import Done, clean
 from kraftpy.log.key_map import ENTRY_BYTES
 from kraftpy.log.partition_log import Origin, delete_files
 from kraftpy.protocol.record_batch import (

@@ -6,7 +6,7 @@ from typing import Any
 
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log import compaction
-from kraftpy.log.cleaning import Cleaned, Done, clean
+from kraftpy.log.compaction_work import Cleaned, Done, clean
 from kraftpy.log.partition_log import PartitionLog, delete_files
 from kraftpy.ports import Directory
 from kraftpy.protocol.record_batch import Record, encode_batch, iter_records, read_header, split_batches, stamp

@@ -32,7 +32,7 @@ from log_model import NOW, config, copies, open_log
 from power_loss_promises import Broken, Promises, written
 
 from kraftpy.log import compaction, layout
-from kraftpy.log.cleaning import Cleaned, Done, clean
+from kraftpy.log.compaction_work import Cleaned, Done, clean
 from kraftpy.log.files import FileCache
 from kraftpy.log.flushing import FlushJob
 from kraftpy.log.partition_log import Origin, PartitionLog, delete_files

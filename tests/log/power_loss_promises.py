@@ -8,7 +8,7 @@ from log_model import check_invariants
 
 from kraftpy.log.epochs import LeaderEpochs
 from kraftpy.log.partition_log import PartitionLog
-from kraftpy.log.producers import ProducerStates, WrittenBatch
+from kraftpy.log.producer_states import ProducerStates, WrittenBatch
 from kraftpy.protocol.record_batch import (
     BatchHeader,
     ControlType,

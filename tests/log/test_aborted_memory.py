@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
-from kraftpy.log.aborted import AbortedTransactions, EndedTransaction, decode
+from kraftpy.log.aborted_transactions import AbortedTransactions, EndedTransaction, decode
 
 ABORTS = 50_000
 MOST_BYTES_EACH = 64

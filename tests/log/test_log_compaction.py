@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from log_model import NOW, begin, check_invariants, compact, config, open_log, read_batches, read_records
 
 from kraftpy.log import compaction, layout
-from kraftpy.log.cleaning import Cleaned, clean
 from kraftpy.log.compaction import Limits
+from kraftpy.log.compaction_work import Cleaned, clean
 from kraftpy.log.key_map import ENTRY_BYTES
 from kraftpy.log.partition_log import Origin, PartitionLog
 from kraftpy.log.segment import CorruptSegment

@@ -20,7 +20,7 @@ from log_model import NOW, batch, check_invariants, config, copies, open_log, re
 from kraftpy.log.files import FileCache
 from kraftpy.log.flushing import FlushJob
 from kraftpy.log.partition_log import Origin, PartitionLog, delete_files
-from kraftpy.log.producers import ProducerStates
+from kraftpy.log.producer_states import ProducerStates
 from kraftpy.log.work import finish
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import Compression, iter_records, read_header, split_batches

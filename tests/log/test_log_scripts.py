@@ -11,7 +11,7 @@ from log_model import NOW, batch, check_invariants, config, copies, open_log
 
 from kraftpy.log.epochs import UNDEFINED, EpochEnd
 from kraftpy.log.partition_log import AppendResult, Origin, PartitionLog
-from kraftpy.log.producers import Verification
+from kraftpy.log.producer_states import Verification
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.protocol.record_batch import ControlType, encode_control_batch
 from kraftpy.testing.memory_files import Loss, MemoryDisk

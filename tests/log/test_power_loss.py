@@ -15,7 +15,7 @@ from log_model import NOW, batch, config, open_log, read_batches
 from power_loss import History, run_history
 
 from kraftpy.log import compaction, layout, recovery, scanning
-from kraftpy.log.cleaning import Done, clean
+from kraftpy.log.compaction_work import Done, clean
 from kraftpy.log.flushing import Durability
 from kraftpy.log.partition_log import PartitionLog
 from kraftpy.protocol.record_batch import read_header

@@ -13,7 +13,7 @@ import pytest
 from kraftpy.log import layout
 from kraftpy.log.epochs import LeaderEpochs
 from kraftpy.log.layout import CorruptFile
-from kraftpy.log.producers import ProducerStates
+from kraftpy.log.producer_states import ProducerStates
 from kraftpy.protocol.record_batch import encode_batch, read_header
 from kraftpy.testing.memory_files import MemoryDirectory, MemoryDisk
 from kraftpy.types import Millis, TopicId, TopicPartition

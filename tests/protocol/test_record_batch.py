@@ -11,7 +11,7 @@ from crc32c import crc32c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kraftpy.client.columns import decode_columns
+from kraftpy.client.ranges.columns import decode_columns
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import (

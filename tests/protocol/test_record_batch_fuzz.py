@@ -9,7 +9,7 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from kraftpy.client.columns import decode_columns
+from kraftpy.client.ranges.columns import decode_columns
 from kraftpy.protocol.compression import Compression
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.record_batch import (

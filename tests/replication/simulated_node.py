@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ablated_rules import leader_class
 from simulated_parts import PowerLoss, View, Violation, Waiter
 
-from kraftpy.broker.fetch_sessions import FetchedPartition, FetchSessions
+from kraftpy.broker.replication.fetch_sessions import FetchedPartition, FetchSessions
 from kraftpy.config.topic import TopicConfig
 from kraftpy.log.layout import LOG_START_OFFSETS, RECOVERY_POINTS, read_offsets, write_offsets
 from kraftpy.log.partition_log import Origin, PartitionLog, delete_files

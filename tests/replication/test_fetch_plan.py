@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kraftpy.broker.fetch_sessions import FetchSessions
+from kraftpy.broker.replication.fetch_sessions import FetchSessions
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.fetch import (
     EpochEndOffset,

@@ -22,6 +22,7 @@ from kraftpy.share.events import (
     Tick,
     Write,
 )
+from kraftpy.share.memory import MOST_BATCHES, STATE_BYTES, Room
 from kraftpy.share.partition import SharePartition
 from kraftpy.share.records import (
     SNAPSHOT,
@@ -34,7 +35,6 @@ from kraftpy.share.records import (
     write_key,
     write_value,
 )
-from kraftpy.share.usage import MOST_BATCHES, STATE_BYTES, Room
 from kraftpy.types import Millis, TopicId
 
 TOPIC = TopicId(b"t" * 16)

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from kraftpy.client.columns import Columns, decode_columns
-from kraftpy.client.ranges import RangeReader
+from kraftpy.client.ranges.columns import Columns, decode_columns
+from kraftpy.client.ranges.reader import RangeReader
 from kraftpy.spark.sink_options import parse_write_options
 from kraftpy.spark.sink_rows import SinkColumns, check_columns
 from kraftpy.types import TopicPartition

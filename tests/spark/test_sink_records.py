@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kraftpy.client.partitioner import murmur2
+from kraftpy.client.producer.partitioner import murmur2
 from kraftpy.protocol.records import encode_records
 from kraftpy.spark.sink_records import Rows, as_binary, encode_rows, encoded_headers, murmur2_of
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType, VarcharType
 from sink_rows_of_tests import HEADERS, columns_of, frame, with_servers
 
-from kraftpy.client.partitioner import murmur2
+from kraftpy.client.producer.partitioner import murmur2
 from kraftpy.spark.offsets import OptionError
 from kraftpy.spark.sink_options import parse_write_options
 from kraftpy.spark.sink_rows import Dealer, RowError, check_columns

@@ -12,7 +12,7 @@ from sink_rows_of_tests import columns_of, frame, records_in, with_servers
 
 from kraftpy.audit import topic as audit_topic
 from kraftpy.audit.counting import count_log
-from kraftpy.client.ranges import RangeReader
+from kraftpy.client.ranges.reader import RangeReader
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.spark.sink import abort_all, commit_all, prepare, tell_audit, write_rows
 from kraftpy.spark.sink_options import WriteOptions, parse_write_options

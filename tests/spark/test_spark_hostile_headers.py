@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hostile_batches import batch_of, record
 
-from kraftpy.client.columns import decode_columns
+from kraftpy.client.ranges.columns import decode_columns
 from kraftpy.spark.arrow import HEADER_BYTES_PER_BATCH, cuts
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kraftpy.client.sync import BlockingAdmin
+from kraftpy.client.blocking.facade import BlockingAdmin
 from kraftpy.testing.cluster import EmbeddedBroker
 
 pytestmark = [

@@ -22,8 +22,8 @@ from kraftpy.transactions.events import (
     Tick,
     WriteMarkers,
 )
+from kraftpy.transactions.memory import ID_BYTES, PARTITION_BYTES, Room
 from kraftpy.transactions.records import Record
-from kraftpy.transactions.usage import ID_BYTES, PARTITION_BYTES, Room
 from kraftpy.types import Millis, TopicPartition
 
 NOW = Millis(1_000)

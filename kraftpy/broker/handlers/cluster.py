@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kraftpy.broker import apis
 from kraftpy.broker.apis import shortened
 from kraftpy.broker.broker_proof import SOFTWARE, who_asks
-from kraftpy.broker.submitting import decided_within
+from kraftpy.broker.metadata.client_commands import decided_within
 from kraftpy.broker.view import View
 from kraftpy.metadata.commands import FeatureUpdate, UnregisterBroker, UpdateFeatures
 from kraftpy.metadata.features import SUPPORTED

@@ -19,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.apis import shortened
-from kraftpy.broker.config_changes import added_bytes, check_change, named_more_than_once, number_problem
+from kraftpy.broker.metadata.config_changes import added_bytes, check_change, named_more_than_once, number_problem
+from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
 from kraftpy.broker.slicing import PIECE
-from kraftpy.broker.topic_changes import UNITS_AT_ONCE
 from kraftpy.config import TOPIC_SETTINGS, BrokerConfig
 from kraftpy.config.describe import ConfigEntry, describe_broker, describe_every_broker, describe_group, describe_topic
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType, SetConfigs

@@ -10,9 +10,10 @@ Followers' fetches (a `replica_id` of 0 or more) are `replica_fetch`. A consumer
 high watermark that the follower knows; with `replica.selector.class` set to Kafka's rack-aware one the leader tells it
 which (KIP-392). A partition that is led elsewhere is answered with its leader (KIP-951).
 
-A leader says that an offset lies behind its log's end only once it is confirmed that it leads still (`confirming`). One
-that is cut off has not got what its successor wrote, and a consumer that believed it would read everything again. Kafka
-leaves that to the epoch in the request, which is as old as the consumer's metadata.
+A leader says that an offset lies behind its log's end only once it is confirmed that it leads still
+(`replication.leadership_check`). One that is cut off has not got what its successor wrote, and a consumer that believed
+it would read everything again. Kafka leaves that to the epoch in the request, which is as old as the consumer's
+metadata.
 
 Left out: other classes for `replica.selector.class`.
 """
@@ -23,9 +24,9 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
-from kraftpy.broker.fetch_answers import Answers, name_leaders, respond, respond_long
-from kraftpy.broker.fetch_sessions import asked_for
 from kraftpy.broker.handlers.replica_fetch import replica_fetch
+from kraftpy.broker.replication.fetch_responses import Answers, name_leaders, respond, respond_long
+from kraftpy.broker.replication.fetch_sessions import asked_for
 from kraftpy.broker.waiting import Watch
 from kraftpy.config.broker import RACK_AWARE_SELECTOR
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -40,8 +41,8 @@ from kraftpy.types import BrokerId, LeaderEpoch, Offset
 
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
-    from kraftpy.broker.fetch_sessions import FetchContext, FetchedPartition, PartitionKey
-    from kraftpy.broker.replica import Replica
+    from kraftpy.broker.replication.fetch_sessions import FetchContext, FetchedPartition, PartitionKey
+    from kraftpy.broker.replication.replica import Replica
     from kraftpy.broker.request import RequestContext
 
 READ_COMMITTED = 1

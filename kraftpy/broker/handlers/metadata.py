@@ -16,7 +16,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.apis import Encoded
-from kraftpy.broker.auto_creation import auto_create_topics
+from kraftpy.broker.metadata.auto_creation import auto_create_topics
 from kraftpy.broker.slicing import PIECE
 from kraftpy.broker.view import View
 from kraftpy.metadata.controller import is_internal, topic_name_problem

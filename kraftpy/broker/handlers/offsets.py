@@ -32,7 +32,7 @@ from kraftpy.types import LeaderEpoch, Millis, Offset
 
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
-    from kraftpy.broker.replica import Replica
+    from kraftpy.broker.replication.replica import Replica
     from kraftpy.broker.request import RequestContext
 
 READ_COMMITTED = 1

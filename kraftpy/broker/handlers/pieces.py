@@ -1,4 +1,4 @@
-"""Serves a long request about groups piece by piece (`groups.pieces`), and others between two pieces.
+"""Serves a long request about groups piece by piece (`groups.request_pieces`), and others between two pieces.
 
 A connection is served one request at a time, so nothing else that its client says comes between the pieces. What other
 clients say does: each piece is checked by itself, as if it were a request of its own.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from kraftpy.groups.pieces import MOST_UNITS, joined, naming_all, pieces
+from kraftpy.groups.request_pieces import MOST_UNITS, joined, naming_all, pieces
 from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest
 
 if TYPE_CHECKING:

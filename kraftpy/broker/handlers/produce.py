@@ -1,9 +1,9 @@
 """Produce (key 0): append every batch, then wait as long as the acks asked for.
 
-The records are never decoded: the log checks the batch's header and CRC, stamps offset and epoch in place and
-writes once (KIP-98). Only where the topic is compacted, or has a codec of its own, they are looked at before that, and
-others are served meanwhile (`decoding`). Partitions succeed and fail independently. Versions 0 to 2 are advertised
-because clients look for them (KIP-896), but carry message sets, a format that is not stored: they get
+The records are never decoded: the log checks the batch's header and CRC, stamps offset and epoch in place and writes
+once (KIP-98). Only where the topic is compacted, or has a codec of its own, they are looked at before that, and others
+are served meanwhile (`storage.record_inspection`). Partitions succeed and fail independently. Versions 0 to 2 are
+advertised because clients look for them (KIP-896), but carry message sets, a format that is not stored: they get
 UNSUPPORTED_FOR_MESSAGE_FORMAT. Topic ids from version 13 (KIP-516), the current leader on an error from version 10
 (KIP-951).
 
@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kraftpy.broker.apis import shortened
 from kraftpy.broker.leader_hints import LeaderHints
-from kraftpy.broker.replica import Replica
+from kraftpy.broker.replication.replica import Replica
 from kraftpy.log.appending import Prepared
 from kraftpy.log.partition_log import Origin
-from kraftpy.log.producers import ProducerStates, Verification
+from kraftpy.log.producer_states import ProducerStates, Verification
 from kraftpy.metadata.controller import is_internal
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from kraftpy.protocol.messages.fetch import NodeEndpoint

@@ -29,7 +29,7 @@ from kraftpy.protocol.schema import ZERO_UUID
 
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
-    from kraftpy.broker.quorum_description import QuorumDescription, ReplicaOfLog
+    from kraftpy.broker.metadata.quorum_description import QuorumDescription, ReplicaOfLog
     from kraftpy.broker.request import RequestContext
 
 _LOOK_SECONDS = 0.02

@@ -10,7 +10,8 @@ at all of them: neither an idle follower nor one append costs what a thousand pa
 has what it last fetched from is noted for the others once in a while, for the leader measures its lag by that.
 
 Records go out as soon as there are any. A high watermark, or a log start, that moved and nothing else waits a few
-milliseconds for records to go with. A throttled follower gets its records when the throttle lets them go (`throttle`).
+milliseconds for records to go with. A throttled follower gets its records when the throttle lets them go
+(`replication.throttle`).
 
 Left out: versions before 15, in which a follower cannot say which registration it is of (KIP-903).
 """
@@ -21,7 +22,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from kraftpy.broker.broker_proof import who_asks
-from kraftpy.broker.fetch_answers import name_leaders, respond
+from kraftpy.broker.replication.fetch_responses import name_leaders, respond
 from kraftpy.broker.waiting import News
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse, PartitionData
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kraftpy.broker.broker import Broker
-    from kraftpy.broker.fetch_sessions import FetchContext, FetchedPartition, PartitionKey
-    from kraftpy.broker.replica import Replica
+    from kraftpy.broker.replication.fetch_sessions import FetchContext, FetchedPartition, PartitionKey
+    from kraftpy.broker.replication.replica import Replica
     from kraftpy.broker.request import RequestContext
 
 _FIRST_VERSION = 15

@@ -6,9 +6,9 @@ took would be locked, and nobody's to work on, for as long as a write takes that
 with the leader (KIP-951), so that nobody asks in vain again and again. A partition that cannot be loaded now, or does
 not exist, hurries no fetch.
 
-What was taken is handed out once it is confirmed that this broker leads still (`confirming`); else it is given back,
-and the member is told to look for another leader. One that is cut off does not know what its successor was told, and
-would hand out what was accepted there.
+What was taken is handed out once it is confirmed that this broker leads still (`replication.leadership_check`); else it
+is given back, and the member is told to look for another leader. One that is cut off does not know what its successor
+was told, and would hand out what was accepted there.
 
 Records come in whole batches of the log; of those batches only the ones with acquired records are sent. Which records
 are acquired stands beside them, and need not be contiguous.
@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.apis import shortened
 from kraftpy.broker.leader_hints import LeaderHints
-from kraftpy.broker.share_reading import Piece, read_pieces, with_acquired
-from kraftpy.broker.share_sessions import (
+from kraftpy.broker.share.reading import Piece, read_pieces, with_acquired
+from kraftpy.broker.share.sessions import (
     CLOSING_EPOCH,
     OPENING_EPOCH,
     SessionKey,
@@ -50,7 +50,7 @@ from kraftpy.types import TopicId
 if TYPE_CHECKING:
     from kraftpy.broker.broker import Broker
     from kraftpy.broker.request import RequestContext
-    from kraftpy.broker.share_partitions import HeldPartition
+    from kraftpy.broker.share.partitions import HeldPartition
 
 _RECORD_LIMIT = 1
 _READ_BYTES = 1 << 20

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.apis import shortened
 from kraftpy.broker.handlers.pieces import in_pieces
-from kraftpy.broker.share_changes import summaries
-from kraftpy.groups.consumer_records import Assignment, TopicIdPartition, by_topic
+from kraftpy.broker.share.state_changes import summaries
+from kraftpy.groups.consumer.records import Assignment, TopicIdPartition, by_topic
 from kraftpy.groups.events import GroupRequest
 from kraftpy.groups.routing import refuse
 from kraftpy.metadata.features import SHARE_FEATURE

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kraftpy.broker.broker_proof import who_asks
-from kraftpy.broker.share_apis import response_of
+from kraftpy.broker.share.state_requests import response_of
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.share.events import Result
 

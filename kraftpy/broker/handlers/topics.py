@@ -1,7 +1,7 @@
 """CreateTopics (19), DeleteTopics (20), CreatePartitions (37), DeleteRecords (21).
 
 The first three are metadata commands; topics succeed and fail independently, and many are done in parts
-(`topic_changes`). The answer comes when the partitions can be used. KIP-4, KIP-195, KIP-204 (DeleteRecords by
+(`metadata.topic_changes`). The answer comes when the partitions can be used. KIP-4, KIP-195, KIP-204 (DeleteRecords by
 watermark: KIP-107), KIP-464 (defaults for -1), KIP-516 (topic ids), KIP-525 (settings in the answer).
 """
 
@@ -12,9 +12,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from kraftpy.broker.apis import shortened
-from kraftpy.broker.auto_creation import new_topic_id
-from kraftpy.broker.config_changes import topic_problem
-from kraftpy.broker.topic_changes import change_topics
+from kraftpy.broker.metadata.auto_creation import new_topic_id
+from kraftpy.broker.metadata.config_changes import topic_problem
+from kraftpy.broker.metadata.topic_changes import change_topics
 from kraftpy.config.describe import describe_topic
 from kraftpy.metadata.commands import (
     ConfigValue,

@@ -16,14 +16,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from kraftpy.broker.auto_creation import found_or_created
 from kraftpy.broker.broker_proof import who_asks
 from kraftpy.broker.handlers.pieces import in_pieces
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
+from kraftpy.broker.metadata.auto_creation import found_or_created
 from kraftpy.broker.slicing import PIECE
 from kraftpy.groups.patterns import Pattern, PatternError, shown
 from kraftpy.groups.routing import partition_for_group
-from kraftpy.groups.transactional import refuse
+from kraftpy.groups.transactional_offsets import refuse
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from kraftpy.protocol.messages.add_partitions_to_txn import (

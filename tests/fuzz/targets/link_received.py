@@ -16,8 +16,8 @@ from typing import Any
 import link_frames
 
 from kraftpy.broker.containment import Complaints, Incidents, Tasks
-from kraftpy.broker.link import Link
-from kraftpy.broker.links import Links
+from kraftpy.broker.metadata.link import Link
+from kraftpy.broker.metadata.transport import Links
 from kraftpy.metadata.codec import CodecError, pack, unpack
 from kraftpy.metadata.quorum_messages import BadMessageError, read_body
 

@@ -15,7 +15,7 @@ from random import Random
 import batches
 from crc32c import crc32c
 
-from kraftpy.client.columns import decode_columns
+from kraftpy.client.ranges.columns import decode_columns
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.protocol.record_batch import HEADER_BYTES, iter_records, record_payload, split_batches, validate_batch
 

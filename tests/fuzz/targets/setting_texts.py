@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import hostile
 
-from kraftpy.broker.share_partitions import duration_ms
+from kraftpy.broker.share.partitions import duration_ms
 from kraftpy.config.broker import BrokerConfig
 from kraftpy.config.broker_settings import BROKER_TABLE
 from kraftpy.config.group import GROUP_SETTINGS, check_group_settings, group_settings

@@ -11,10 +11,12 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from kraftpy.groups import consumer_records, share_records, streams_records
 from kraftpy.groups import records as group_records
 from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.consumer import records as consumer_records
 from kraftpy.groups.coordinator import GroupCoordinator
+from kraftpy.groups.share import records as share_records
+from kraftpy.groups.streams import records as streams_records
 from kraftpy.protocol.errors import ProtocolError
 from kraftpy.share import records as state_records
 from kraftpy.share.config import ShareCoordinatorConfig

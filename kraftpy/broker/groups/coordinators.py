@@ -1,0 +1,399 @@
+"""The group coordinators of this broker: one for each partition of `__consumer_offsets` that it leads.
+
+Each is the pure state machine of `groups`; `coordinator_shards` is the loop around it. Here requests become events, and
+effects become replies and appends.
+
+Offsets that are committed in a transaction are appended as its producer's batch, and its marker is written to the
+partition through here (`write_marker`): the machine hears of both in the order of the log.
+
+Committed offsets are told once it is confirmed that nobody else has become coordinator meanwhile
+(`replication.leadership_check`): one that is cut off would tell what its successor has long moved on from. As long as
+that cannot be confirmed they are not told, and the client asks again.
+
+What share groups need of the share coordinators is asked of them in tasks (`share.state_changes`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import assert_never
+
+from kraftpy.broker.containment import Tasks
+from kraftpy.broker.coordinator_shards import Shard, Shards
+from kraftpy.broker.groups.settings import GroupSettingsNow
+from kraftpy.broker.groups.streams_topics import make_internal_topics
+from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
+from kraftpy.broker.metadata.log import MetadataLog
+from kraftpy.broker.replication.replica import Replica
+from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.request import RequestContext
+from kraftpy.broker.share.coordinator_client import ShareStates
+from kraftpy.broker.share.state_changes import change_state
+from kraftpy.broker.slicing import Slices
+from kraftpy.config import BrokerConfig
+from kraftpy.groups.classic.group import Group
+from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.consumer.group import TopicInfo
+from kraftpy.groups.consumer.records import NOTHING, Assignment
+from kraftpy.groups.coordinator import GroupCoordinator
+from kraftpy.groups.events import (
+    Append,
+    Appended,
+    ChangeState,
+    Effect,
+    GroupRequest,
+    GroupResponse,
+    Initialization,
+    MakeTopics,
+    Note,
+    Reply,
+    Request,
+    StateChanged,
+    Survived,
+    Tick,
+    TopicsDeleted,
+    TransactionEnded,
+)
+from kraftpy.groups.memory import Room
+from kraftpy.groups.routing import merge, partition_for_group, refuse, split
+from kraftpy.groups.share.records import partitions_of
+from kraftpy.groups.topic_matches import TopicMatches
+from kraftpy.metadata.records import PartitionCreated, Record, TopicDeleted
+from kraftpy.ports import Clock
+from kraftpy.protocol.compression import Compression
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from kraftpy.protocol.messages.offset_fetch import OffsetFetchRequest
+from kraftpy.protocol.record_batch import (
+    BatchHeader,
+    ControlType,
+    decode_control_record,
+    encode_batch,
+)
+from kraftpy.protocol.record_batch import Record as BatchRecord
+from kraftpy.types import TopicId, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_SHOWN_CHARACTERS = 100
+_LISTED_UNITS = 1
+"""The cost of listing a group, in units of `slicing`, rather more than it is."""
+_MERGED_AT_ONCE = 20
+"""Pieces of a list of groups that are put in order on the loop."""
+
+
+class _TopicsNow:
+    """The topics of the metadata image, as groups want to know them."""
+
+    def __init__(self, metadata: MetadataLog) -> None:
+        self._metadata = metadata
+        self.version = 0
+
+    def topic(self, name: str) -> TopicInfo | None:
+        found = self._metadata.image.topic(name)
+        return None if found is None else TopicInfo(found.topic_id, len(found.partitions))
+
+    def name(self, topic_id: TopicId) -> str | None:
+        found = self._metadata.image.topic_by_id(topic_id)
+        return None if found is None else found.name
+
+    def names(self) -> list[str]:
+        return [topic.name for topic in self._metadata.image.topics()]
+
+
+class Coordinators(Shards[GroupCoordinator]):
+    """Every group whose partition of `__consumer_offsets` this broker leads."""
+
+    topic = CONSUMER_OFFSETS
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        tasks: Tasks,
+        metadata: MetadataLog,
+        replicas: Replicas,
+        share_states: ShareStates,
+    ) -> None:
+        super().__init__(clock, tasks, metadata, replicas)
+        self.commit_timeout_ms = config.offsets_commit_timeout_ms
+        self._config = config
+        self._group_config = _group_config(config)
+        self._room = Room(config.kraftpy_group_coordinator_max_bytes, self._refused)
+        self._topics = _TopicsNow(metadata)
+        self._matches = TopicMatches(self._topics, config.kraftpy_group_regex_cache_bytes)
+        self.settings = GroupSettingsNow(config, lambda: metadata.image, tasks.incidents.complaints)
+        self._share_states = share_states
+        self._making: dict[str, asyncio.Task[None]] = {}  # by streams group
+        self._asking: set[asyncio.Task[None]] = set()
+
+    # --- the machines ------------------------------------------------------------------------
+
+    def _make(self, replica: Replica) -> GroupCoordinator:
+        return GroupCoordinator(
+            self._group_config, lambda: str(uuid.uuid4()), self._topics, self.settings, self._matches, self._room
+        )
+
+    def _tick(self) -> Tick:
+        return Tick()
+
+    def _replay_batch(
+        self, machine: GroupCoordinator, header: BatchHeader, records: Iterable[BatchRecord]
+    ) -> Iterable[Exception]:
+        for record in records:
+            try:
+                if header.is_control:
+                    marker = decode_control_record(record)
+                    if marker.type in (ControlType.COMMIT, ControlType.ABORT):
+                        machine.replay_end(header.producer_id, is_commit=marker.type == ControlType.COMMIT)
+                elif header.is_transactional:
+                    machine.replay_pending(header.producer_id, record.key, record.value)
+                else:
+                    machine.replay(record.key, record.value, record.offset)
+            except Exception as error:  # of one record, which is passed over
+                yield error
+
+    def reconcile(self) -> None:
+        """Have a coordinator for each partition that is led here, and no other. The topics may be any by now."""
+        self._topics.version += 1
+        super().reconcile()
+
+    def apply(self, records: Sequence[Record]) -> None:
+        """Metadata has changed: leaderships come and go, deleted topics are forgotten by the groups."""
+        if any(isinstance(record, PartitionCreated | TopicDeleted) for record in records):
+            self._topics.version += 1
+        deleted = [each for each in records if isinstance(each, TopicDeleted) and each.name != CONSUMER_OFFSETS]
+        if deleted:
+            event = TopicsDeleted(
+                topics=tuple(record.name for record in deleted), topic_ids=tuple(record.topic_id for record in deleted)
+            )
+            for shard in list(self._shards.values()):
+                self._step(shard, event)
+        super().apply(records)
+
+    def stop(self) -> None:
+        """Let go of everything, for good; who waits is told to look elsewhere."""
+        super().stop()
+        for task in self._asking:
+            task.cancel()
+
+    # --- requests ----------------------------------------------------------------------------
+
+    async def ask(self, message: GroupRequest, context: RequestContext) -> GroupResponse:
+        """The answer of the coordinator, or of several for a request that names several groups.
+
+        Each does its part in one step: long requests come in pieces (`handlers.pieces`).
+        """
+        version = context.api_version
+        topic = self._metadata.image.topic(CONSUMER_OFFSETS)
+        if topic is None:
+            return refuse(message, version, ErrorCode.NOT_COORDINATOR)
+        parts = split(message, version, len(topic.partitions))
+        if not parts:
+            return refuse(message, version, ErrorCode.NONE)
+        return merge([await self._ask_one(partition, part, context) for partition, part in parts.items()])
+
+    async def list_groups(
+        self, message: ListGroupsRequest, context: RequestContext, slices: Slices
+    ) -> ListGroupsResponse:
+        """Every group of this broker, in slices."""
+        topic = self._metadata.image.topic(CONSUMER_OFFSETS)
+        answers: list[GroupResponse] = []
+        for partition in range(0 if topic is None else len(topic.partitions)):
+            shard = self._serving(partition)
+            if shard is None or not shard.machine.groups:
+                answers.append(await self._ask_one(partition, message, context))
+                continue
+            async for among in slices.pieces(list(shard.machine.groups), _LISTED_UNITS):
+                some = await self._ask_one(partition, message, context, among)
+                answers.append(some)
+        if not answers:
+            return ListGroupsResponse(groups=[])
+        listed = merge(answers) if len(answers) <= _MERGED_AT_ONCE else await slices.apart(merge, answers)
+        assert isinstance(listed, ListGroupsResponse)
+        return listed
+
+    def _known(self, group_id: str) -> Group | None:
+        topic = self._metadata.image.topic(CONSUMER_OFFSETS)
+        shard = None if topic is None else self._serving(partition_for_group(group_id, len(topic.partitions)))
+        return None if shard is None else shard.machine.groups.get(group_id)
+
+    def size_of(self, group_id: str) -> int:
+        """How many members and committed offsets a group has that is coordinated here, roughly what it costs to tell
+        of it; 0 for others."""
+        group = self._known(group_id)
+        return 0 if group is None else group.size
+
+    def committed(self, group_id: str) -> list[TopicPartition]:
+        """The partitions that a group has committed offsets of, in no order."""
+        group = self._known(group_id)
+        return [] if group is None else list(group.offsets)
+
+    async def _ask_one(
+        self, partition: int, message: GroupRequest, context: RequestContext, among: Sequence[str] | None = None
+    ) -> GroupResponse:
+        shard = self._serving(partition)
+        if shard is None:
+            return refuse(message, context.api_version, ErrorCode.NOT_COORDINATOR)
+        if isinstance(message, OffsetFetchRequest):
+            if not await self._is_up_to_date(shard):
+                return refuse(message, context.api_version, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            if not self._is_current(shard):
+                return refuse(message, context.api_version, ErrorCode.NOT_COORDINATOR)
+        request_id = next(self._request_ids)
+        request = Request(
+            request_id=request_id,
+            api_version=context.api_version,
+            message=message,
+            client_id=context.client_id,
+            client_host=context.client_host,
+            among=among,
+        )
+        answer: GroupResponse | ErrorCode = await self._asked(shard, request_id, request)
+        return refuse(message, context.api_version, answer) if isinstance(answer, ErrorCode) else answer
+
+    async def _is_up_to_date(self, shard: Shard[GroupCoordinator]) -> bool:
+        """Whether nobody else can have taken commits before this was called. Not asked of one that is being loaded:
+        it answers with an error anyway."""
+        if shard.loading is not None and not shard.loading.done():
+            return True
+        deadline = asyncio.get_running_loop().time() + self._config.offsets_commit_timeout_ms / 1000
+        return await self._replicas.confirmations.confirm(shard.replica, shard.leadership, deadline)
+
+    def check_ready(self, partition: int) -> ErrorCode:
+        """NONE where this broker coordinates the groups of that partition and knows them all."""
+        shard = self._serving(partition)
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR
+        return ErrorCode.NONE if shard.machine.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    async def write_marker(self, partition: int, marker: bytes, producer_id: int, *, is_commit: bool) -> ErrorCode:
+        """Append a transaction's marker to a partition, and have the groups act on it once it is committed."""
+        shard = self._serving(partition)
+        if shard is None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if not shard.machine.is_loaded:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # what is being loaded ends before this marker
+        written: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def reported(outcome: ErrorCode) -> TransactionEnded | None:
+            if not written.done():
+                written.set_result(outcome)
+            is_written = outcome == ErrorCode.NONE
+            return TransactionEnded(producer_id=producer_id, is_commit=is_commit) if is_written else None
+
+        error_code = self._append(shard, marker, reported)
+        if error_code is None:
+            return await written
+        event = reported(error_code)
+        if event is not None:
+            self._step(shard, event)
+        return error_code
+
+    def shared_partitions(self, group_id: str) -> Assignment | ErrorCode:
+        """The partitions that the share coordinators keep state of for a group; none of a group that is not there."""
+        topic = self._metadata.image.topic(CONSUMER_OFFSETS)
+        if topic is None:
+            return ErrorCode.NOT_COORDINATOR
+        shard = self._serving(partition_for_group(group_id, len(topic.partitions)))
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR
+        if not shard.machine.is_loaded:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        group = shard.machine.groups.get(group_id)
+        return NOTHING if group is None or group.share is None else partitions_of(group.share.partitions.initialized)
+
+    # --- effects -----------------------------------------------------------------------------
+
+    def _carry_out(self, shard: Shard[GroupCoordinator], effect: Effect) -> Sequence[Effect]:
+        match effect:
+            case Reply():
+                self._answer(shard, effect.request_id, effect.response)
+            case Append():
+                token = effect.token
+
+                def reported(outcome: ErrorCode) -> Appended:
+                    return Appended(token=token, error_code=outcome)
+
+                return self._write(shard, lambda: self._encoded(effect), reported)
+            case ChangeState():
+                task = self._tasks.create_task(self._change_state(shard, effect), name="share group state")
+                self._asking.add(task)
+                task.add_done_callback(self._asking.discard)
+            case MakeTopics():
+                self._make_topics(effect)
+            case Survived():
+                name = f" of group {effect.group_id[:_SHOWN_CHARACTERS]!r}" if effect.group_id else ""
+                self._tasks.survive(f"{effect.kind}{name}", effect.error, kind=effect.kind)
+            case Note():
+                logger.info("group %s: %s", effect.group_id, effect.text)
+            case _:
+                assert_never(effect)
+        return ()
+
+    def _make_topics(self, effect: MakeTopics) -> None:
+        """Have them made, unless that is under way; the group asks again as long as they are missing."""
+        if effect.group_id in self._making:
+            return
+        task = self._tasks.create_task(self._topics_made(effect), name="streams group topics")
+        self._making[effect.group_id] = task
+        task.add_done_callback(lambda _: self._making.pop(effect.group_id, None))
+
+    async def _topics_made(self, effect: MakeTopics) -> None:
+        failed = await make_internal_topics(effect.topics, self._metadata, self._config, self._clock)
+        for name, why in failed.items():
+            text = "group %s: its internal topic %s could not be made: %s"
+            self._complaints.write(logger, logging.WARNING, "internal topics", "", text, effect.group_id, name, why)
+
+    async def _change_state(self, shard: Shard[GroupCoordinator], effect: ChangeState) -> None:
+        try:
+            failed = await change_state(self._share_states, effect.group_id, effect.change)
+        except Exception as error:
+            self._tasks.survive("asking share coordinators", error)
+            change = effect.change
+            partitions = change.start_offsets if isinstance(change, Initialization) else change.partitions
+            failed = dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR)
+        if self._is_current(shard):
+            self._step(shard, StateChanged(token=effect.token, failed=failed))
+
+    def _encoded(self, effect: Append) -> bytes:
+        now = self._clock.now()
+        return encode_batch(
+            [(now, key, value, ()) for key, value in effect.records],
+            compression=Compression(self._config.offsets_topic_compression_codec),
+            producer_id=effect.producer_id,
+            producer_epoch=effect.producer_epoch,
+            is_transactional=effect.producer_id >= 0,
+        )
+
+
+def _group_config(config: BrokerConfig) -> GroupConfig:
+    return GroupConfig(
+        kraftpy_group_coordinator_max_bytes=config.kraftpy_group_coordinator_max_bytes,
+        kraftpy_group_max_bytes=config.kraftpy_group_max_bytes,
+        group_min_session_timeout_ms=config.group_min_session_timeout_ms,
+        group_max_session_timeout_ms=config.group_max_session_timeout_ms,
+        group_max_size=config.group_max_size,
+        group_consumer_assignors=tuple(config.group_consumer_assignors),
+        group_consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+        group_consumer_migration_policy=config.group_consumer_migration_policy,
+        group_consumer_max_size=config.group_consumer_max_size,
+        group_consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
+        group_share_assignors=tuple(config.group_share_assignors),
+        group_share_heartbeat_interval_ms=config.group_share_heartbeat_interval_ms,
+        group_share_initialize_retry_interval_ms=config.group_share_initialize_retry_interval_ms,
+        group_share_max_size=config.group_share_max_size,
+        group_share_session_timeout_ms=config.group_share_session_timeout_ms,
+        group_streams_heartbeat_interval_ms=config.group_streams_heartbeat_interval_ms,
+        group_streams_initial_rebalance_delay_ms=config.group_streams_initial_rebalance_delay_ms,
+        group_streams_max_size=config.group_streams_max_size,
+        group_streams_num_standby_replicas=config.group_streams_num_standby_replicas,
+        group_streams_session_timeout_ms=config.group_streams_session_timeout_ms,
+        group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        offsets_retention_minutes=config.offsets_retention_minutes,
+        offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+    )

@@ -1,0 +1,77 @@
+"""Topics that come to be because somebody asked for them: the users' with the defaults, the broker's own with theirs.
+
+Left out: creating them with other settings than the defaults; that is CreateTopics.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+from kraftpy.broker.internal_topics import settings_of
+from kraftpy.broker.metadata.log import MetadataLog
+from kraftpy.broker.metadata.topic_changes import change_topics
+from kraftpy.config import BrokerConfig
+from kraftpy.metadata.commands import ConfigValue, CreateTopics, NewTopic
+from kraftpy.metadata.image import Topic
+from kraftpy.metadata.topics import topic_name_problem
+from kraftpy.ports import Clock
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.types import TopicId
+
+MOST_AT_ONCE: Final = 100
+"""Topics that one request may have made; what it names beyond them is made when they are asked for again."""
+
+
+def new_topic_id() -> TopicId:
+    """A topic id nobody else draws: none of the reserved ones, and none that reads as an option (leading '-')."""
+    while True:
+        topic_id = uuid.uuid4().bytes
+        if not topic_id.startswith(b"\xf8") and topic_id[:15] != bytes(15):
+            return TopicId(topic_id)
+
+
+async def auto_create_topics(
+    names: Sequence[str], metadata: MetadataLog, config: BrokerConfig, clock: Clock
+) -> dict[str, ErrorCode]:
+    """Create topics with the defaults; an error code for each that could not be.
+
+    At most `MOST_AT_ONCE` are: the others are LEADER_NOT_AVAILABLE, on which clients ask again. Those whose names
+    cannot be topics' are INVALID_TOPIC_EXCEPTION.
+    """
+    wanted = list(dict.fromkeys(names))
+    refused = {name: ErrorCode.INVALID_TOPIC_EXCEPTION for name in wanted if topic_name_problem(name) is not None}
+    wanted = [name for name in wanted if name not in refused]
+    refused.update(dict.fromkeys(wanted[MOST_AT_ONCE:], ErrorCode.LEADER_NOT_AVAILABLE))
+    command = CreateTopics(
+        topics=tuple(_new_topic(name, config) for name in wanted[:MOST_AT_ONCE]),
+        time_ms=clock.now(),
+        default_partitions=config.num_partitions,
+        default_replication_factor=config.default_replication_factor,
+    )
+    for result in await change_topics(command, metadata, config):
+        # Somebody else may have created it in the meantime, which is as good.
+        if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) and result.name is not None:
+            refused[result.name] = result.error
+    return refused
+
+
+async def found_or_created(name: str, metadata: MetadataLog, config: BrokerConfig, clock: Clock) -> Topic | None:
+    """A topic of the broker's own, which comes to be when it is first asked for; None where it cannot be now."""
+    if metadata.image.topic(name) is None:
+        await auto_create_topics([name], metadata, config, clock)
+    return metadata.image.topic(name)
+
+
+def _new_topic(name: str, config: BrokerConfig) -> NewTopic:
+    internal = settings_of(name, config)
+    if internal is None:
+        return NewTopic(name=name, topic_id=new_topic_id())
+    return NewTopic(
+        name=name,
+        topic_id=new_topic_id(),
+        partitions=internal.partitions,
+        replication_factor=internal.replication_factor,
+        configs=tuple(ConfigValue(name=setting, value=value) for setting, value in internal.configs),
+    )

@@ -1,0 +1,180 @@
+"""The active controller: what the leader of the metadata quorum does of its own accord.
+
+While this node leads, it keeps the brokers' sessions (`metadata.sessions`), proposes what they come to (fencing,
+unfencing, controlled shutdown, preferred leaders) and gives a new cluster its id. Every such command carries the term
+it was decided in, and counts in no other.
+
+Heartbeats come over the links, from this node's own broker by a call. A broker whose link breaks has its grace, not its
+session timeout: kill -9 closes a connection, and a pause does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+from kraftpy.broker.containment import Tasks
+from kraftpy.broker.metadata.log import MetadataLog
+from kraftpy.broker.storage.directories import LogDirectories, random_id
+from kraftpy.config import BrokerConfig
+from kraftpy.metadata.commands import Command, FormatCluster
+from kraftpy.metadata.features import LATEST
+from kraftpy.metadata.sessions import HeartbeatReply, Sessions
+from kraftpy.ports import Clock
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.types import BrokerId, Millis
+
+if TYPE_CHECKING:
+    from kraftpy.broker.metadata.transport import Links
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.5
+
+
+class Controller:
+    """This node as the active controller, whenever it is that."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        metadata: MetadataLog,
+        directories: LogDirectories,
+        tasks: Tasks,
+        links: Links | None,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._metadata = metadata
+        self._directories = directories
+        self._tasks = tasks
+        self._links = links
+        interval_ms = config.leader_imbalance_check_interval_seconds * 1000
+        self._sessions = Sessions(
+            session_timeout_ms=config.broker_session_timeout_ms,
+            disconnect_grace_ms=config.kraftpy_broker_disconnect_grace_ms,
+            balance_interval_ms=interval_ms if config.auto_leader_rebalance_enable else None,
+        )
+        self._wake = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        self._submitting: set[asyncio.Task[None]] = set()
+        self._started_ms = clock.now() - clock.monotonic_ms()
+        self._sessions.connected(BrokerId(config.node_id), self._now())
+        metadata.on_office(self._office)
+        if links is not None:
+            links.on_connection(self._connection)
+            links.serve("heartbeat", self._answer)
+
+    def start(self) -> None:
+        """Look after the brokers whenever this node leads."""
+        self._running = self._tasks.keep_running(self._run, name="controller")
+
+    def stop(self) -> None:
+        """Propose nothing more."""
+        self._sessions.left_office()
+        for task in [self._running, *self._submitting]:
+            if task is not None:
+                task.cancel()
+
+    def heartbeat(
+        self, broker_id: BrokerId, broker_epoch: int, applied_index: int, *, wants_fence: bool, wants_shut_down: bool
+    ) -> HeartbeatReply:
+        """A broker is alive, and has come so far."""
+        reply = self._sessions.heartbeat(
+            broker_id=broker_id,
+            broker_epoch=broker_epoch,
+            applied_index=applied_index,
+            wants_fence=wants_fence,
+            wants_shutdown=wants_shut_down,
+            image=self._metadata.image,
+            now=self._now(),
+        )
+        self._wake.set()
+        return reply
+
+    async def _answer(self, peer: int, body: dict[str, Any]) -> dict[str, Any]:
+        reply = self.heartbeat(
+            BrokerId(peer),
+            body["epoch"],
+            body["applied"],
+            wants_fence=body["wants_fence"],
+            wants_shut_down=body["wants_shut_down"],
+        )
+        return {
+            "error": int(reply.error),
+            "is_caught_up": reply.is_caught_up,
+            "is_fenced": reply.is_fenced,
+            "should_shut_down": reply.should_shut_down,
+        }
+
+    def _now(self) -> Millis:
+        """Wall-clock time that does not go back, nor jump."""
+        return Millis(self._started_ms + self._clock.monotonic_ms())
+
+    # --- office ------------------------------------------------------------------------------
+
+    def _office(self, is_leader: bool, term: int) -> None:
+        if is_leader:
+            logger.info("this node is the active controller of term %d", term)
+            self._sessions.took_office(self._metadata.image, term, self._now())
+        else:
+            self._sessions.left_office()
+        self._wake.set()
+
+    def _connection(self, peer: int, is_up: bool) -> None:
+        if is_up:
+            self._sessions.connected(BrokerId(peer), self._now())
+        else:
+            self._sessions.disconnected(BrokerId(peer), self._now())
+        self._wake.set()
+
+    # --- the loop ----------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            pause = None
+            if self._sessions.is_in_office:
+                if self._metadata.image.cluster_id is None:
+                    await self._format()
+                    continue
+                for command in self._sessions.tick(self._metadata.image, self._now()):
+                    self._propose(command)
+                deadline = self._sessions.next_deadline()
+                pause = None if deadline is None else max(deadline - self._now(), 1) / 1000
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+
+    async def _format(self) -> None:
+        """Give a new cluster its id: that of the leader's directories, if they have been given one."""
+        cluster_id = self._directories.cluster_id or random_id()
+        command = FormatCluster(
+            cluster_id=cluster_id,
+            time_ms=self._clock.now(),
+            features=LATEST,
+            min_insync_replicas=self._config.min_insync_replicas,
+        )
+        try:
+            await self._metadata.submit(command)
+        except KafkaError as error:
+            logger.error("the new cluster could not be given its id: %s", error)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def _propose(self, command: Command) -> None:
+        task = self._tasks.create_task(self._submit(command), name="controller's command")
+        self._submitting.add(task)
+        task.add_done_callback(self._submitting.discard)
+
+    async def _submit(self, command: Command) -> None:
+        try:
+            decision = await self._metadata.submit(command)
+        except KafkaError as error:
+            logger.warning("%s was not decided: %s", type(command).__name__, error)
+            return
+        if decision.error != ErrorCode.NONE:
+            logger.info("%s was refused: %s", type(command).__name__, decision.message)
+        self._wake.set()

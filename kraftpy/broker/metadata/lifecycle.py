@@ -1,0 +1,259 @@
+"""This broker's life in the cluster: it registers, catches up, is let in, stays alive, and leaves in good order.
+
+    register -> heartbeats, fenced -> caught up: unfenced by the controller -> ... -> controlled shutdown
+
+Every start is a new incarnation, with an epoch of its own. A registration is refused while an earlier incarnation
+counts as alive; it is tried again until `initial.broker.registration.timeout.ms` have passed. Where the controller no
+longer knows this epoch the broker registers anew: it is then fenced, and must catch up like any other.
+
+The epoch of the last clean stop goes with the first registration: it proves that nothing was lost (KIP-966). Where
+there is none, what the disks say goes with it (`LogDirectories.synced_replicas`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kraftpy.broker.containment import Tasks
+from kraftpy.broker.metadata.controller import Controller
+from kraftpy.broker.metadata.log import MetadataLog
+from kraftpy.broker.patience import patiently
+from kraftpy.config import BrokerConfig, Listener
+from kraftpy.metadata.commands import Endpoint, RegisterBroker, SyncedReplicas
+from kraftpy.metadata.sessions import HeartbeatReply
+from kraftpy.ports import Clock
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.types import BrokerId
+
+if TYPE_CHECKING:
+    from kraftpy.broker.metadata.transport import Links
+    from kraftpy.broker.storage.directories import LogDirectories
+
+logger = logging.getLogger(__name__)
+
+_WHILE_FENCED_MS = 50
+"""Between heartbeats while this broker waits to be let in or out."""
+_RETRY_SECONDS = 0.1
+_SHUTDOWN_MS = 6_000
+"""The longest a stop waits for its leaderships to move: containers are killed after 10 s."""
+_UNHEARD_MS = 2_000
+"""The longest it waits for a controller: where the whole cluster stops, none comes."""
+
+
+class RegistrationError(Exception):
+    """The cluster does not take this broker; the message says why."""
+
+
+class Lifecycle:
+    """One broker's registration and heartbeats."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        metadata: MetadataLog,
+        controller: Controller | None,
+        links: Links | None,
+        tasks: Tasks,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._metadata = metadata
+        self._controller = controller
+        self._links = links
+        self._tasks = tasks
+        self.incarnation_id = uuid.uuid4().bytes
+        """This process's id; told only to nodes of the cluster, because it proves this broker (`broker_proof`)."""
+        self._endpoints: tuple[Endpoint, ...] = ()
+        self._directories: LogDirectories | None = None
+        self._synced_replicas: tuple[SyncedReplicas, ...] = ()
+        self._running: asyncio.Task[None] | None = None
+        self.broker_epoch = -1
+        """The epoch of this broker's registration; -1 before the first."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the cluster counts on this broker, as far as is known here."""
+        broker = self._metadata.image.broker(BrokerId(self._config.node_id))
+        return broker is not None and broker.broker_epoch == self.broker_epoch and not broker.fenced
+
+    async def register(self, advertised: Sequence[Listener], directories: LogDirectories) -> None:
+        """Become known to the cluster, fenced. Raises RegistrationError."""
+        self._endpoints = tuple(
+            Endpoint(listener=listener.name, host=listener.host, port=listener.port) for listener in advertised
+        )
+        self._directories = directories
+        reason = "the metadata quorum has no leader"
+        try:
+            async with asyncio.timeout(self._config.initial_broker_registration_timeout_ms / 1000):
+                if self._links is not None:
+                    await self._tell_from_earlier(directories)
+                while (problem := await self._try_to_register()) is not None:
+                    reason = problem
+                    await asyncio.sleep(_RETRY_SECONDS)
+        except TimeoutError:
+            raise RegistrationError(f"node.id={self._config.node_id}: {reason}") from None
+
+    async def _tell_from_earlier(self, directories: LogDirectories) -> None:
+        """What is to be said of the process before this one, and what the next one is to know of this one.
+
+        Not before there is somebody to register with: who is started again and again while there is nobody leaves no
+        traces, of which there are only so many.
+        """
+        while not await self._metadata.wait_for(lambda: self._metadata.leader_id is not None, 1000):
+            pass
+        complaints = self._tasks.incidents.complaints
+        try:
+            if directories.previous_broker_epoch < 0:
+                self._synced_replicas = await patiently(
+                    lambda: asyncio.to_thread(directories.synced_replicas),
+                    "read what was synced",
+                    complaints,
+                )
+            begin = functools.partial(asyncio.to_thread, directories.begin, self.incarnation_id)
+            await patiently(begin, "write which processes ran with these disks", complaints, is_sync=True)
+        except OSError as error:
+            logger.warning("%s: what a crash leaves is taken for lost: %s", directories.paths[0], error)
+
+    async def _try_to_register(self) -> str | None:
+        """None once this broker is registered; else why it is not yet. Raises RegistrationError."""
+        before = self._directories
+        command = RegisterBroker(
+            broker_id=BrokerId(self._config.node_id),
+            incarnation_id=self.incarnation_id,
+            endpoints=self._endpoints,
+            time_ms=self._clock.now(),
+            rack=self._config.broker_rack,
+            previous_session_expired=self._links is None,  # alone: the lock on the directories says it
+            previous_broker_epoch=-1 if before is None else before.previous_broker_epoch,
+            previous_incarnation_ids=() if before is None else before.previous_incarnation_ids,
+            synced_replicas=self._synced_replicas,
+        )
+        try:
+            decision = await self._metadata.submit(command)
+        except KafkaError as error:
+            if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
+                raise
+            return error.message
+        if decision.result is not None:
+            self.broker_epoch = decision.result.broker_epoch
+            self._directories, self._synced_replicas = None, ()  # said once: it is of the process before
+            return None
+        if decision.error == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            return decision.message or decision.error.name
+        raise RegistrationError(f"node.id={self._config.node_id}: {decision.message}")
+
+    # --- heartbeats --------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Send heartbeats from now on; returns when the controller has let this broker in."""
+        self._running = self._tasks.keep_running(self._run, name="heartbeats")
+        while not self.is_active:
+            await self._metadata.wait_for(lambda: self.is_active, 1000)
+
+    async def _run(self) -> None:
+        while True:
+            reply = await self._beat(wants_shut_down=False)
+            if reply.error in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
+                await self._register_again()
+                continue
+            is_well = reply.error == ErrorCode.NONE and not reply.is_fenced
+            pause_ms = self._config.broker_heartbeat_interval_ms if is_well else _WHILE_FENCED_MS
+            told = self._to_be_told()
+            await self._metadata.wait_for(
+                lambda told=told: self._can_tell() and self._to_be_told() != told,  # type: ignore[misc]
+                pause_ms,
+            )
+
+    def _to_be_told(self) -> tuple[object, ...]:
+        """What a heartbeat is due for at once: a new controller, and somebody's shutdown that waits for this broker."""
+        metadata = self._metadata
+        stopping = max((broker.shutdown_index for broker in metadata.image.brokers()), default=0)
+        return (metadata.leader_id, metadata.leader_epoch, stopping, metadata.acted_index >= stopping)
+
+    def _can_tell(self) -> bool:
+        leader = self._metadata.leader_id
+        if leader == self._config.node_id:
+            return self._metadata.is_leader
+        return leader is not None and self._links is not None and self._links.is_connected(leader)
+
+    async def _register_again(self) -> None:
+        logger.warning("the controller does not know epoch %d of this broker; it registers anew", self.broker_epoch)
+        try:
+            problem = await self._try_to_register()
+        except (KafkaError, RegistrationError) as error:
+            problem = str(error)
+        if problem is not None:
+            logger.warning("not registered: %s", problem)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _beat(self, *, wants_shut_down: bool) -> HeartbeatReply:
+        leader, applied = self._metadata.leader_id, self._metadata.acted_index
+        if leader == self._config.node_id and self._controller is not None:
+            return self._controller.heartbeat(
+                BrokerId(self._config.node_id),
+                self.broker_epoch,
+                applied,
+                wants_fence=False,
+                wants_shut_down=wants_shut_down,
+            )
+        if leader is None or self._links is None:
+            return HeartbeatReply(error=ErrorCode.NOT_CONTROLLER)
+        from kraftpy.broker.metadata.link_messages import LinkError
+
+        body = {
+            "epoch": self.broker_epoch,
+            "applied": applied,
+            "wants_fence": False,
+            "wants_shut_down": wants_shut_down,
+        }
+        try:
+            answer = await self._links.request(leader, "heartbeat", body, self._config.broker_heartbeat_interval_ms)
+        except LinkError as error:
+            logger.debug("%s", error)
+            return HeartbeatReply(error=ErrorCode.NOT_CONTROLLER)
+        return HeartbeatReply(
+            error=ErrorCode.of(answer["error"]),
+            is_caught_up=answer["is_caught_up"],
+            is_fenced=answer["is_fenced"],
+            should_shut_down=answer["should_shut_down"],
+        )
+
+    # --- leaving -----------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Stop the heartbeats, and leave it to the controller to notice."""
+        if self._running is not None:
+            self._running.cancel()
+
+    async def shut_down(self) -> None:
+        """Have the leaderships of this broker moved to others, as far as there are any, and stop the heartbeats."""
+        if self._running is None:
+            return
+        self.stop()
+        own = BrokerId(self._config.node_id)
+        others = [broker for broker in self._metadata.image.active_brokers() if broker.broker_id != own]
+        if not self._config.controlled_shutdown_enable or not others or not self.is_active:
+            return
+        began_ms = heard_ms = self._clock.monotonic_ms()
+        while True:
+            reply = HeartbeatReply(error=ErrorCode.NOT_CONTROLLER)
+            with self._tasks.incidents.contained("controlled shutdown"):
+                reply = await self._beat(wants_shut_down=True)
+            now = self._clock.monotonic_ms()
+            if reply.should_shut_down or reply.error in (
+                ErrorCode.STALE_BROKER_EPOCH,
+                ErrorCode.BROKER_ID_NOT_REGISTERED,
+            ):
+                return
+            if reply.error == ErrorCode.NONE:
+                heard_ms = now
+            if now - heard_ms > _UNHEARD_MS or now - began_ms > _SHUTDOWN_MS:
+                logger.warning("this broker stops with leaderships that have not moved")
+                return
+            await self._metadata.wait_for(lambda: False, _WHILE_FENCED_MS)

@@ -1,0 +1,351 @@
+"""A link: one connection between two nodes, from its first byte to its last.
+
+    caller: hello                      version, nonce
+    called: hello                      version, nonce
+    caller: keyed hash, identity       over both hellos and the identity: node, cluster, whom it expects, does it knock
+    called: keyed hash, identity       the same of its own; only after the caller's was right
+
+The key is made of the secret of the cluster (`secret`); without one it is a constant: the nodes are then told
+apart, not protected, and take no connection from beyond this machine. Every later frame carries a keyed hash of the
+session, its direction and its number.
+
+Nothing that a peer says before its proof has an effect. The called side, which answers strangers, sends nothing that
+depends on the secret before the caller's proof was right, so that a stranger gets nothing to try guesses on; an
+impostor at another node's address can try them on what the caller sends. Before its proof a connection may send
+`_HELLO_BYTES` a frame, live for `_HELLO_SECONDS`, and be one of a few (`half_open`).
+
+A frame's size is checked before anything is allocated, and the frame grows as it arrives. A peer that does not read
+what it is sent is disconnected when more than `max_buffered_bytes` wait; one that has `_MAX_REQUESTS` requests
+unanswered is refused more. Both sides send something at least `TICKS_OF_SILENCE` times within the allowed silence; a
+link over which nothing comes for that long is closed.
+
+`VERSION` counts what is said here. Nodes of different versions do not link, and both say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import itertools
+import secrets
+import socket
+from enum import Enum
+from hashlib import blake2b
+from struct import Struct
+from typing import TYPE_CHECKING, Any, cast
+
+from kraftpy.broker.metadata.link_messages import (
+    CLUSTER_ID_BYTES,
+    LinkError,
+    Unwelcome,
+    printable,
+    read_hello,
+    read_identity,
+)
+from kraftpy.metadata.codec import CodecError, pack, unpack
+
+if TYPE_CHECKING:
+    from kraftpy.broker.metadata.transport import Links
+
+VERSION = 2
+_HELLO_BYTES = 1024
+_HELLO_SECONDS = 5.0
+_MAX_REQUESTS = 64
+TICKS_OF_SILENCE = 6
+_SIZE = Struct(">I")
+_NUMBER = Struct(">Q")
+_MAC_BYTES = 16
+_PROOF_BYTES = 32
+_NONCE_BYTES = 32
+
+# What a frame is, by its first element.
+ONE_WAY, REQUEST, ANSWER, REFUSAL, PING = range(5)
+
+Body = dict[str, Any]
+
+
+class _State(Enum):
+    """How far a connection is."""
+
+    HELLO = "nothing was received yet"
+    PROOF = "the other side said hello, and has proved nothing"
+    OPEN = "the other side has proved itself: this is a link"
+    OVER = "it has been told everything, and is to hang up"
+
+
+class Link(asyncio.Protocol):
+    """One connection, from its first byte to its last."""
+
+    def __init__(self, links: Links, *, is_caller: bool, expected: int | None = None, is_knock: bool = False) -> None:
+        self._links = links
+        self._is_caller = is_caller
+        self._expected = expected
+        self._is_knock = is_knock
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._own_hello = b""
+        self._their_hello = b""
+        self._state = _State.HELLO
+        self._send_key = self._receive_key = b""
+        self._sent = self._received = 0
+        self._is_closed = False
+        self._silent_ticks = 0
+        self._has_sent = False
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[Body]] = {}
+        self._deadline: asyncio.TimerHandle | None = None
+        self._asked = 0
+        """Requests of the peer that are not answered yet."""
+        self.peer: int | None = None
+        self.host = ""
+        self.ready: asyncio.Future[int | None] = self._loop.create_future()
+
+    # --- asyncio's side ----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say who this is, if it is this side that connects."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        address = self._transport.get_extra_info("peername")
+        self.host = str(address[0]) if isinstance(address, tuple) else ""
+        self._deadline = self._loop.call_later(_HELLO_SECONDS, self.close, "it took too long to say who it is")
+        if self._links.must_not_meet(self.host):
+            self.close("it is beyond this machine: that takes a secret (kraftpy.quorum.secret)", "beyond this machine")
+        elif self._is_caller:
+            self._say_hello()
+        else:
+            self._links.half_opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Frames, as far as they are complete."""
+        self._buffer += data
+        self._silent_ticks = 0
+        try:
+            while not self._is_closed and (frame := self._next_frame()) is not None:
+                if self._state is _State.OPEN:
+                    self._take(frame)
+                else:
+                    self._shake_hands(frame)
+        except Unwelcome as error:
+            self.close(str(error), error.kind)
+        except (CodecError, LinkError) as error:
+            self.close(str(error), "no node")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The other side closed it, or the network did."""
+        self.close("the connection is lost" if exc is None else str(exc))
+        self._buffer.clear()
+        self._transport = None
+
+    def _next_frame(self) -> bytes | None:
+        if len(self._buffer) < _SIZE.size:
+            return None
+        (size,) = _SIZE.unpack_from(self._buffer)
+        limit = self._links.max_frame_bytes if self._state is _State.OPEN else _HELLO_BYTES
+        if size > limit:
+            raise LinkError(f"a frame of {size} bytes; {limit} are allowed")
+        end = _SIZE.size + size
+        if len(self._buffer) < end:
+            return None
+        frame = bytes(memoryview(self._buffer)[_SIZE.size : end])
+        del self._buffer[:end]
+        return frame
+
+    # --- who is there ------------------------------------------------------------------------
+
+    def _say_hello(self) -> None:
+        self._own_hello = pack(
+            {
+                "version": VERSION,
+                "node": self._links.node_id,  # for nodes of version 1, which name it as they refuse this one
+                "nonce": secrets.token_bytes(_NONCE_BYTES),
+                "knocks": False,
+            }
+        )
+        self._write(self._own_hello)
+
+    def _shake_hands(self, frame: bytes) -> None:
+        match self._state:
+            case _State.HELLO:
+                self._their_hello = frame
+                version = read_hello(frame)
+                if not self._is_caller:
+                    self._say_hello()
+                if version != VERSION:
+                    raise Unwelcome(
+                        "version",
+                        f"it speaks version {version} of links, this node {VERSION}: all nodes of a cluster have to "
+                        "run versions of kraftpy that share one",
+                    )
+                self._state = _State.PROOF
+                if self._is_caller:
+                    self._identify()
+            case _State.PROOF:
+                self._meet(frame)
+            case _:
+                raise LinkError("it goes on after all was said")
+
+    def _identify(self) -> None:
+        """Prove that this node knows the secret, and say who it is."""
+        links = self._links
+        identity = pack(
+            {
+                "node": links.node_id,
+                "cluster": links.cluster_id,
+                "expects": self._expected,
+                "knocks": self._is_knock,
+            }
+        )
+        self._write(self._keyed(b"proof of caller" if self._is_caller else b"proof of called", identity) + identity)
+
+    def _meet(self, frame: bytes) -> None:
+        """The other side's proof and identity: what it says counts once the proof is right."""
+        proof, content = frame[:_PROOF_BYTES], frame[_PROOF_BYTES:]
+        purpose = b"proof of called" if self._is_caller else b"proof of caller"
+        if not hmac.compare_digest(proof, self._keyed(purpose, content)):
+            raise Unwelcome("secret", "it does not know the secret of this cluster (kraftpy.quorum.secret)")
+        identity = read_identity(content)
+        if not self._is_caller:
+            self._identify()
+        node, links = identity["node"], self._links
+        if node == links.node_id or self._expected not in (None, node):
+            raise Unwelcome("id", f"node {node} is at the address of node {self._expected}, or has the id of this one")
+        if identity["cluster"] is not None and links.cluster_id not in (None, identity["cluster"]):
+            cluster = printable(identity["cluster"], CLUSTER_ID_BYTES)
+            if self._is_caller:  # so the peer is at an address that the settings name; anybody can call us
+                links.refused_cluster = cluster
+            self._end(Unwelcome("cluster", f"node {node} is of cluster {cluster}, this one of {links.cluster_id}"))
+        elif identity["expects"] not in (None, links.node_id):
+            self._end(Unwelcome("id", f"node {node} takes this one for node {identity['expects']}"))
+        elif identity["knocks"] or self._is_knock:
+            self._state = _State.OVER
+            if self._is_caller:
+                self.close("it only knocked")
+            else:
+                links.knocked(node)
+        else:
+            self._open(node)
+
+    def _end(self, error: Unwelcome) -> None:
+        """Refuse a node that has proved itself: it reads why in this node's identity, and hangs up."""
+        if self._is_caller:
+            raise error
+        self._state = _State.OVER
+        self._links.note_refusal(self, error.kind, str(error))
+
+    def _keyed(self, purpose: bytes, content: bytes = b"") -> bytes:
+        """What only those can compute who know the secret and both first frames."""
+        both = (self._own_hello, self._their_hello) if self._is_caller else (self._their_hello, self._own_hello)
+        parts = b"".join(len(part).to_bytes(4, "big") + part for part in (purpose, *both, content))
+        return blake2b(parts, key=self._links.key, digest_size=_PROOF_BYTES).digest()
+
+    def _open(self, peer: int) -> None:
+        keys = self._keyed(b"frames of caller"), self._keyed(b"frames of called")
+        self._send_key, self._receive_key = keys if self._is_caller else keys[::-1]
+        self.peer = peer
+        self._state = _State.OPEN
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._links.opened(self, peer)
+        if not self.ready.done():
+            self.ready.set_result(peer)
+
+    # --- frames of a link --------------------------------------------------------------------
+
+    def send(self, frame: list[Any]) -> bool:
+        """Send a frame, if this is still a link."""
+        if self._state is not _State.OPEN or self._is_closed or self._transport is None:
+            return False
+        if self._transport.get_write_buffer_size() > self._links.max_buffered_bytes:
+            self.close("it does not read what it is sent")
+            return False
+        payload = pack(frame)
+        if len(payload) + _MAC_BYTES > self._links.max_frame_bytes:
+            raise ValueError(f"a frame of {len(payload)} bytes is too large for a link")
+        self._write(self._mac(self._send_key, self._sent, payload) + payload)
+        self._sent += 1
+        self._has_sent = True
+        return True
+
+    def request(self, kind: str, body: Body) -> asyncio.Future[Body]:
+        """Send a request; its answer to come."""
+        number = next(self._numbers)
+        answer: asyncio.Future[Body] = self._loop.create_future()
+        if not self.send([REQUEST, kind, body, number]):
+            answer.set_exception(LinkError(f"node {self.peer} is not connected"))
+            return answer
+        self._waiting[number] = answer
+        answer.add_done_callback(lambda _: self._waiting.pop(number, None))
+        return answer
+
+    def tick(self) -> None:
+        """Once per part of the allowed silence: say something, and close what has been silent for all of it.
+
+        Counted in ticks rather than by a clock, so that a pause of this process is not taken for one of the peer.
+        """
+        if not self._has_sent:
+            self.send([PING])
+        self._has_sent = False
+        self._silent_ticks += 1
+        if self._silent_ticks > TICKS_OF_SILENCE:
+            self.close("nothing has come from it for too long")
+
+    def _take(self, frame: bytes) -> None:
+        mac, payload = frame[:_MAC_BYTES], frame[_MAC_BYTES:]
+        if not hmac.compare_digest(mac, self._mac(self._receive_key, self._received, payload)):
+            raise LinkError("a frame is not of this session")
+        self._received += 1
+        assert self.peer is not None
+        match unpack(payload):
+            case [int(what)] if what == PING:
+                pass
+            case [int(what), str(kind), dict(body)] if what == ONE_WAY:
+                self._links.arrived(self.peer, kind, body)
+            case [int(what), str(kind), dict(body), int(number)] if what == REQUEST:
+                self._ask(number, kind, body)
+            case [int(what), int(number), dict(body)] if what == ANSWER:
+                if (answer := self._waiting.get(number)) is not None and not answer.done():
+                    answer.set_result(body)
+            case [int(what), int(number), str(reason)] if what == REFUSAL:
+                if (answer := self._waiting.get(number)) is not None and not answer.done():
+                    answer.set_exception(LinkError(printable(reason)))
+            case _:
+                raise LinkError("a frame of no known kind")
+
+    def _ask(self, number: int, kind: str, body: Body) -> None:
+        if self._asked >= _MAX_REQUESTS:
+            self.send([REFUSAL, number, f"{_MAX_REQUESTS} requests are unanswered already"])
+        elif self._links.asked(self, number, kind, body):
+            self._asked += 1
+
+    def answer(self, frame: list[Any]) -> None:
+        """Send the answer to a request, or its refusal."""
+        self._asked -= 1
+        self.send(frame)
+
+    @staticmethod
+    def _mac(key: bytes, number: int, payload: bytes) -> bytes:
+        return blake2b(_NUMBER.pack(number) + payload, key=key, digest_size=_MAC_BYTES).digest()
+
+    def _write(self, payload: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(_SIZE.pack(len(payload)) + payload)
+
+    def close(self, reason: str, kind: str = "lost") -> None:
+        """Close from our side, at once. A second call does nothing. `kind` is the reason's kind for the log's limit."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        if self._state in (_State.HELLO, _State.PROOF):
+            self._links.note_refusal(self, kind, reason)
+        for answer in [*self._waiting.values()]:
+            if not answer.done():
+                answer.set_exception(LinkError(f"the link to node {self.peer} was lost: {reason}"))
+        if not self.ready.done():
+            self.ready.set_result(None)
+        self._links.closed(self, reason)

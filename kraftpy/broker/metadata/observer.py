@@ -1,0 +1,212 @@
+"""An observer: a node that does not vote follows the committed log of any voter, and keeps a journal of its own.
+
+It asks the leader where that is known and connected, and the other voters in turn else, for what comes after the entry
+it has. Only committed entries are ever told, so nothing it has is taken back. Its journal is for a quick start, and for
+the time when no voter can be reached; where the disk is full it goes on without one.
+
+An answer of another form than a voter's is not taken in, and the next voter is asked. An entry that a newer version
+wrote ends this node (`Fatal`): it could not follow the others any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kraftpy.broker.containment import Fatal, Tasks
+from kraftpy.broker.metadata.voter import FOLLOW_WAIT_MS, journal_failed, passes
+from kraftpy.broker.threads import Threads
+from kraftpy.metadata.codec import CodecError
+from kraftpy.metadata.commands import NewerSchemaError
+from kraftpy.metadata.journal import Journal
+from kraftpy.metadata.quorum import SNAPSHOT_AFTER_ENTRIES
+from kraftpy.metadata.quorum_messages import BadMessageError, command_in, pack_snapshot, unpack_snapshot
+from kraftpy.metadata.raft import StateMachine
+from kraftpy.ports import Directory
+
+if TYPE_CHECKING:
+    from kraftpy.broker.metadata.transport import Links
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = 0.05
+_ANSWER_MS = 2_000
+
+
+class Observer:
+    """One node's copy of the committed log. `stirred` is called after every change: look at what has changed."""
+
+    def __init__(
+        self,
+        *,
+        snapshot_after_bytes: int,
+        new_machine: Callable[[], StateMachine],
+        stirred: Callable[[], None],
+        voters_are: Callable[[Mapping[int, str]], None],
+        links: Links,
+        tasks: Tasks,
+    ) -> None:
+        self._snapshot_after_bytes = snapshot_after_bytes
+        self._machine = new_machine()
+        self._stirred = stirred
+        self._voters_are = voters_are
+        self._links = links
+        self._tasks = tasks
+        self._journal: Journal | None = None
+        self._disk = Threads(1, thread_name_prefix="metadata-journal")
+        self._snapshot_due_at = SNAPSHOT_AFTER_ENTRIES
+        self._applied_bytes = 0  # since the snapshot
+        self._last_term = 0
+        self._voters: dict[int, str] = {}
+        self._running: asyncio.Task[None] | None = None
+        self.leader_id: int | None = None
+        self.term = -1
+        self.applied_index = 0
+        self.is_current = False
+        """Whether it has been up to a voter's newest entry since it started."""
+
+    @property
+    def is_active(self) -> bool:
+        """An observer never leads."""
+        return False
+
+    def propose(self, data: bytes) -> bool:
+        """An observer never leads."""
+        return False
+
+    async def start(self, directory: Directory) -> None:
+        """Take in what was followed before. Raises JournalError, CodecError or OSError."""
+        journal = Journal(directory)
+        loaded = await self._in_disk_thread(journal.load)
+        if loaded.snapshot is not None:
+            self._machine.restore(unpack_snapshot(loaded.snapshot.data).state)
+            self.applied_index, self._last_term = loaded.snapshot.index, loaded.snapshot.term
+        for entry in loaded.entries:
+            self._apply(entry.index, entry.term, entry.data)
+        self._journal = journal
+        self._snapshot_due_at = journal.first_index + SNAPSHOT_AFTER_ENTRIES
+        self._running = self._tasks.create_task(self._run(), name="metadata observer")
+
+    async def stop(self) -> None:
+        """Follow no more, and close the journal. Raises OSError."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            await self._in_disk_thread(journal.close)
+        self._disk.shutdown()
+
+    async def _in_disk_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._disk, function, *arguments)
+
+    async def _run(self) -> None:
+        from kraftpy.broker.metadata.link_messages import LinkError
+
+        tried: set[int] = set()  # who knew of no leader, or did not answer, since somebody did
+        while True:
+            voter = self._nearest(tried)
+            if voter is None:
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            leader = -1 if self.leader_id is None else self.leader_id
+            question = {"after": self.applied_index, "leader": leader, "term": self.term}
+            try:
+                answer = await self._links.request(voter, "follow", question, FOLLOW_WAIT_MS + _ANSWER_MS)
+            except LinkError as error:
+                logger.debug("%s", error)
+                if voter == self.leader_id:
+                    self.leader_id = None
+                    self._stirred()
+                tried.add(voter)
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            if answer["term"] < max(self.term, 0):
+                self.leader_id = None  # it knows less than the one who was asked before: look around
+                tried.add(voter)
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            if answer["leader"] < 0:
+                tried.add(voter)
+            else:
+                if answer["leader"] in tried:  # it did not answer, or does not lead: whoever names it may be behind
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                tried.clear()
+            try:
+                await self._take(answer)
+            except NewerSchemaError as error:
+                raise Fatal(str(error)) from error
+            except (BadMessageError, CodecError) as error:
+                self._links.refuse_body(voter, error)
+                tried.add(voter)
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _nearest(self, tried: set[int]) -> int | None:
+        """The leader; else one voter after the other: a disk may be full, and who has it knows nothing meanwhile."""
+        if self.leader_id is not None and self._links.is_connected(self.leader_id):
+            return self.leader_id
+        connected = [peer for peer in self._links.peers if not self._voters or peer in self._voters]
+        for peer in connected:
+            if peer not in tried:
+                return peer
+        tried.clear()
+        return connected[0] if connected else None
+
+    async def _take(self, answer: dict[str, Any]) -> None:
+        if "snapshot" in answer:
+            index, term, data = answer["snapshot"]
+            if index > self.applied_index:
+                self._machine.restore(unpack_snapshot(data).state)
+                self.applied_index, self._last_term = index, term
+                await self._on_disk(lambda journal: journal.save_snapshot(index, term, data))
+                self._snapshot_due_at, self._applied_bytes = index + SNAPSHOT_AFTER_ENTRIES, 0
+        for index, term, data in answer["entries"]:
+            if index == self.applied_index + 1:
+                if term < self._last_term:
+                    raise BadMessageError(f"entry {index} of term {term} follows one of term {self._last_term}")
+                if self._journal is not None:
+                    self._journal.append(term, data)
+                self._apply(index, term, data)
+        voters = dict(map(tuple, answer["voters"]))
+        if voters and voters != self._voters:
+            self._voters = voters
+            self._voters_are(voters)
+        self.leader_id = None if answer["leader"] < 0 else answer["leader"]
+        self.term = answer["term"]
+        if self.leader_id is not None and self.applied_index >= answer["applied"]:
+            self.is_current = True
+        self._stirred()
+        if answer["entries"]:
+            await self._on_disk(lambda journal: journal.sync())
+            if self.applied_index >= self._snapshot_due_at or self._applied_bytes >= self._snapshot_after_bytes:
+                self._snapshot_due_at, self._applied_bytes = self.applied_index + SNAPSHOT_AFTER_ENTRIES, 0
+                snapshot = pack_snapshot(self.applied_index, self._voters, self._machine.snapshot())
+                index, term = self.applied_index, self._last_term
+                await self._on_disk(lambda journal: journal.save_snapshot(index, term, snapshot))
+
+    def _apply(self, index: int, term: int, data: bytes) -> None:
+        command = command_in(data)
+        if command is not None:
+            try:
+                self._machine.apply(index, term, command)
+            except CodecError:
+                raise
+            except Exception as error:
+                raise Fatal(f"entry {index} of the metadata log could not be taken in: {error!r}") from error
+            self._applied_bytes += len(command)
+        self.applied_index, self._last_term = index, term
+
+    async def _on_disk(self, write: Callable[[Journal], object]) -> None:
+        journal = self._journal
+        if journal is None:
+            return
+        try:
+            await self._in_disk_thread(write, journal)
+        except OSError as error:
+            if not passes(error):
+                raise journal_failed(error) from error
+            logger.error("the metadata is not kept on this disk until the next start: %s", error)
+            self._journal = None
+            await self._in_disk_thread(journal.close)

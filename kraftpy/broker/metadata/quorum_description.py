@@ -1,0 +1,105 @@
+"""How the metadata quorum stands, as its leader sees it: what DescribeQuorum tells, here and from node to node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kraftpy.broker.metadata.voter import Voter
+from kraftpy.ports import Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaOfLog:
+    """How far one node is with the metadata log. Times are wall-clock milliseconds; -1: not known."""
+
+    node_id: int
+    log_end_offset: int
+    last_fetch_ms: int = -1
+    last_caught_up_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumDescription:
+    """What DescribeQuorum tells of the metadata quorum; only its leader knows all of it."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[ReplicaOfLog, ...]
+    observers: tuple[ReplicaOfLog, ...]
+    addresses: Mapping[int, str]
+    """`host:port` of each voter."""
+
+
+def describe_quorum(voter: Voter, clock: Clock) -> QuorumDescription:
+    """The quorum that this node leads."""
+    quorum = voter.quorum
+    assert quorum is not None
+    now, wall = clock.monotonic_ms(), clock.now()
+    voters: list[ReplicaOfLog] = []
+    observers: list[ReplicaOfLog] = []
+    for progress in quorum.progress():
+        replica = ReplicaOfLog(
+            node_id=progress.id,
+            log_end_offset=progress.log_end_index + 1,
+            last_fetch_ms=_at(progress.last_contact_ms, now, wall),
+            last_caught_up_ms=_at(progress.last_caught_up_ms, now, wall),
+        )
+        (voters if progress.is_voter else observers).append(replica)
+    for node_id, (index, asked_ms, caught_up_ms) in sorted(voter.observers.items()):
+        observers.append(
+            ReplicaOfLog(
+                node_id=node_id,
+                log_end_offset=index + 1,
+                last_fetch_ms=_at(asked_ms, now, wall),
+                last_caught_up_ms=_at(caught_up_ms, now, wall),
+            )
+        )
+    return QuorumDescription(
+        leader_id=quorum.node_id,
+        leader_epoch=quorum.term,
+        high_watermark=quorum.commit_index + 1,
+        voters=tuple(voters),
+        observers=tuple(observers),
+        addresses=quorum.voters,
+    )
+
+
+def write_description(described: QuorumDescription) -> dict[str, Any]:
+    """A description as it goes over a link."""
+    return {
+        "leader": [described.leader_id, described.leader_epoch, described.high_watermark],
+        "voters": [_plain(replica) for replica in described.voters],
+        "observers": [_plain(replica) for replica in described.observers],
+        "addresses": [[node_id, address] for node_id, address in sorted(described.addresses.items())],
+    }
+
+
+def _at(monotonic_ms: int, now: int, wall: int) -> int:
+    return -1 if monotonic_ms < 0 else wall - (now - monotonic_ms)
+
+
+def _plain(replica: ReplicaOfLog) -> list[int]:
+    return [replica.node_id, replica.log_end_offset, replica.last_fetch_ms, replica.last_caught_up_ms]
+
+
+def read_description(body: dict[str, Any]) -> QuorumDescription:
+    """A description as it came over a link."""
+
+    def replicas(plain: list[list[int]]) -> tuple[ReplicaOfLog, ...]:
+        return tuple(
+            ReplicaOfLog(node_id=node, log_end_offset=end, last_fetch_ms=fetched, last_caught_up_ms=caught_up)
+            for node, end, fetched, caught_up in plain
+        )
+
+    leader_id, leader_epoch, high_watermark = body["leader"]
+    return QuorumDescription(
+        leader_id=leader_id,
+        leader_epoch=leader_epoch,
+        high_watermark=high_watermark,
+        voters=replicas(body["voters"]),
+        observers=replicas(body["observers"]),
+        addresses=dict(map(tuple, body["addresses"])),
+    )

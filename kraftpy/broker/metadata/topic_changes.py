@@ -1,0 +1,223 @@
+"""Requests that create, delete or grow topics, carried out in parts so that everybody else is served meanwhile.
+
+A metadata command is decided and acted upon as a whole: one that names thousands of topics would hold every node for
+seconds. So a request becomes several commands of about `UNITS_AT_ONCE` partitions each, submitted one after the other;
+results come back in the request's order, and each topic succeeds or fails by itself as before. Requests of several
+parts take turns with each other: no two have a part under way at once. A topic is never divided.
+
+`kraftpy.max.partitions` bounds the cluster. It is held against the image by the broker that takes the request, for a
+decision depends on no broker's settings; brokers that are asked at the same moment may go beyond it by one part each.
+Topics of the broker's own (`internal_topics`) may always be made, or nobody could use groups in a full cluster.
+
+Left out: a rate (KIP-599).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from kraftpy.broker.internal_topics import settings_of
+from kraftpy.broker.metadata.log import MetadataLog
+from kraftpy.config import BrokerConfig
+from kraftpy.metadata.commands import CreatePartitions, CreateTopics, DeleteTopics, NewPartitions, NewTopic
+from kraftpy.metadata.controller import decide
+from kraftpy.metadata.decision import TopicResult
+from kraftpy.metadata.image import Image
+from kraftpy.metadata.topics import MAX_PARTITIONS_PER_REQUEST, partitions_added, topic_name_problem
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.types import ZERO_TOPIC_ID
+
+UNITS_AT_ONCE: Final = 200
+"""Partitions, topics and settings that one command may have, all together, unless a single topic has more."""
+MAX_TOPICS_PER_REQUEST: Final = 10_000
+"""Kafka's bound of what one request of an administrator may change."""
+
+TopicCommand = CreateTopics | DeleteTopics | CreatePartitions
+
+
+class _Part(NamedTuple):
+    """One command of several, and the places of its topics in the request."""
+
+    places: list[int]
+    units: int
+
+
+async def change_topics(
+    command: TopicCommand, metadata: MetadataLog, config: BrokerConfig, timeout_ms: int | None = None
+) -> list[TopicResult]:
+    """Carry out the command in parts; return each topic's result, in order.
+
+    `timeout_ms` bounds the whole (None: only as `MetadataLog.submit` does). Topics that could not be decided have the
+    error of that: REQUEST_TIMED_OUT, or what `MetadataLog.submit` raises.
+    """
+    if len(command.topics) > MAX_TOPICS_PER_REQUEST:
+        too_many = KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"One request may name {MAX_TOPICS_PER_REQUEST} topics, not {len(command.topics)}.",
+        )
+        return [_failed(topic, too_many) for topic in command.topics]
+    if not isinstance(command, DeleteTopics) and partitions_added(command, metadata.image) > MAX_PARTITIONS_PER_REQUEST:
+        return list(decide(command, metadata.image).result or ())
+    parts = _parts(command, metadata.image)
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout_ms is None else loop.time() + max(timeout_ms, 0) / 1000
+    results: list[TopicResult | None] = [None] * len(command.topics)
+    validated = 0
+    failure: KafkaError | None = None
+    for part in parts:
+        if failure is None:
+            some = _some(command, part.places)
+            refused = _without_room(some, metadata.image, config, validated)
+            try:
+                decided = await _decided(some, refused, metadata, deadline, is_one_of_many=len(parts) > 1)
+            except TimeoutError:
+                failure = KafkaError(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"not decided within {timeout_ms} ms; it may yet be, so look before trying again",
+                )
+            except KafkaError as error:
+                failure = error
+            else:
+                if not isinstance(command, DeleteTopics) and command.validate_only:
+                    validated += part.units
+                for place, result in zip(part.places, decided, strict=True):
+                    results[place] = result
+    if failure is None:
+        return [result for result in results if result is not None]
+    return [
+        result if result is not None else _failed(command.topics[place], failure)
+        for place, result in enumerate(results)
+    ]
+
+
+async def _decided(
+    command: TopicCommand,
+    refused: dict[int, TopicResult],
+    metadata: MetadataLog,
+    deadline: float | None,
+    *,
+    is_one_of_many: bool,
+) -> list[TopicResult]:
+    """The results of one part, with those that were refused here in their places. Raises KafkaError, TimeoutError."""
+    places = [place for place in range(len(command.topics)) if place not in refused]
+    allowed = _some(command, places)
+    async with asyncio.timeout_at(deadline):
+        if is_one_of_many:
+            async with metadata.many_topics:
+                decision = await metadata.submit(allowed)
+            await asyncio.sleep(0)
+        else:
+            decision = await metadata.submit(allowed)
+    results = dict(refused)
+    results.update(zip(places, decision.result or (), strict=True))
+    return [results[place] for place in range(len(command.topics))]
+
+
+def _some(command: TopicCommand, places: Sequence[int]) -> TopicCommand:
+    """The command for some of its topics."""
+    if len(places) == len(command.topics):
+        return command
+    match command:
+        case CreateTopics():
+            return replace(command, topics=tuple(command.topics[place] for place in places))
+        case DeleteTopics():
+            return replace(command, topics=tuple(command.topics[place] for place in places))
+        case CreatePartitions():
+            return replace(command, topics=tuple(command.topics[place] for place in places))
+
+
+def _parts(command: TopicCommand, image: Image) -> list[_Part]:
+    """The command's topics, divided. Those that are judged together (named twice, too much alike) stay together."""
+    together: dict[Hashable, list[int]] = {}
+    kin = _kin(command, image)
+    for place in range(len(command.topics)):
+        together.setdefault(kin(place), []).append(place)
+    parts: list[_Part] = []
+    for places in together.values():
+        units = sum(_units(command, place, image) for place in places)
+        if not parts or parts[-1].units + units > UNITS_AT_ONCE:
+            parts.append(_Part([], 0))
+        parts[-1].places.extend(places)
+        parts[-1] = _Part(parts[-1].places, parts[-1].units + units)
+    return parts or [_Part([], 0)]
+
+
+def _kin(command: TopicCommand, image: Image) -> Callable[[int], Hashable]:
+    """By a topic's place: equal for those that one decision must see together."""
+    match command:
+        case CreateTopics(topics=topics):
+            return lambda place: topics[place].name.replace(".", "_")
+        case CreatePartitions(topics=topics):
+            return lambda place: topics[place].name
+        case DeleteTopics(topics=references):
+
+            def topic_of(place: int) -> Hashable:
+                name, topic_id = references[place].name, references[place].topic_id
+                topic = image.topic_by_id(topic_id) if name is None else image.topic(name)
+                return topic.topic_id if topic is not None else (name, topic_id)
+
+            return topic_of
+
+
+def _units(command: TopicCommand, place: int, image: Image) -> int:
+    """The units of work that one topic of the command takes."""
+    match command:
+        case CreateTopics(topics=topics):
+            return _new_partitions(topics[place], command) + len(topics[place].configs)
+        case CreatePartitions(topics=topics):
+            return max(1, _growth(topics[place], image))
+        case DeleteTopics(topics=references):
+            name, topic_id = references[place].name, references[place].topic_id
+            topic = image.topic_by_id(topic_id) if name is None else image.topic(name)
+            return 1 if topic is None else len(topic.partitions)
+
+
+def _new_partitions(topic: NewTopic, command: CreateTopics) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return max(1, command.default_partitions if topic.partitions == -1 else topic.partitions)
+
+
+def _growth(wanted: NewPartitions, image: Image) -> int:
+    topic = image.topic(wanted.name)
+    return 0 if topic is None else wanted.count - len(topic.partitions)
+
+
+def _without_room(command: TopicCommand, image: Image, config: BrokerConfig, validated: int) -> dict[int, TopicResult]:
+    """By place, the topics that would bring the cluster beyond its limit; those after one that is left out may fit."""
+    refused: dict[int, TopicResult] = {}
+    if isinstance(command, DeleteTopics):
+        return refused
+    room = config.kraftpy_max_partitions - image.partition_count - validated
+    topics: Sequence[NewTopic | NewPartitions] = command.topics
+    for place, topic in enumerate(topics):
+        if isinstance(topic, NewPartitions):
+            added = _growth(topic, image)
+        elif image.topic(topic.name) is not None or topic_name_problem(topic.name) is not None:
+            continue  # it is refused for that
+        else:
+            assert isinstance(command, CreateTopics)
+            added = _new_partitions(topic, command)
+            own = settings_of(topic.name, config)
+            if own is not None and added <= own.partitions:
+                continue
+        if 0 < added <= room:
+            room -= added
+        elif added > 0:
+            message = (
+                f"The cluster has {image.partition_count} partitions, and {added} more would exceed "
+                f"kraftpy.max.partitions={config.kraftpy_max_partitions}."
+            )
+            refused[place] = TopicResult(
+                name=topic.name, topic_id=ZERO_TOPIC_ID, error=ErrorCode.POLICY_VIOLATION, message=message
+            )
+    return refused
+
+
+def _failed(topic: object, failure: KafkaError) -> TopicResult:
+    name = getattr(topic, "name", None)
+    topic_id = ZERO_TOPIC_ID if isinstance(topic, NewTopic) else getattr(topic, "topic_id", ZERO_TOPIC_ID)
+    return TopicResult(name=name, topic_id=topic_id, error=failure.code, message=failure.message)

@@ -1,0 +1,468 @@
+"""A voter: the loop around `metadata.quorum`, its journal, and what its followers and observers are told.
+
+    messages, links that come and go, time, proposals -> Quorum -> messages, applied commands
+                                                           | journal: one thread, which syncs and saves snapshots
+
+What a message says has to be on disk before it leaves (`after_sync`); such a message waits for the next sync, and
+one that waited while its link was replaced is dropped. Nothing else ever waits for the disk: votes are asked for and
+entries sent on while a sync runs.
+
+Observers ask for the committed entries after the ones they have (`follow`), are answered as soon as there are some or
+the leader changes, and get a snapshot where the entries are gone.
+
+A full disk, or a process that is out of descriptors, makes this node silent until there is room again: it answers
+nobody, so that the others go on without it. A quorum of one refuses commands meanwhile. Any other failure of the disk
+stops the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kraftpy.broker.containment import Fatal, Tasks
+from kraftpy.broker.storage.directories import DirectoryFailed
+from kraftpy.broker.threads import Threads
+from kraftpy.broker.waiting import Waiter
+from kraftpy.metadata.codec import CodecError
+from kraftpy.metadata.journal import Journal, JournalError
+from kraftpy.metadata.quorum import Quorum
+from kraftpy.metadata.quorum_messages import BadMessageError
+from kraftpy.metadata.raft import Message, StateMachine
+from kraftpy.metadata.raft_library import QuorumStoppedError
+from kraftpy.ports import Clock, Directory, Failure, failure_of
+
+if TYPE_CHECKING:
+    from kraftpy.broker.metadata.transport import Links
+
+logger = logging.getLogger(__name__)
+
+FOLLOW_WAIT_MS = 500
+"""How long an observer's question waits for something new."""
+FOLLOW_BYTES = 1 << 20
+_REOPEN_MS = 1000
+_RESIGN_SECONDS = 2.0
+
+_Held = tuple[Message, object]
+
+
+def passes(error: OSError) -> bool:
+    """Whether the journal can be written again later, as it is, and nothing of it is in doubt."""
+    return failure_of(error, is_sync=True) in (Failure.FULL, Failure.RESOURCES)
+
+
+def journal_failed(error: OSError) -> DirectoryFailed:
+    """What ends the node, with a vote or without: it cannot follow the quorum, and nobody knows what is on the disk."""
+    return DirectoryFailed(f"the metadata journal cannot be written: {error.strerror or error}; this node stops")
+
+
+class Voter:
+    """One node's vote. `stirred` is called after every turn: look at what has changed."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        voters: Mapping[int, str],
+        election_timeout_ms: int,
+        fetch_timeout_ms: int,
+        snapshot_after_bytes: int,
+        new_machine: Callable[[], StateMachine],
+        stirred: Callable[[], None],
+        clock: Clock,
+        links: Links | None,
+        tasks: Tasks,
+    ) -> None:
+        self._node_id = node_id
+        self._voters = voters
+        self._election_timeout_ms = election_timeout_ms
+        self._fetch_timeout_ms = fetch_timeout_ms
+        self._snapshot_after_bytes = snapshot_after_bytes
+        self._new_machine = new_machine
+        self._stirred = stirred
+        self._clock = clock
+        self._links = links
+        self._tasks = tasks
+        self._directory: Directory | None = None
+        self._journal: Journal | None = None
+        self._quorum: Quorum | None = None
+        self._disk = Threads(1, thread_name_prefix="metadata-journal")
+        self._inbox: deque[Callable[[Quorum, int], object]] = deque()
+        self._wake = Waiter()
+        self._disk_wanted = asyncio.Event()
+        self._held: list[_Held] = []
+        self._is_syncing = False
+        self._disk_trouble = ""
+        """While the disk is full: what that is, in a sentence."""
+        self._reopen_at_ms = 0
+        """While the disk is full: no sooner is it tried again, whatever peers send meanwhile."""
+        self._sessions: dict[int, object] = {}
+        """Of each peer that is connected, something that is new with each connection."""
+        self._told: asyncio.Event = asyncio.Event()
+        """Set, and replaced, whenever observers may have something to hear."""
+        self._last_told: object = None
+        """What they could have heard the last time."""
+        self._running: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+        self.observers: dict[int, tuple[int, int, int]] = {}
+        """Of each observer that asked here lately: the entry it has, when it asked, when it last had everything."""
+
+    # --- state -------------------------------------------------------------------------------
+
+    @property
+    def quorum(self) -> Quorum | None:
+        """The quorum's machine; None while the disk is full."""
+        return self._quorum
+
+    @property
+    def why_nothing_is_written(self) -> str:
+        """What keeps `quorum` None, in a sentence."""
+        return self._disk_trouble or ("this node stops" if self._is_stopping else "this node has not started yet")
+
+    @property
+    def leader_id(self) -> int | None:
+        """Who leads, as far as is known here."""
+        return None if self._quorum is None else self._quorum.leader_id
+
+    @property
+    def term(self) -> int:
+        """The newest term known here."""
+        return -1 if self._quorum is None else self._quorum.term
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node leads, and its image is that of a leader."""
+        return self._quorum is not None and self._quorum.is_active
+
+    @property
+    def applied_index(self) -> int:
+        """The newest entry that is in the image; a leader's snapshot is in it before it is on disk."""
+        if self._quorum is None:
+            return 0
+        received = self._quorum.received_snapshot
+        return self._quorum.applied_index if received is None else received.index
+
+    # --- start and stop ----------------------------------------------------------------------
+
+    async def start(self, directory: Directory) -> None:
+        """Open the journal and take part. Raises JournalError, CodecError or OSError."""
+        self._directory = directory
+        await self._open()
+        if self._links is not None:
+            self._links.receive("raft", self._received)
+            self._links.on_connection(self._connection)
+            self._links.serve("follow", self._follow)
+        for task in (self._run(), self._keep()):
+            self._running.append(self._tasks.create_task(task, name="metadata quorum"))
+
+    async def stop(self) -> None:
+        """Hand over the lead, if there is somebody to take it, and close the journal. Raises OSError."""
+        if self._quorum is not None and self._quorum.is_leader and self._may_hand_over(self._quorum):
+            self._feed(lambda quorum, _: quorum.resign())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RESIGN_SECONDS):
+                    while self.leader_id in (None, self._node_id) and self._may_hand_over(self._quorum):
+                        told = self._told
+                        await told.wait()
+        self._is_stopping = True
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        self._quorum = None
+        self._wake_all()
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            await self._in_disk_thread(journal.close)
+        self._disk.shutdown()
+
+    def _may_hand_over(self, quorum: Quorum | None) -> bool:
+        return quorum is not None and any(voter in self._sessions for voter in quorum.voters)
+
+    async def _open(self) -> None:
+        assert self._directory is not None
+        journal = Journal(self._directory)
+        loaded = await self._in_disk_thread(journal.load)
+        self._journal = journal
+        self._quorum = Quorum(
+            node_id=self._node_id,
+            voters=self._voters,
+            journal=journal,
+            loaded=loaded,
+            machine=self._new_machine(),
+            rng=random.SystemRandom(),
+            now_ms=self._clock.monotonic_ms(),
+            election_timeout_ms=self._election_timeout_ms,
+            fetch_timeout_ms=self._fetch_timeout_ms,
+            snapshot_after_bytes=self._snapshot_after_bytes,
+        )
+        now = self._clock.monotonic_ms()
+        for peer in self._sessions:
+            self._quorum.connected(peer, now)
+        self._wake.wake()
+
+    async def _in_disk_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._disk, function, *arguments)
+
+    # --- inputs ------------------------------------------------------------------------------
+
+    def propose(self, data: bytes) -> bool:
+        """Append a command, if this node leads. It is decided when it is applied, if ever."""
+        if self._quorum is None or not self._quorum.is_leader:
+            return False
+        try:
+            is_taken = self._quorum.propose(data) is not None
+        except QuorumStoppedError:
+            if not self._is_journal_failing:
+                raise
+            return False
+        self._wake.wake()
+        return is_taken
+
+    async def change_voter(self, *, add: tuple[int, str] | None = None, remove: int | None = None) -> str | None:
+        """Add or remove one voter, and wait until that is committed; why not, where it cannot be."""
+        quorum = self._quorum
+        if quorum is None:
+            return "the disk of this node is full"
+        reason = quorum.why_no_change(add=None if add is None else add[0], remove=remove)
+        if reason is not None:
+            return reason
+        try:
+            changed = quorum.change_voter(add=add, remove=remove)
+        except QuorumStoppedError:
+            if not self._is_journal_failing:
+                raise
+            return "the disk of this node is full"
+        if changed is None:
+            return "the voters could not be changed now"
+        self._wake.wake()
+        index, term = changed
+        while quorum.commit_index < index:
+            if quorum is not self._quorum:
+                return "this node takes no part any more: whether the voters changed is not known"
+            if quorum.term != term or not quorum.is_leader:
+                return "the leader changed: whether the voters did is not known"
+            told = self._told
+            await told.wait()
+        return None
+
+    def _feed(self, given: Callable[[Quorum, int], object]) -> None:
+        self._inbox.append(given)
+        self._wake.wake()
+
+    def _received(self, peer: int, body: dict[str, Any]) -> None:
+        session = self._sessions.get(peer)
+
+        def receive(quorum: Quorum, now: int) -> None:
+            if self._sessions.get(peer) is session:
+                try:
+                    quorum.receive(peer, body, now)
+                except BadMessageError as error:
+                    assert self._links is not None
+                    self._links.refuse_body(peer, error)
+
+        self._feed(receive)
+
+    def _connection(self, peer: int, is_up: bool) -> None:
+        if is_up:
+            self._sessions[peer] = object()
+            self._feed(lambda quorum, now: quorum.connected(peer, now))
+        else:
+            self._sessions.pop(peer, None)
+            self.observers.pop(peer, None)
+            self._feed(lambda quorum, now: quorum.disconnected(peer, now))
+
+    # --- the loop ----------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            now = self._clock.monotonic_ms()
+            quorum = self._quorum
+            until = self._reopen_at_ms if quorum is None else quorum.next_tick_ms(now)
+            pause = (until - now) / 1000
+            if pause > 0 and not self._inbox:
+                await self._wake.wait_until(asyncio.get_running_loop().time() + pause)
+            else:
+                await asyncio.sleep(0)
+            self._wake.clear()
+            if self._quorum is None:
+                self._inbox.clear()
+                if self._clock.monotonic_ms() >= self._reopen_at_ms:
+                    self._reopen_at_ms = self._clock.monotonic_ms() + _REOPEN_MS
+                    if self._links is not None:
+                        await self._try_to_reopen()
+                continue
+            try:
+                self._turn(self._quorum)
+            except OSError as error:
+                raise journal_failed(error) from error
+            except QuorumStoppedError as error:
+                if not self._is_journal_failing:
+                    raise Fatal(str(error)) from error
+                while self._quorum is quorum:  # `_keep` gives it up, or ends this node
+                    told = self._told
+                    await told.wait()
+
+    @property
+    def _is_journal_failing(self) -> bool:
+        """Whether it failed in its thread, of which `_keep` is yet to be told: until then it refuses what comes."""
+        return self._journal is not None and self._journal.has_failed
+
+    def _turn(self, quorum: Quorum) -> None:
+        now = self._clock.monotonic_ms()
+        while self._inbox:
+            given = self._inbox.popleft()
+            given(quorum, now)
+        quorum.tick(now)
+        self._send(quorum)
+        if quorum.needs_sync or quorum.snapshot_due or quorum.received_snapshot is not None:
+            self._disk_wanted.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        self._stirred()
+        quorum = self._quorum
+        news = (
+            None
+            if quorum is None
+            else (quorum, quorum.applied_index, quorum.commit_index, quorum.leader_id, quorum.term, len(self._sessions))
+        )
+        if news == self._last_told:
+            return  # most turns are ticks: whoever waits would only look, and wait again
+        self._last_told = news
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        """Have those look again who wait for what a turn brings."""
+        told, self._told = self._told, asyncio.Event()
+        told.set()
+
+    def _send(self, quorum: Quorum) -> None:
+        for message in quorum.take_messages():
+            if message.after_sync and (self._held or self._is_syncing or quorum.needs_sync):
+                self._held.append((message, self._sessions.get(message.peer)))
+                self._disk_wanted.set()
+            elif self._links is not None:
+                self._links.send(message.peer, "raft", message.body)
+
+    def _send_held(self, held: list[_Held]) -> None:
+        for message, session in held:
+            if self._links is not None and session is not None and self._sessions.get(message.peer) is session:
+                self._links.send(message.peer, "raft", message.body)
+
+    async def _keep(self) -> None:
+        """What the disk has to do, one after the other."""
+        while True:
+            await self._disk_wanted.wait()
+            self._disk_wanted.clear()
+            quorum, journal = self._quorum, self._journal
+            if quorum is None or journal is None:
+                continue
+            try:
+                await self._sync(quorum, journal)
+                await self._save_snapshots(quorum, journal)
+            except OSError as error:
+                if not passes(error):
+                    raise journal_failed(error) from error
+                await self._give_up(error)
+            except QuorumStoppedError as error:
+                raise Fatal(str(error)) from error
+
+    async def _sync(self, quorum: Quorum, journal: Journal) -> None:
+        self._send(quorum)
+        held, self._held = self._held, []
+        self._is_syncing = True
+        try:
+            durable_index = await self._in_disk_thread(journal.sync)
+        finally:
+            self._is_syncing = False
+        quorum.synced(durable_index)
+        self._send_held(held)
+        self._wake.wake()
+        self._tell()
+
+    async def _save_snapshots(self, quorum: Quorum, journal: Journal) -> None:
+        received = quorum.received_snapshot
+        if received is not None:
+            await self._in_disk_thread(journal.save_snapshot, received.index, received.term, received.data)
+            quorum.snapshot_installed()
+            self._wake.wake()
+        elif quorum.snapshot_due:
+            index, term, data = quorum.begin_snapshot()
+            await self._in_disk_thread(journal.save_snapshot, index, term, data)
+            quorum.snapshot_saved(index)
+            self._wake.wake()
+
+    # --- a full disk -------------------------------------------------------------------------
+
+    async def _give_up(self, error: OSError) -> None:
+        logger.error("the metadata journal cannot be written: %s", error)
+        self._disk_trouble = f"the metadata journal cannot be written: {error.strerror or error}"
+        journal, self._journal = self._journal, None
+        self._quorum = None
+        self._reopen_at_ms = self._clock.monotonic_ms() + _REOPEN_MS
+        self._held.clear()
+        if journal is not None:
+            await self._in_disk_thread(journal.close)  # it has failed: this only closes the file
+        if self._links is not None:
+            for peer in [*self._sessions]:
+                self._links.disconnect(peer)  # so that they look for another leader at once
+        self._tell()
+
+    async def reopen(self) -> bool:
+        """Try to take part again after the disk was full; whether that worked."""
+        if self._quorum is not None or self._is_stopping:
+            return self._quorum is not None
+        try:
+            await self._open()
+        except OSError as error:
+            if not passes(error):
+                raise journal_failed(error) from error
+            return False
+        except (JournalError, CodecError) as error:  # damaged since it was last read
+            raise DirectoryFailed(f"log.dirs: {error}") from error
+        self._disk_trouble = ""
+        return True
+
+    async def _try_to_reopen(self) -> None:
+        if await self.reopen():
+            logger.warning("the metadata journal is written again")
+
+    # --- observers ---------------------------------------------------------------------------
+
+    async def _follow(self, peer: int, body: dict[str, Any]) -> dict[str, Any]:
+        """Committed entries after one, as soon as there are any; who leads."""
+        after, known = body["after"], (body["leader"], body["term"])
+        now = self._clock.monotonic_ms()
+        caught_up_ms = now if after >= self.applied_index else self.observers.get(peer, (0, 0, -1))[2]
+        self.observers[peer] = (after, now, caught_up_ms)
+        deadline = asyncio.get_running_loop().time() + FOLLOW_WAIT_MS / 1000
+        while True:
+            quorum, told = self._quorum, self._told
+            if quorum is not None:
+                leader = -1 if quorum.leader_id is None else quorum.leader_id
+                if quorum.applied_index > after or known != (leader, quorum.term):
+                    break
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await told.wait()
+            except TimeoutError:
+                quorum = self._quorum
+                break
+        answer: dict[str, Any] = {"leader": -1, "term": -1, "applied": after, "voters": [], "entries": []}
+        if quorum is None:
+            return answer
+        answer["leader"] = -1 if quorum.leader_id is None else quorum.leader_id
+        answer["term"], answer["applied"] = quorum.term, quorum.applied_index
+        answer["voters"] = [[node_id, address] for node_id, address in sorted(quorum.voters.items())]
+        entries = quorum.committed_after(after, FOLLOW_BYTES) if after <= quorum.applied_index else []
+        if entries is None:
+            snapshot = quorum.snapshot_for()
+            answer["snapshot"] = [snapshot.index, snapshot.term, snapshot.data]
+        else:
+            answer["entries"] = [[entry.index, entry.term, entry.data] for entry in entries]
+        return answer

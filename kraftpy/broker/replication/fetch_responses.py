@@ -1,0 +1,68 @@
+"""The answer to a Fetch, whoever asked: what the session has to be told, and who leads what is not led here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kraftpy.broker.leader_hints import LeaderHints
+from kraftpy.broker.replication.fetch_sessions import FetchContext, FetchedPartition
+from kraftpy.broker.slicing import PIECE
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, NodeEndpoint, PartitionData
+
+if TYPE_CHECKING:
+    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.request import RequestContext
+
+_LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+Answers = list[tuple[FetchedPartition, PartitionData]]
+
+
+def name_leaders(broker: Broker, answers: Answers, context: RequestContext) -> list[NodeEndpoint]:
+    """Say who leads the partitions that are not led here (KIP-951)."""
+    hints: LeaderHints | None = None
+    for partition, answer in answers:
+        if answer.error_code in _LED_ELSEWHERE:
+            hints = hints or LeaderHints(broker, context.listener)
+            leader = hints.of(partition.topic, partition.topic_id, partition.partition)
+            if leader is not None:
+                answer.current_leader = leader
+    return [] if hints is None else hints.endpoints
+
+
+async def respond_long(
+    broker: Broker, fetched: FetchContext, answers: Answers, context: RequestContext
+) -> FetchResponse:
+    """`respond` for many partitions, in slices."""
+    response = FetchResponse(session_id=fetched.session_id, responses=[], node_endpoints=[])
+    endpoints: dict[int, NodeEndpoint] = {}
+    for start in range(0, len(answers), PIECE):
+        await broker.slices.breathe(2 * PIECE)
+        piece = answers[start : start + PIECE]
+        part = respond(fetched, piece, name_leaders(broker, piece, context))
+        endpoints |= {endpoint.node_id: endpoint for endpoint in part.node_endpoints}
+        last = response.responses[-1] if response.responses else None
+        for topic in part.responses:
+            if last is not None and (topic.topic, topic.topic_id) == (last.topic, last.topic_id):
+                last.partitions += topic.partitions
+            else:
+                response.responses.append(topic)
+    response.node_endpoints = list(endpoints.values())
+    return response
+
+
+def respond(fetched: FetchContext, answers: Answers, endpoints: list[NodeEndpoint]) -> FetchResponse:
+    """The response with whatever its session has to be told."""
+    topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
+    for partition, answer in answers:
+        if not fetched.include(partition, answer):
+            continue
+        key = (partition.topic, partition.topic_id)
+        topic = topics.get(key)
+        if topic is None:
+            topic = topics[key] = FetchableTopicResponse(
+                topic=partition.topic, topic_id=partition.topic_id, partitions=[]
+            )
+        topic.partitions.append(answer)
+    return FetchResponse(session_id=fetched.session_id, responses=list(topics.values()), node_endpoints=endpoints)

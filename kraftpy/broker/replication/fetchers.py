@@ -1,0 +1,457 @@
+"""Fetching what other brokers lead: one task and one connection for each leader, many partitions in each request.
+
+What to ask and what an answer means is `replication` (`FetchPlan`, `Follower`); here it is sent, and done to the logs.
+Appends run on the event loop, cuts in threads; all of an answer is carried out before the next request, whose fetch
+offsets tell the leader what this broker has. A flush that the topic asks for (`flush.messages`) comes before it too.
+
+A partition that comes to a fetcher while its request waits at the leader ends that wait by a new connection: records
+acknowledged with acks=all must not wait for it. One that rests after an error shortens the next wait instead. A leader
+that cannot be reached is tried again after `replica.fetch.backoff.ms`, and at once when the metadata says that it, or
+any broker, is back.
+
+One fetcher for each leader, as with `num.replica.fetchers=1`; what follows several leaders is fetched side by side. But
+partitions that are synced before they are acknowledged (`kraftpy.flush.before.ack`) have a fetcher of their own, for
+each leader and log directory: it syncs all it has appended, in one round, before its next request, whose offsets
+therefore acknowledge nothing that is not synced; and nobody else waits for that disk.
+Replicas under a throttle rest as long as it asks (`throttle`).
+Left out: more fetchers than that; moving a partition between this broker's own disks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import TYPE_CHECKING
+
+from kraftpy.broker.broker_proof import BrokerProof
+from kraftpy.broker.containment import Tasks
+from kraftpy.broker.peers import response_limit
+from kraftpy.broker.replication.replica import NO_LEADER, Replica
+from kraftpy.broker.replication.throttle import Throttles
+from kraftpy.broker.slicing import in_slices
+from kraftpy.config import BrokerConfig
+from kraftpy.metadata.image import Image
+from kraftpy.ports import Clock
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from kraftpy.replication.events import (
+    AdvanceHighWatermark,
+    AdvanceLogStart,
+    AppendRecords,
+    BackOff,
+    FollowerEffect,
+    NeedsMetadata,
+    StartOver,
+    TruncateTo,
+)
+from kraftpy.replication.fetch_plan import Fetched, FetchLimits, FetchPlan, PartitionKey
+from kraftpy.replication.follower import Follower
+from kraftpy.types import BrokerId, LeaderEpoch, TopicPartition
+
+if TYPE_CHECKING:
+    from kraftpy.client.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+_Lane = tuple[BrokerId, str]
+"""A leader, and the log directory whose syncs its fetches wait for; "" for partitions that wait for none."""
+
+_FIRST_VERSION = 17
+_LET_OTHERS_RUN_AFTER_BYTES = 1 << 20
+_POSITIONS_AT_ONCE = 1_000
+"""So many partitions are given a position, or an answer is looked at for, before others have the event loop."""
+
+
+class Fetchers:
+    """Every fetcher of this broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        tasks: Tasks,
+        *,
+        image: Callable[[], Image],
+        broker_epoch: Callable[[], int],
+        checkpoint: Callable[[], Awaitable[None]],
+        proof: BrokerProof,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.image = image
+        self.broker_epoch = broker_epoch
+        self.checkpoint = checkpoint
+        self.proof = proof
+        self._tasks = tasks
+        self.incidents = tasks.incidents
+        self._is_started = False
+        self._fetchers: dict[_Lane, _Fetcher] = {}
+        self._fetcher_of: dict[PartitionKey, _Fetcher] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self.throttles = Throttles(
+            BrokerId(config.node_id),
+            image,
+            clock.monotonic_ms,
+            static=(config.leader_replication_throttled_rate, config.follower_replication_throttled_rate),
+        )
+
+    def start(self) -> None:
+        """Begin to fetch: this broker is registered, so that leaders can tell which of its lives it is."""
+        self._is_started = True
+        for fetcher in self._fetchers.values():
+            fetcher.start(self._tasks)
+
+    async def stop(self) -> None:
+        """Fetch nothing more; returns when nothing more is done to any log."""
+        for fetcher in list(self._fetchers.values()):
+            self._end(fetcher)
+        self._is_started = False
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    def assign(self, changes: Iterable[tuple[Replica, BrokerId]]) -> None:
+        """Fetch these partitions from these brokers from now on; from none where it is `NO_LEADER`."""
+        touched: dict[_Fetcher, None] = {}
+        for replica, leader in changes:
+            key = PartitionKey(replica.topic_id, replica.topic_partition.partition)
+            before = self._fetcher_of.get(key)
+            lane = (leader, replica.log_directory.path if replica.syncs.comes_before_ack else "")
+            if before is not None and before.lane != lane:
+                before.forget(key)
+                del self._fetcher_of[key]
+                touched[before] = None
+            if leader == NO_LEADER:
+                continue
+            fetcher = self._fetchers.get(lane)
+            if fetcher is None:
+                fetcher = self._fetchers[lane] = _Fetcher(self, lane)
+            fetcher.add(key, replica)
+            self._fetcher_of[key] = fetcher
+            touched[fetcher] = None
+        for fetcher in touched:
+            if not fetcher.replicas:
+                self._end(fetcher)
+            elif self._is_started:
+                fetcher.start(self._tasks)
+
+    def wake(self) -> None:
+        """Brokers have come or gone: try again now what failed before."""
+        for fetcher in self._fetchers.values():
+            fetcher.wake()
+
+    def _end(self, fetcher: _Fetcher) -> None:
+        if self._fetchers.pop(fetcher.lane, None) is None:
+            return
+        task = fetcher.end()
+        if task is not None:
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+
+class _Fetcher:
+    """What is fetched from one leader, but for what has a lane of its own."""
+
+    def __init__(self, fetchers: Fetchers, lane: _Lane) -> None:
+        config = fetchers.config
+        self.lane = lane
+        self.leader = lane[0]
+        self.replicas: dict[PartitionKey, Replica] = {}
+        self._fetchers = fetchers
+        self._plan = FetchPlan(replica_id=BrokerId(config.node_id), broker_epoch=-1)
+        self._limits = FetchLimits(
+            partition_max_bytes=config.replica_fetch_max_bytes,
+            response_max_bytes=config.replica_fetch_response_max_bytes,
+            min_bytes=config.replica_fetch_min_bytes,
+            max_wait_ms=config.replica_fetch_wait_max_ms,
+        )
+        self._due: dict[PartitionKey, None] = {}
+        """Whose position the plan does not know yet."""
+        self._resting: dict[PartitionKey, int] = {}
+        """Until when, on the monotonic clock."""
+        self._awake = asyncio.Event()
+        self._connection: Connection | None = None
+        self._is_waiting = False
+        self._task: asyncio.Task[None] | None = None
+        self._has_complained = False
+        self._complaints: dict[TopicPartition, tuple[str, tuple[object, ...]]] = {}
+
+    # --- what it is told ---------------------------------------------------------------------
+
+    def start(self, tasks: Tasks) -> None:
+        """Fetch, if it does not yet."""
+        if self._task is None:
+            self._task = tasks.create_task(self._run(), name=f"fetcher of broker {self.leader}")
+
+    def end(self) -> asyncio.Task[None] | None:
+        """Fetch nothing more; the task that is ending."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        return task
+
+    def add(self, key: PartitionKey, replica: Replica) -> None:
+        """Fetch this partition too, or in a new leader epoch."""
+        self.replicas[key] = replica
+        self._resting.pop(key, None)
+        self._due[key] = None
+        self._awake.set()
+        if self._is_waiting and self._connection is not None:
+            self._connection.close()
+
+    def forget(self, key: PartitionKey) -> None:
+        """Fetch it no more."""
+        self.replicas.pop(key, None)
+        self._plan.forget(key)
+        self._due.pop(key, None)
+        self._resting.pop(key, None)
+
+    def wake(self) -> None:
+        """Rest no longer: things may be otherwise now."""
+        self._due.update(dict.fromkeys(self._resting))
+        self._awake.set()
+
+    # --- the task ----------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._fetch()
+            except KafkaError as error:
+                self._plan.lost()
+                if self._due and error.code == ErrorCode.NETWORK_EXCEPTION and self._connection is not None:
+                    continue  # closed on purpose, for what has come
+                if not self._has_complained:
+                    logger.warning("broker %d: cannot fetch from it: %s", self.leader, error)
+                    self._has_complained = True
+                await self._rest(self._fetchers.config.replica_fetch_backoff_ms / 1000)
+            except Exception as error:
+                self._plan.lost()
+                self._fetchers.incidents.note(f"fetcher of broker {self.leader}", error)
+                await self._rest(self._fetchers.config.replica_fetch_backoff_ms / 1000)
+            finally:
+                if self._connection is not None:
+                    self._connection.close()
+                    self._connection = None
+
+    async def _fetch(self) -> None:
+        """Connect, and fetch for as long as that goes well. Raises KafkaError."""
+        self._awake.clear()
+        epoch = self._fetchers.broker_epoch()
+        connection = self._connection = await self._connect()
+        version = connection.version(ApiKey.FETCH, low=_FIRST_VERSION)
+        if self._has_complained:
+            logger.info("broker %d: fetching from it again", self.leader)
+            self._has_complained = False
+        while True:
+            self._awake.clear()
+            self._end_rests()  # before the syncs: what rests may be what is to be synced
+            await self._sync()
+            now = self._fetchers.clock.monotonic_ms()
+            await self._set_positions(now)
+            self._plan.broker_epoch = self._fetchers.broker_epoch()
+            if self._plan.broker_epoch != epoch:  # it is proved by the connection: that takes another
+                self._plan.lost()
+                return
+            rest_ms = min((until - now for until in self._resting.values()), default=self._limits.max_wait_ms)
+            request = self._plan.request(self._limits, max(1, min(rest_ms, self._limits.max_wait_ms)))
+            if request is None:
+                await self._rest(rest_ms / 1000)
+                continue
+            self._is_waiting = True
+            try:
+                response = await connection.send(ApiKey.FETCH, request, version)
+            finally:
+                self._is_waiting = False
+            await self._carry_out(self._plan.digest(response))
+
+    async def _connect(self) -> Connection:
+        from kraftpy.client.connection import BrokerUnreachable, Connection  # here, for a broker that is alone
+        from kraftpy.client.runtime import RealRuntime
+
+        config = self._fetchers.config
+        broker = self._fetchers.image().broker(self.leader)
+        endpoint = None if broker is None else broker.endpoint(config.inter_broker_listener)
+        if endpoint is None:
+            raise BrokerUnreachable(f"broker {self.leader} has no listener {config.inter_broker_listener}")
+        return await Connection.open(
+            RealRuntime(),
+            endpoint.host,
+            endpoint.port,
+            client_id=f"broker-{config.node_id}-fetcher",
+            request_timeout_ms=config.replica_socket_timeout_ms,
+            setup_timeout_ms=config.replica_socket_timeout_ms,
+            software=self._fetchers.proof.software_for(self.leader),
+            limit=response_limit(config),
+        )
+
+    async def _rest(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._awake.wait()
+
+    def _end_rests(self) -> None:
+        now = self._fetchers.clock.monotonic_ms()
+        for key in [key for key, until in self._resting.items() if until <= now]:
+            del self._resting[key]
+            self._due[key] = None
+
+    async def _set_positions(self, now: int) -> None:
+        """Tell the plan where each partition goes on. After a failover that may be all of them: in slices.
+
+        When it returns, nothing has come meanwhile that the next request would lack.
+        """
+        while self._due:
+            due, self._due = self._due, {}
+            async for keys in in_slices(list(due), _POSITIONS_AT_ONCE):
+                for key in keys:
+                    self._set_position(key, now)
+
+    def _set_position(self, key: PartitionKey, now: int) -> None:
+        replica = self.replicas.get(key)
+        if replica is None or replica.following is None or replica.leader_id != self.leader:
+            self._plan.forget(key)
+            return
+        position = replica.following.next_fetch(self._fetchers.clock.monotonic_ms())
+        if replica.syncs.comes_before_ack and replica.syncs.is_due(replica.log_end_offset):
+            self._plan.forget(key)  # it came while others were synced, or could not be synced
+            self._resting[key] = replica.following.retry_at or now
+        elif throttled_ms := self._fetchers.throttles.follower_wait_ms(replica):
+            self._plan.forget(key)
+            self._resting[key] = now + throttled_ms
+        elif position is None:
+            self._plan.forget(key)
+            self._resting[key] = replica.following.retry_at or now
+        else:
+            self._plan.set(key, position)
+
+    # --- what an answer comes to -------------------------------------------------------------
+
+    async def _carry_out(self, answers: list[Fetched]) -> None:
+        done_bytes = done = 0
+        slow: list[Awaitable[None]] = []
+        flushes: list[Replica] = []
+        for fetched in answers:
+            done += 1
+            if done % _POSITIONS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            replica = self.replicas.get(fetched.key)
+            follower = None if replica is None else replica.following
+            if replica is None or follower is None:
+                continue
+            try:
+                effects = follower.answered(fetched.asked, fetched.answer, self._fetchers.clock.monotonic_ms())
+            except Exception as error:
+                self._unexpected(replica, follower, error)
+                continue
+            if not effects:
+                continue
+            self._due[fetched.key] = None
+            if isinstance(effects[0], TruncateTo | StartOver):
+                slow.append(self._cut(replica, follower, effects))
+                continue
+            self._do(replica, follower, effects, flushes)
+            done_bytes += len(fetched.answer.records)
+            if done_bytes >= _LET_OTHERS_RUN_AFTER_BYTES:
+                done_bytes = 0
+                await asyncio.sleep(0)
+        if slow:
+            await asyncio.gather(*slow)
+        if flushes:
+            await asyncio.gather(*(self._flush(replica) for replica in flushes))
+
+    def _do(self, replica: Replica, follower: Follower, effects: list[FollowerEffect], flushes: list[Replica]) -> None:
+        """What needs no thread, up to the first that fails."""
+        try:
+            for effect in effects:
+                match effect:
+                    case AppendRecords():
+                        appended = replica.append_copies(effect.records, LeaderEpoch(effect.leader_epoch))
+                        self._complaints.pop(replica.topic_partition, None)
+                        if appended.flush_due and not replica.syncs.comes_before_ack:
+                            flushes.append(replica)
+                        if self._fetchers.throttles.follower_wait_ms(replica) is not None:
+                            self._fetchers.throttles.following.spend(len(effect.records))
+                    case AdvanceHighWatermark():
+                        replica.advance_high_watermark(min(effect.offset, replica.log_end_offset))
+                    case AdvanceLogStart():
+                        replica.advance_log_start(min(effect.offset, replica.log_end_offset))
+                    case BackOff(reason=ErrorCode.CORRUPT_MESSAGE):
+                        self._complain(replica, "what comes next is damaged at broker %d, its leader", self.leader)
+                    case BackOff():
+                        logger.debug("%s: broker %d: %s", replica.topic_partition, self.leader, effect.reason.name)
+                    case NeedsMetadata() | TruncateTo() | StartOver():
+                        pass  # the metadata comes by itself; a cut comes alone
+        except (KafkaError, ProtocolError) as error:
+            self._failed(replica, follower, error)
+        except Exception as error:
+            self._unexpected(replica, follower, error)
+
+    def _unexpected(self, replica: Replica, follower: Follower, error: Exception) -> None:
+        """It costs this partition a pause, and the others of the leader nothing."""
+        key = PartitionKey(replica.topic_id, replica.topic_partition.partition)
+        self._fetchers.incidents.note(f"{replica.topic_partition}: fetch", error, kind="fetch")
+        self._due[key] = None
+        follower.failed(ErrorCode.UNKNOWN_SERVER_ERROR, self._fetchers.clock.monotonic_ms())
+
+    def _complain(self, replica: Replica, message: str, *about: object) -> None:
+        """Say what keeps a partition from being copied: once, until it is another thing, or copying has gone on."""
+        if self._complaints.get(replica.topic_partition) != (message, about):
+            self._complaints[replica.topic_partition] = message, about
+            logger.error(f"%s: {message}", replica.topic_partition, *about)
+
+    def _failed(self, replica: Replica, follower: Follower, error: Exception) -> None:
+        code = error.code if isinstance(error, KafkaError) else ErrorCode.CORRUPT_MESSAGE
+        if not replica.is_offline:
+            self._complain(replica, "what broker %d sent is not taken: %s", self.leader, str(error))
+        follower.failed(code, self._fetchers.clock.monotonic_ms())
+
+    async def _cut(self, replica: Replica, follower: Follower, effects: list[FollowerEffect]) -> None:
+        """Cut the log; then write the checkpoints where they promise what is gone."""
+        if replica.following is not follower:  # since the answer came it may lead
+            return
+        effect = effects[0]
+        try:
+            if isinstance(effect, TruncateTo):
+                if effect.offset < replica.log_end_offset:
+                    logger.info(
+                        "%s: cut at %d, where broker %d parts", replica.topic_partition, effect.offset, self.leader
+                    )
+                is_lower = await replica.truncate(effect.offset)
+            else:
+                assert isinstance(effect, StartOver)
+                logger.info("%s: begins anew at %d", replica.topic_partition, effect.offset)
+                is_lower = await replica.start_over(effect.offset)
+            if is_lower:
+                await self._fetchers.checkpoint()
+        except OSError as error:
+            self._failed(replica, follower, replica.failed_to_cut(error))
+        except Exception as error:
+            self._unexpected(replica, follower, error)
+
+    async def _sync(self) -> None:
+        """Before a request whose offsets would acknowledge it: sync what is not synced, of topics that ask for that."""
+        tried: set[PartitionKey] = set()
+        while unsynced := self._unsynced(tried):  # others may come meanwhile
+            tried.update(unsynced)
+            await asyncio.gather(*(self._flush(replica) for replica in unsynced.values()))
+
+    def _unsynced(self, but: Collection[PartitionKey]) -> dict[PartitionKey, Replica]:
+        due = {key: self.replicas[key] for key in self._due if key in self.replicas and key not in but}
+        return {
+            key: replica
+            for key, replica in due.items()
+            if replica.syncs.comes_before_ack and replica.syncs.is_due(replica.log_end_offset)
+        }
+
+    async def _flush(self, replica: Replica) -> None:
+        follower = replica.following
+        try:
+            await replica.flush(replica.log_end_offset)
+        except KafkaError as error:  # the replica has said so
+            if follower is not None and replica.following is follower:
+                follower.failed(error.code, self._fetchers.clock.monotonic_ms())
+        except Exception as error:
+            if follower is not None and replica.following is follower:
+                self._unexpected(replica, follower, error)

@@ -1,0 +1,127 @@
+"""In-sync replicas, agreed: what this broker's leaders propose goes to the metadata log (our AlterPartition).
+
+A leader proposes once and waits for the answer (rule 14), so each partition has one proposal in flight at most. All
+that have something to propose at a time share one command: a follower that stops takes its place in hundreds of
+partitions. What was agreed reaches the leaders as any change of the metadata does; what was refused is told to the
+leader that proposed it, which decides whether to try again (rule 15).
+
+Left out: proposals that overtake each other: while one command is under way the next ones are collected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from kraftpy.broker.containment import Tasks
+from kraftpy.broker.metadata.log import MetadataLog
+from kraftpy.broker.replication.replica import Replica
+from kraftpy.metadata.commands import ChangePartitions, IsrChange, IsrMember
+from kraftpy.ports import Clock
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.replication.events import ProposeIsr
+from kraftpy.replication.leader import Leader
+from kraftpy.types import BrokerId, LeaderEpoch, TopicId
+
+logger = logging.getLogger(__name__)
+
+_MOST_AT_ONCE = 1000
+_ANSWER = "answer to a proposal of in-sync replicas"
+
+_Key = tuple[TopicId, int]
+
+
+class IsrProposals:
+    """What the leaders of one broker want agreed."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        broker_epoch: Callable[[], int],
+        metadata: MetadataLog,
+        clock: Clock,
+        tasks: Tasks,
+    ) -> None:
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._metadata = metadata
+        self._clock = clock
+        self._tasks = tasks
+        self._waiting: dict[_Key, tuple[Replica, Leader, ProposeIsr]] = {}
+        self._submitting: asyncio.Task[None] | None = None
+        self._is_stopped = False
+
+    def propose(self, replica: Replica, proposal: ProposeIsr) -> None:
+        """Have it agreed; the answer comes to the replica."""
+        leader = replica.leading
+        if leader is None or self._is_stopped:
+            return
+        self._waiting[replica.topic_id, replica.topic_partition.partition] = (replica, leader, proposal)
+        if self._submitting is None:
+            self._submitting = self._tasks.create_task(self._submit_all(), name="in-sync replicas")
+
+    def stop(self) -> None:
+        """Propose nothing more."""
+        self._is_stopped = True
+        if self._submitting is not None:
+            self._submitting.cancel()
+
+    async def _submit_all(self) -> None:
+        try:
+            while self._waiting:
+                keys = list(self._waiting)[:_MOST_AT_ONCE]
+                batch = {key: self._waiting.pop(key) for key in keys}
+                await self._submit({key: each for key, each in batch.items() if each[0].leading is each[1]})
+        finally:
+            self._submitting = None
+
+    async def _submit(self, batch: dict[_Key, tuple[Replica, Leader, ProposeIsr]]) -> None:
+        if not batch:
+            return
+        changes = tuple(
+            IsrChange(
+                topic_id=topic_id,
+                partition=partition,
+                leader_epoch=LeaderEpoch(proposal.leader_epoch),
+                partition_epoch=proposal.partition_epoch,
+                isr=tuple(IsrMember(broker_id=broker_id, broker_epoch=epoch) for broker_id, epoch in proposal.isr),
+                is_recovering=proposal.is_recovering,
+            )
+            for (topic_id, partition), (_, _, proposal) in batch.items()
+        )
+        command = ChangePartitions(
+            broker_id=self._broker_id, broker_epoch=self._broker_epoch(), changes=changes, time_ms=self._clock.now()
+        )
+        try:
+            decision = await self._metadata.submit(command)
+        except KafkaError as error:
+            logger.warning("%d partitions: in-sync replicas not agreed: %s", len(batch), error)
+            self._refuse(batch, error.code)
+            return
+        except Exception as error:
+            self._tasks.incidents.note("in-sync replicas", error)
+            self._refuse(batch, ErrorCode.UNKNOWN_SERVER_ERROR)
+            return
+        if decision.error != ErrorCode.NONE:
+            logger.warning("%d partitions: in-sync replicas not agreed: %s", len(batch), decision.message)
+            self._refuse(batch, decision.error)
+            return
+        answered = {(result.topic_id, result.partition): result for result in decision.result or ()}
+        for key, (replica, leader, proposal) in batch.items():
+            result = answered.get(key)
+            error_code = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else result.error
+            with self._tasks.incidents.contained_in(replica.topic_partition, _ANSWER):
+                if error_code == ErrorCode.NONE:
+                    replica.proposal_agreed(leader, proposal)
+                    in_sync = sorted(member for member, _ in proposal.isr)
+                    logger.info("%s: in sync: %s", replica.topic_partition, in_sync)
+                else:
+                    logger.info("%s: in-sync replicas refused: %s", replica.topic_partition, error_code.name)
+                    replica.proposal_refused(leader, proposal, error_code)
+
+    def _refuse(self, batch: dict[_Key, tuple[Replica, Leader, ProposeIsr]], error: ErrorCode) -> None:
+        """None of them is known to be decided; each will propose again."""
+        for replica, leader, proposal in batch.values():
+            with self._tasks.incidents.contained_in(replica.topic_partition, _ANSWER):
+                replica.proposal_refused(leader, proposal, error)

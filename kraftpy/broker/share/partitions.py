@@ -1,0 +1,335 @@
+"""The share partitions of this broker: those of the partitions it leads that a group fetches from here.
+
+Each is the state machine of `share.partition`. It comes with the first fetch of a group and is loaded from its share
+coordinator; it goes with the leadership, with the group's last session here, and when the coordinator fences it, and is
+then read again by whoever is next. So what the group coordinator changes of a group without members is found by the
+next member.
+
+An unexpected error in a share partition fails the requests in progress: the partition is unloaded, waiting clients are
+told so, and the next fetch reads its state again.
+
+A group that has not read the partition begins where `share.auto.offset.reset` says; that is written before anything is
+handed out, so that the next leader does not begin somewhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import assert_never
+
+from kraftpy.broker.containment import Tasks
+from kraftpy.broker.replication.replica import Replica
+from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.share.coordinator_client import ShareStates
+from kraftpy.broker.waiting import Watch, wake_all
+from kraftpy.config.group import GroupSettings, duration_ms
+from kraftpy.ports import Clock
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.share.acknowledgements import Acknowledgement
+from kraftpy.share.config import SharePartitionConfig
+from kraftpy.share.events import NO_OFFSET
+from kraftpy.share.partition import Acquired, Available, Effect, Reply, SharePartition, Write
+from kraftpy.share.records import ShareKey
+from kraftpy.types import Millis
+
+logger = logging.getLogger(__name__)
+
+_RETRY_PAUSE_S = 0.5
+_MAX_PAUSE_S = 30.0
+_SHOWN_CHARACTERS = 100
+_NOT_LED = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class HeldPartition:
+    """A share partition with the replica it reads, and who waits for it."""
+
+    def __init__(self, key: ShareKey, replica: Replica, machine: SharePartition) -> None:
+        self.key = key
+        self.replica = replica
+        self.leadership = replica.leadership
+        self.leader_epoch = replica.leader_epoch
+        self.machine = machine
+        self.is_loaded = False
+        self.error: KafkaError | None = None
+        """Why it could not be loaded; it is tried again after a pause."""
+        self.watches: dict[Watch, None] = {}
+        """Who waits for something to be handed out."""
+        self.waiting: dict[int, asyncio.Future[Reply]] = {}
+        """Acknowledgements that are not written yet."""
+        self.loading: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.timer_at = Millis(0)
+
+    @property
+    def is_led(self) -> bool:
+        """Whether this broker still leads the partition, without a break."""
+        return self.replica.leading is not None and self.replica.leadership == self.leadership
+
+
+class SharePartitions:
+    """Every share partition that is served here."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        tasks: Tasks,
+        replicas: Replicas,
+        states: ShareStates,
+        settings: Callable[[str], GroupSettings],
+        has_members: Callable[[str], bool],
+    ) -> None:
+        """`has_members`: whether a member of the group has a session here."""
+        self._has_members = has_members
+        self._clock = clock
+        self._tasks = tasks
+        self._replicas = replicas
+        self._states = states
+        self._settings = settings
+        self._held: dict[ShareKey, HeldPartition] = {}
+        self._request_ids = itertools.count(1)
+        self._is_stopped = False
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    # --- coming and going --------------------------------------------------------------------
+
+    def get(self, key: ShareKey) -> HeldPartition:
+        """The share partition; it may be loading still. Raises KafkaError as `Replicas.leader_by_id` does."""
+        held = self._held.get(key)
+        if held is not None and (not held.is_led or held.machine.is_fenced):
+            self._drop(held, _NOT_LED)
+            held = None
+        if held is None:
+            if self._is_stopped:
+                raise KafkaError(_NOT_LED, "this broker stops")
+            replica = self._replicas.leader_by_id(key.topic_id, key.partition)
+            held = self._held[key] = HeldPartition(key, replica, SharePartition(self._config_of(key.group_id)))
+            held.loading = self._tasks.create_task(self._load(held), name=f"load share {key.group_id!r}")
+        held.machine.config = self._config_of(key.group_id)
+        return held
+
+    def find(self, key: ShareKey) -> HeldPartition | None:
+        """The share partition, if it is served here now."""
+        held = self._held.get(key)
+        return held if held is not None and held.is_led else None
+
+    def lock_duration_ms(self, group_id: str) -> int:
+        """How long a member of that group has what it acquires."""
+        return self._settings(group_id).share_record_lock_duration_ms
+
+    def reconcile(self) -> None:
+        """Let go of what is not led here any more."""
+        for held in list(self._held.values()):
+            if not held.is_led:
+                self._drop(held, _NOT_LED)
+
+    def stop(self) -> None:
+        """Let go of everything, for good; who waits is told to look elsewhere."""
+        self._is_stopped = True
+        for held in list(self._held.values()):
+            self._drop(held, _NOT_LED)
+
+    def _drop(self, held: HeldPartition, error_code: ErrorCode) -> None:
+        if self._held.get(held.key) is held:
+            del self._held[held.key]
+        if held.loading is not None:
+            held.loading.cancel()
+        if held.timer is not None:
+            held.timer.cancel()
+        try:
+            self._run(held, held.machine.unload(error_code))
+        except Exception as error:
+            self._tasks.survive("letting go of a share partition", error)
+        waiting, held.waiting = held.waiting, {}
+        for request_id, answer in waiting.items():
+            if not answer.done():
+                answer.set_result(Reply(request_id=request_id, error_code=error_code))
+        wake_all(held.watches)
+
+    def failed(self, held: HeldPartition, doing: str, error: Exception) -> None:
+        """An unexpected error has left the share partition in doubt. Raises it if it is one that ends the node."""
+        group_id = held.key.group_id[:_SHOWN_CHARACTERS]
+        what = f"{doing} of {held.replica.topic_partition} in share group {group_id!r}"
+        self._tasks.survive(what, error, kind=f"share partition: {doing}")
+        self._drop(held, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def _step(self, held: HeldPartition, doing: str, step: Callable[[], Sequence[Effect]]) -> None:
+        """Have the machine do something, and carry out what follows."""
+        try:
+            self._run(held, step())
+        except Exception as error:
+            self.failed(held, doing, error)
+
+    def _config_of(self, group_id: str) -> SharePartitionConfig:
+        settings = self._settings(group_id)
+        return SharePartitionConfig(
+            delivery_count_limit=settings.share_delivery_count_limit,
+            partition_max_record_locks=settings.share_partition_max_record_locks,
+            record_lock_duration_ms=settings.share_record_lock_duration_ms,
+            renew_acknowledge_enable=settings.share_renew_acknowledge_enable,
+        )
+
+    # --- loading -----------------------------------------------------------------------------
+
+    async def _load(self, held: HeldPartition) -> None:
+        """Read the state until there is one, or somebody else leads."""
+        pause_s = _RETRY_PAUSE_S
+        while held.is_led:
+            try:
+                await self._load_once(held)
+                return
+            except KafkaError as error:
+                logger.info("%s of group %s: %s", held.replica.topic_partition, held.key.group_id, error)
+                held.error = error
+                if error.code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH):
+                    break
+            except Exception as error:
+                self._tasks.survive("loading a share partition", error)
+                held.error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the share partition could not be loaded")
+                pause_s = min(pause_s * 2, _MAX_PAUSE_S)
+            await asyncio.sleep(pause_s)
+        held.loading = None
+        self._drop(held, _NOT_LED)
+
+    async def _load_once(self, held: HeldPartition) -> None:
+        """Raises KafkaError where the state cannot be had now."""
+        found = await self._states.read(held.key, held.leader_epoch)
+        if found.error_code != ErrorCode.NONE:
+            raise KafkaError(found.error_code, found.error_message or "the state cannot be read")
+        replica = held.replica
+        is_first = found.start_offset == NO_OFFSET
+        start_offset = await self._first_offset(held) if is_first else found.start_offset
+        machine = SharePartition(self._config_of(held.key.group_id), state_epoch=found.state_epoch)
+        machine.loaded(
+            start_offset,
+            found.batches,
+            log_start_offset=replica.log_start_offset,
+            log_end_offset=replica.log_end_offset,
+        )
+        if is_first:
+            (begun,) = machine.save()
+            assert isinstance(begun, Write)
+            written = await self._states.write(held.key, found.state_epoch, held.leader_epoch, begun)
+            machine.written(written.error_code, now=self._clock.monotonic_ms())
+            if written.error_code != ErrorCode.NONE:
+                raise KafkaError(written.error_code, written.error_message or "the start offset cannot be written")
+        held.machine, held.is_loaded, held.error, held.loading = machine, True, None, None
+        wake_all(held.watches)
+
+    async def _first_offset(self, held: HeldPartition) -> int:
+        """Where a group begins that has read nothing yet."""
+        replica, reset = held.replica, self._settings(held.key.group_id).share_auto_offset_reset
+        if reset == "earliest":
+            return replica.log_start_offset
+        if reset == "latest":
+            return replica.high_watermark
+        since = self._clock.now() - duration_ms(reset.partition(":")[2])
+        if since <= 0:
+            return replica.log_start_offset
+        found = await self._replicas.decoding.carry_out(replica.search_timestamp(Millis(since), replica.high_watermark))
+        return replica.high_watermark if found is None else found.offset
+
+    # --- the loop around the machines --------------------------------------------------------
+
+    def acknowledge(
+        self, held: HeldPartition, member_id: str, said: Sequence[Acknowledgement]
+    ) -> asyncio.Future[Reply]:
+        """Say what became of records. The reply comes once it is written."""
+        request_id = next(self._request_ids)
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        held.waiting[request_id] = answer
+        now = self._clock.monotonic_ms()
+        self._step(held, "an acknowledgement", lambda: held.machine.acknowledge(request_id, member_id, said, now))
+        return answer
+
+    def release(self, group_id: str, member_id: str) -> None:
+        """A member's session is over: what it has is anybody's."""
+        for held in list(self._held.values()):
+            if held.key.group_id == group_id:
+                self._step(held, "a release", partial(held.machine.release, member_id))
+                self._drop_unneeded(held)
+
+    def _drop_unneeded(self, held: HeldPartition) -> None:
+        """Let go of it where nobody is left who fetches from it, and all that was said is written."""
+        if not held.waiting and not self._has_members(held.key.group_id):
+            self._drop(held, _NOT_LED)
+
+    def acquired(self, held: HeldPartition) -> None:
+        """Something was handed out: its locks are to run out in time."""
+        self._set_timer(held)
+
+    def give_back(self, held: HeldPartition, member_id: str, acquired: Sequence[Acquired]) -> None:
+        """What a fetch acquired is not handed out after all."""
+        self._step(held, "giving back", lambda: held.machine.give_back(member_id, acquired))
+
+    def log_start_advanced(self, held: HeldPartition) -> None:
+        """Old records have gone out of the log."""
+        log_start_offset = held.replica.log_start_offset
+        self._step(held, "a new log start", lambda: held.machine.log_start_advanced(log_start_offset))
+
+    def _run(self, held: HeldPartition, effects: Sequence[Effect]) -> None:
+        remaining = deque(effects)
+        while remaining:
+            effect = remaining.popleft()
+            match effect:
+                case Write():
+                    self._tasks.create_task(self._write(held, effect), name=f"share state of {held.key.group_id!r}")
+                case Reply():
+                    answer = held.waiting.pop(effect.request_id, None)
+                    if answer is not None and not answer.done():
+                        answer.set_result(effect)
+                case Available():
+                    wake_all(held.watches)
+                case _:
+                    assert_never(effect)
+        if self._held.get(held.key) is held:
+            self._set_timer(held)
+
+    async def _write(self, held: HeldPartition, effect: Write) -> None:
+        machine = held.machine
+        try:
+            found = await self._states.write(held.key, machine.state_epoch, held.leader_epoch, effect)
+        except Exception as error:
+            self.failed(held, "a write", error)
+            return
+        if self._held.get(held.key) is not held:
+            return  # who waited was told when it went
+        if found.error_code != ErrorCode.NONE:
+            logger.warning(
+                "%s: the state of group %s is not written: %s %s",
+                held.replica.topic_partition,
+                held.key.group_id,
+                found.error_code.name,
+                found.error_message or "",
+            )
+        now = self._clock.monotonic_ms()
+        self._step(held, "a write", lambda: machine.written(found.error_code, found.error_message, now=now))
+        if machine.is_fenced:
+            self._drop(held, _NOT_LED)
+        else:
+            self._drop_unneeded(held)
+
+    def _set_timer(self, held: HeldPartition) -> None:
+        """Have a tick when the next lock runs out. A timer that is early stays: a tick too many does nothing."""
+        deadline = held.machine.next_deadline()
+        if deadline is None:
+            return
+        if held.timer is not None:
+            if held.timer_at <= deadline:
+                return
+            held.timer.cancel()
+        held.timer_at = deadline
+        delay_ms = max(0, deadline - self._clock.monotonic_ms())
+        held.timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tick, held)
+
+    def _tick(self, held: HeldPartition) -> None:
+        held.timer = None
+        if held.is_led and self._held.get(held.key) is held:
+            now = self._clock.monotonic_ms()
+            self._step(held, "a tick", lambda: held.machine.tick(now))

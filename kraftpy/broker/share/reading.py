@@ -1,0 +1,71 @@
+"""From what was read of a log to what a share partition may hand out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from kraftpy.broker.replication.replica import AbortedTransaction, Replica
+from kraftpy.protocol.record_batch import (
+    BatchHeader,
+    ControlType,
+    CorruptBatch,
+    read_markers,
+    split_batches,
+)
+from kraftpy.share.partition import Acquired, Stretch
+from kraftpy.types import Offset
+
+
+class Piece(NamedTuple):
+    """One batch of the log, as it is and as it looks to a share partition."""
+
+    stretch: Stretch
+    batch: memoryview
+
+
+def read_pieces(replica: Replica, offset: int, max_bytes: int, *, read_committed: bool) -> list[Piece]:
+    """Batches from an offset on, at least one where there is one. Markers hold no records, nor do aborted batches.
+
+    Only what is committed is read; for `read_committed` only what is before every open transaction. Raises KafkaError
+    as `Replica.read` does.
+    """
+    read = replica.read(Offset(offset), max_bytes, read_committed=read_committed, min_one_batch=True)
+    assert isinstance(read.records, bytes)
+    waiting = sorted(read.aborted_transactions, key=lambda each: each.first_offset, reverse=True)
+    aborted: set[int] = set()
+    pieces = []
+    for header, batch in split_batches(read.records):
+        has_records = not header.is_control
+        if read_committed:
+            has_records = _has_committed(header, batch, waiting, aborted)
+        last_offset = header.base_offset + header.last_offset_delta
+        pieces.append(Piece(Stretch(header.base_offset, last_offset, has_records), batch))
+    return pieces
+
+
+def _has_committed(
+    header: BatchHeader, batch: memoryview, waiting: list[AbortedTransaction], aborted: set[int]
+) -> bool:
+    """Whether a batch holds records that count. `aborted` are the producers whose transaction ends in an abort."""
+    while waiting and waiting[-1].first_offset <= header.next_offset - 1:
+        aborted.add(waiting.pop().producer_id)
+    if not header.is_control:
+        return not (header.is_transactional and header.producer_id in aborted)
+    with suppress(CorruptBatch):  # of a kind we do not know
+        if any(marker.type == ControlType.ABORT for marker in read_markers(header, batch)):
+            aborted.discard(header.producer_id)
+    return False
+
+
+def with_acquired(pieces: Sequence[Piece], acquired: Sequence[Acquired]) -> bytes:
+    """The batches that have acquired records, and no others."""
+    needed: list[memoryview] = []
+    place = 0
+    for stretch, batch in pieces:
+        while place < len(acquired) and acquired[place].last_offset < stretch.first_offset:
+            place += 1
+        if place < len(acquired) and acquired[place].first_offset <= stretch.last_offset:
+            needed.append(batch)
+    return b"".join(needed)

@@ -1,0 +1,126 @@
+"""A worker process (`cleaning_worker`) as the event loop sees it: started when needed, killed when a job is abandoned.
+
+It costs nothing until the first log is to be cleaned, and `end` takes back what it cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import pickle
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from kraftpy.broker.storage.cleaning_messages import LENGTH_BYTES, Failure, Order, encode
+from kraftpy.log.compaction import CompactionJob
+from kraftpy.log.compaction_work import Cleaned, Done
+from kraftpy.protocol.records import CorruptBatch
+
+logger = logging.getLogger(__name__)
+
+
+class CleanerGone(Exception):
+    """The process has died, or was killed by somebody else."""
+
+
+class CleanerFailed(Exception):
+    """The process met an unexpected error, and would again."""
+
+
+class SegmentsGone(Exception):
+    """A segment was deleted while it was to be read: what was planned is out of date."""
+
+
+class CleaningProcess:
+    """One worker. One job at a time."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._process: Process | None = None
+
+    async def clean(self, job: CompactionJob, path: str) -> AsyncGenerator[Cleaned | Done, None]:
+        """Have it done; each new segment when it is written, at last that all of them are.
+
+        Whoever stops listening before that, abandons the job or calls `end`, kills the process. Raises OSError,
+        CorruptBatch, SegmentsGone, CleanerGone, CleanerFailed.
+        """
+        process = await self._started()
+        job.on_abandon = _killer(process)
+        if job.is_abandoned:
+            job.on_abandon()
+        is_idle = False
+        try:
+            async with aclosing(_answers(process, Order(path, job.plan, self._bytes_per_second))) as answers:
+                async for message in answers:
+                    if isinstance(message, Failure):
+                        is_idle = True
+                        raise _failure(message)
+                    is_idle = isinstance(message, Done)
+                    yield message
+        except CleanerGone:
+            if not job.is_abandoned and self._process is process:
+                raise
+        finally:
+            job.on_abandon = None
+            if not is_idle:
+                await self.end()
+
+    async def _started(self) -> Process:
+        if self._process is None or self._process.returncode is not None:
+            command = (sys.executable, "-m", "kraftpy.broker.storage.cleaning_worker")
+            pipe = asyncio.subprocess.PIPE
+            try:
+                self._process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+            except OSError as error:
+                raise CleanerGone(f"its process cannot be started: {error}") from error
+        return self._process
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process."""
+        return self._process is not None
+
+    async def end(self) -> None:
+        """Kill it, and let go of a job; another one is started when needed."""
+        process, self._process = self._process, None
+        if process is not None:
+            _killer(process)()
+            await process.wait()
+
+
+async def _answers(process: Process, order: Order) -> AsyncGenerator[Cleaned | Done | Failure, None]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(encode(order))
+        await process.stdin.drain()
+        while True:
+            head = await process.stdout.readexactly(LENGTH_BYTES)
+            message = pickle.loads(await process.stdout.readexactly(int.from_bytes(head, "big")))
+            yield message
+            if not isinstance(message, Cleaned):
+                return
+    except (asyncio.IncompleteReadError, ConnectionError) as error:
+        raise CleanerGone("its process is gone") from error
+
+
+def _killer(process: Process) -> Callable[[], None]:
+    def kill() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+
+    return kill
+
+
+def _failure(failure: Failure) -> Exception:
+    if failure.is_unexpected:
+        return CleanerFailed(failure.reason)
+    if failure.errno is None:
+        return CorruptBatch(failure.reason)
+    if failure.errno == errno.ENOENT:
+        return SegmentsGone(f"{failure.filename} is gone")
+    return OSError(failure.errno, failure.reason, failure.filename)

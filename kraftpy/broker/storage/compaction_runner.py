@@ -1,0 +1,57 @@
+"""One compaction, step by step: what is written elsewhere is put in place here, on the loop (`log.compaction`).
+
+The caller holds the log for itself as far as closing and cutting go; appends, reads and retention go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from kraftpy.broker.containment import Complaints
+from kraftpy.broker.patience import patiently
+from kraftpy.log import compaction
+from kraftpy.log.compaction import CompactionJob, CompactionResult
+from kraftpy.log.compaction_work import Cleaned, Done
+from kraftpy.log.partition_log import PartitionLog
+
+CleaningWork = Callable[[CompactionJob, str], AsyncGenerator[Cleaned | Done, None]]
+"""Carries out the long part of a compaction in the directory of that path."""
+
+
+async def carry_out(
+    log: PartitionLog,
+    job: CompactionJob,
+    work: CleaningWork,
+    discard: Callable[[list[str]], None],
+    complaints: Complaints,
+) -> CompactionResult | None:
+    """Have `work` do it; None where the log changed meanwhile, or is to be closed. Old files go to `discard`.
+
+    Raises OSError, and what `work` does.
+    """
+    done: Done | None = None
+
+    async def sync() -> None:
+        path = log.directory.path
+        await patiently(lambda: asyncio.to_thread(log.directory.sync), f"sync {path}", complaints, is_sync=True)
+
+    try:
+        async with aclosing(work(job, log.directory.path)) as steps:
+            async for step in steps:
+                if isinstance(step, Done):
+                    done = step
+                elif job.is_abandoned or not compaction.stage(log, job, step):
+                    break
+                else:
+                    await sync()
+                    gone = compaction.put_in_place(log, job)
+                    if gone is None:
+                        break
+                    await sync()
+                    compaction.complete(log, job)
+                    discard(gone)
+    finally:
+        result = compaction.finish(log, job, done)
+    return result

@@ -1,0 +1,42 @@
+"""Mark new log directories as a cluster's before a broker first opens them, as Kafka's `kafka-storage format` does.
+
+A directory that was marked before keeps its mark; one that is another cluster's is refused and nothing is written. What
+a broker finds unmarked it marks itself, with a cluster id of its own making. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+from kraftpy.broker.runtime import OsDirectory
+from kraftpy.broker.storage.directories import DirectoryError, random_id
+from kraftpy.config import BrokerConfig
+from kraftpy.log import layout
+
+
+def format_directories(config: BrokerConfig, cluster_id: str) -> None:
+    """Give every new directory of `log.dirs` to `cluster_id`. Raises DirectoryError."""
+    new = []
+    for name in config.log_dirs:
+        try:
+            directory = OsDirectory(name)
+            properties = layout.read_meta_properties(directory)
+        except layout.CorruptFile as error:
+            raise DirectoryError(f"log.dirs: {error}") from error
+        except OSError as error:
+            raise DirectoryError(f"log.dirs: cannot use {name}: {error.strerror}") from error
+        if properties is None:
+            new.append(directory)
+        elif properties.get("cluster.id", cluster_id) != cluster_id:
+            raise DirectoryError(
+                f"log.dirs: {directory.path} belongs to cluster {properties['cluster.id']}, not to {cluster_id}"
+            )
+    for directory in new:
+        marks = {
+            "version": "1",
+            "cluster.id": cluster_id,
+            "node.id": str(config.node_id),
+            "directory.id": random_id(),
+        }
+        try:
+            layout.write_meta_properties(directory, marks)
+        except OSError as error:
+            raise DirectoryError(f"log.dirs: cannot use {directory.path}: {error.strerror}") from error

@@ -1,0 +1,299 @@
+"""How transactions ended, written where they wrote.
+
+`MarkerWriter` writes markers to partitions that this broker leads; `MarkerSender` has the leaders of all partitions of
+a transaction do so, here or elsewhere, again and again until each has its marker or is gone. What waits for a broker
+while a request to it is under way goes with the next one, whatever transaction it is of.
+
+A marker of transactions v2 that the log has already is not written a second time: it is known by its epoch (KIP-1228).
+An older one may be, and says then nothing new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from kraftpy.broker.containment import Incidents, Tasks
+from kraftpy.broker.groups.coordinators import Coordinators
+from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
+from kraftpy.broker.peers import Peers
+from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.slicing import PIECE, Slices
+from kraftpy.log.partition_log import Origin
+from kraftpy.metadata.image import Image
+from kraftpy.ports import Clock
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from kraftpy.protocol.record_batch import ControlType, encode_control_batch
+from kraftpy.transactions.records import by_topic
+from kraftpy.types import BrokerId, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_COMMIT_TIMEOUT_S = 10.0
+_PAUSE_S = 0.05
+_MAX_PAUSE_S = 1.0
+_MARKER_UNITS = 10
+_MOST_UNDER_WAY = 1_000
+"""Markers of one request that are appended and not committed yet."""
+_MARKER = "marker of a transaction"
+_GIVEN_UP = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+
+
+class MarkerWriter:
+    """Markers for partitions that are led here."""
+
+    def __init__(
+        self, replicas: Replicas, coordinators: Coordinators, clock: Clock, incidents: Incidents, slices: Slices
+    ) -> None:
+        self._incidents = incidents
+        self._slices = slices
+        self._replicas = replicas
+        self._coordinators = coordinators
+        self._clock = clock
+
+    async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        """Write each marker to each of its partitions once, and wait until they are committed.
+
+        Appended in the order they are named; waited for together, up to `_MOST_UNDER_WAY` at a time.
+        """
+        codes: list[dict[TopicPartition, ErrorCode]] = []
+        for marker in request.markers:
+            places = ((topic.name, index) for topic in marker.topics for index in topic.partition_indexes)
+            codes.append({TopicPartition(*place): ErrorCode.UNKNOWN_SERVER_ERROR for place in places})
+        is_long = sum(map(len, codes)) > PIECE // _MARKER_UNITS
+        deadline = asyncio.get_running_loop().time() + _COMMIT_TIMEOUT_S
+        room = asyncio.Semaphore(_MOST_UNDER_WAY)
+
+        async def write(marker: WritableTxnMarker, partition: TopicPartition, outcomes: dict[Any, ErrorCode]) -> None:
+            try:
+                outcomes[partition] = await self._write_one(marker, partition, deadline)
+            finally:
+                room.release()
+
+        async with asyncio.TaskGroup() as group:
+            for marker, outcomes in zip(request.markers, codes, strict=True):
+                for partition in list(outcomes):
+                    if is_long:
+                        await self._slices.breathe(_MARKER_UNITS)
+                    await room.acquire()
+                    group.create_task(write(marker, partition, outcomes))
+        return WriteTxnMarkersResponse(markers=list(map(_result, request.markers, codes)))
+
+    async def _write_one(self, marker: WritableTxnMarker, partition: TopicPartition, deadline: float) -> ErrorCode:
+        try:
+            replica = self._replicas.leader(*partition)
+            if marker.transaction_version >= 2 and replica.log.producers.check_raised_epoch(
+                marker.producer_id, marker.producer_epoch
+            ):
+                end_offset = replica.log_end_offset  # it may still be on its way to the followers
+                return await replica.committed(end_offset, replica.leadership, deadline)
+            batch = encode_control_batch(
+                ControlType.COMMIT if marker.transaction_result else ControlType.ABORT,
+                timestamp=self._clock.now(),
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+            )
+            if partition.topic == CONSUMER_OFFSETS:
+                return await self._coordinators.write_marker(
+                    partition.partition, batch, marker.producer_id, is_commit=marker.transaction_result
+                )
+            replica.check_in_sync()
+            appended = replica.append(batch, Origin.COORDINATOR, self._clock.now())
+            end_offset, leadership = appended.last_offset + 1, replica.leadership
+            if appended.flush_due:
+                await replica.flush(end_offset)
+            return await replica.committed(end_offset, leadership, deadline)
+        except KafkaError as error:
+            return error.code
+        except Exception as error:
+            self._incidents.note(f"{partition}: {_MARKER}", error, kind=_MARKER)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def _result(marker: WritableTxnMarker, codes: dict[TopicPartition, ErrorCode]) -> WritableTxnMarkerResult:
+    """The result of a marker, each partition once."""
+    topics = {
+        topic: WritableTxnMarkerTopicResult(
+            name=topic,
+            partitions=[
+                WritableTxnMarkerPartitionResult(partition_index=index, error_code=codes[TopicPartition(topic, index)])
+                for index in indexes
+            ],
+        )
+        for topic, indexes in by_topic(set(codes)).items()
+    }
+    return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=list(topics.values()))
+
+
+class Marking:
+    """The markers of one transaction that are still to be written."""
+
+    def __init__(
+        self,
+        marker: WritableTxnMarker,
+        partitions: frozenset[TopicPartition],
+        is_wanted: Callable[[], bool],
+        written: Callable[[frozenset[TopicPartition]], None],
+    ) -> None:
+        """`marker` has no topics; `is_wanted`: who asked still coordinates; `written` is told what is written."""
+        self.marker = marker
+        self.left = partitions
+        self.under_way: frozenset[TopicPartition] = frozenset()
+        self.is_wanted = is_wanted
+        self.written = written
+        self.pause_s = _PAUSE_S
+
+    def done(self, partitions: frozenset[TopicPartition]) -> None:
+        """These have it, or are gone."""
+        partitions &= self.left
+        if partitions:
+            self.left -= partitions
+            self.written(partitions)
+
+
+class MarkerSender:
+    """Has markers written wherever they belong."""
+
+    def __init__(
+        self,
+        node_id: BrokerId,
+        image: Callable[[], Image],
+        writer: MarkerWriter,
+        peers: Peers,
+        tasks: Tasks,
+    ) -> None:
+        self._node_id = node_id
+        self._image = image
+        self._writer = writer
+        self._peers = peers
+        self._tasks = tasks
+        self._waiting: dict[BrokerId, list[tuple[Marking, frozenset[TopicPartition]]]] = {}
+        self._sending: dict[BrokerId, asyncio.Task[None]] = {}
+        self._timers: dict[asyncio.TimerHandle, None] = {}
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Write no more: whoever coordinates next goes on."""
+        self._is_stopped = True
+        for timer in self._timers:
+            timer.cancel()
+        for task in self._sending.values():
+            task.cancel()
+
+    def send(self, marking: Marking) -> None:
+        """Have all that is left of it written."""
+        if self._is_stopped or not marking.left or not marking.is_wanted():
+            return
+        gone: set[TopicPartition] = set()
+        by_leader: dict[BrokerId, set[TopicPartition]] = {}
+        is_later = False
+        for partition in sorted(marking.left - marking.under_way):
+            topic = self._image().topic(partition.topic)
+            if topic is None or partition.partition >= len(topic.partitions):
+                gone.add(partition)
+                continue
+            leader = topic.partitions[partition.partition].leader
+            if leader < 0:
+                is_later = True
+            else:
+                by_leader.setdefault(BrokerId(leader), set()).add(partition)
+        if is_later:
+            self._again(marking)
+        for leader, partitions in by_leader.items():
+            marking.under_way |= partitions  # a marker that comes late could end the next transaction
+            self._waiting.setdefault(leader, []).append((marking, frozenset(partitions)))
+            if leader not in self._sending:
+                name = f"markers for broker {leader}"
+                self._sending[leader] = self._tasks.create_task(self._send_to(leader), name=name)
+        marking.done(frozenset(gone))
+
+    def _again(self, marking: Marking) -> None:
+        pause_s, marking.pause_s = marking.pause_s, min(marking.pause_s * 2, _MAX_PAUSE_S)
+
+        def now() -> None:
+            del self._timers[timer]
+            self.send(marking)
+
+        timer = asyncio.get_running_loop().call_later(pause_s, now)
+        self._timers[timer] = None
+
+    async def _send_to(self, leader: BrokerId) -> None:
+        try:
+            while waiting := self._waiting.pop(leader, []):
+                wanted = [(marking, partitions) for marking, partitions in waiting if marking.is_wanted()]
+                if not wanted:
+                    continue
+                results = await self._results(leader, wanted)
+                for number, (marking, partitions) in enumerate(wanted):
+                    marking.under_way -= partitions
+                    done: frozenset[TopicPartition] = frozenset()
+                    try:
+                        if number < len(results):
+                            done = _written(results[number])
+                            marking.done(done & partitions)
+                    except Exception as error:
+                        self._tasks.survive(f"a marker's answer of broker {leader}", error)
+                    if partitions - done:
+                        self._again(marking)
+        finally:
+            del self._sending[leader]
+
+    async def _results(
+        self, leader: BrokerId, wanted: list[tuple[Marking, frozenset[TopicPartition]]]
+    ) -> list[WritableTxnMarkerResult]:
+        """Ask the leader to write the markers; return its results, or none if it cannot be asked."""
+        request = WriteTxnMarkersRequest(markers=[_message(*each) for each in wanted])
+        try:
+            if leader == self._node_id:
+                return (await self._writer.write(request)).markers
+            response: WriteTxnMarkersResponse = await self._peers.ask(leader, ApiKey.WRITE_TXN_MARKERS, request)
+            return response.markers
+        except KafkaError as error:
+            logger.debug("no markers through broker %d: %s", leader, error)
+        except Exception as error:
+            self._tasks.survive(f"markers through broker {leader}", error)
+        return []
+
+
+def _written(result: WritableTxnMarkerResult) -> frozenset[TopicPartition]:
+    """The partitions that have the marker, or will never need it."""
+    done: set[TopicPartition] = set()
+    for topic in result.topics:
+        for each in topic.partitions:
+            code = ErrorCode.of(each.error_code)
+            partition = TopicPartition(topic.name, each.partition_index)
+            if code == ErrorCode.NONE:
+                done.add(partition)
+            elif code in _GIVEN_UP:
+                # A later coordinator, or a later epoch, has ended it already: nothing of it is open there.
+                logger.warning("%s: a marker of producer %d is late: %s", partition, result.producer_id, code.name)
+                done.add(partition)
+    return frozenset(done)
+
+
+def _message(marking: Marking, partitions: frozenset[TopicPartition]) -> WritableTxnMarker:
+    marker = marking.marker
+    return WritableTxnMarker(
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        transaction_result=marker.transaction_result,
+        topics=[
+            WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+            for topic, indexes in by_topic(partitions).items()
+        ],
+        coordinator_epoch=marker.coordinator_epoch,
+        transaction_version=marker.transaction_version,
+    )

@@ -1,0 +1,155 @@
+"""The log cleaner: compacts the logs of topics with `cleanup.policy=compact`, the dirtiest first.
+
+`log.cleaner.threads` workers, each with a process of its own that does the work (`storage.cleaning_process`), so that
+clients do not wait for it. Each takes the log with the largest share of dirty bytes among those that are due, and
+pauses for `log.cleaner.backoff.ms` when there is none. Memory (`log.cleaner.dedupe.buffer.size`,
+`log.cleaner.io.buffer.size`) and speed (`log.cleaner.io.max.bytes.per.second`) are shared equally among them. A process
+that was not needed for a minute is ended.
+
+A log that cannot be cleaned because it is damaged, or met an unexpected error, is left alone from then on, which is
+said once; it grows until the broker is restarted or the topic deleted. A disk that fails is told to the replica, and
+the log is tried again after a pause.
+
+Where each partition's dirty part begins is in Kafka's `cleaner-offset-checkpoint`, one per log directory; a checkpoint
+that is lost or damaged costs a cleaning from the log's start, nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from kraftpy.broker.containment import Incidents
+from kraftpy.broker.replication.replica import Replica
+from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.storage.cleaning_process import CleanerGone, CleaningProcess, SegmentsGone
+from kraftpy.config import BrokerConfig
+from kraftpy.log import layout
+from kraftpy.log.compaction import CompactionResult, Limits
+from kraftpy.ports import Clock
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+_IDLE_SECONDS = 60.0
+_LOOK_AT_ONCE = 50
+_LONGEST_PAUSE_SECONDS = 86_400.0
+
+
+class Cleaner:
+    """Compacts what is due among a broker's partitions."""
+
+    def __init__(self, replicas: Replicas, clock: Clock, config: BrokerConfig, incidents: Incidents) -> None:
+        self._incidents = incidents
+        self._replicas = replicas
+        self._clock = clock
+        self._threads = config.log_cleaner_threads
+        self._backoff_seconds = config.log_cleaner_backoff_ms / 1000
+        share = max(1, self._threads)
+        self._limits = Limits(
+            config.log_cleaner_dedupe_buffer_size // share,
+            config.log_cleaner_io_buffer_load_factor,
+            config.log_cleaner_io_buffer_size // share,
+        )
+        self._bytes_per_second = config.log_cleaner_io_max_bytes_per_second / share
+        self._in_progress: set[Replica] = set()
+        self._uncleanable: set[Replica] = set()
+        self._postponed: set[Replica] = set()  # until a pause is over
+        self._writing = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Clean until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(self._threads):
+                tasks.create_task(self._work(), name=f"log cleaner {number}")
+
+    async def _work(self) -> None:
+        process = CleaningProcess(self._bytes_per_second)
+        try:
+            last_used = 0.0
+            while True:
+                remaining = self._backoff_seconds
+                while remaining > 0:
+                    pause = min(remaining, _IDLE_SECONDS if process.is_running else _LONGEST_PAUSE_SECONDS)
+                    await asyncio.sleep(pause)
+                    remaining -= pause
+                    if process.is_running and time.monotonic() - last_used >= _IDLE_SECONDS:
+                        await process.end()
+                self._postponed.clear()
+                while (replica := await self._dirtiest()) is not None:
+                    await self._clean(replica, process)
+                    last_used = time.monotonic()
+        finally:
+            await process.end()
+
+    async def _dirtiest(self) -> Replica | None:
+        """The partition that needs it most, among those that are due and nobody is at."""
+        best: tuple[float, Replica] | None = None
+        known = list(self._replicas)
+        self._uncleanable.intersection_update(known)
+        now = self._clock.now()
+        for number, replica in enumerate(known):
+            if number % _LOOK_AT_ONCE == _LOOK_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if not replica.log.config.is_compacted or replica.log.is_closed or replica.is_being_cut:
+                continue
+            if replica in self._in_progress or replica in self._uncleanable or replica in self._postponed:
+                continue
+            try:
+                found = replica.dirtiness(now)
+            except Exception as error:
+                self._failed(replica, error)
+                continue
+            if found.is_due and (best is None or found.ratio > best[0]):
+                best = found.ratio, replica
+        return None if best is None else best[1]
+
+    async def _clean(self, replica: Replica, process: CleaningProcess) -> None:
+        """Clean one; one that fails is left as it was."""
+
+        def discard(files: list[str]) -> None:
+            self._replicas.delete_files_later(replica, files)
+
+        if replica in self._in_progress:
+            return  # another worker was faster
+        self._in_progress.add(replica)
+        try:
+            result = await replica.compact(self._clock.now(), self._limits, process.clean, discard)
+            if result is None:
+                self._postponed.add(replica)
+            else:
+                await self._cleaned(replica, result)
+        except (SegmentsGone, CleanerGone) as error:
+            self._postponed.add(replica)
+            logger.info("%s: not compacted this time: %s", replica.topic_partition, error)
+        except Exception as error:
+            self._failed(replica, error)
+        finally:
+            self._in_progress.discard(replica)
+
+    async def _cleaned(self, replica: Replica, result: CompactionResult) -> None:
+        logger.info("%s: compacted %d bytes to %d", replica.topic_partition, result.bytes_before, result.bytes_after)
+        directory = replica.log_directory
+        async with self._writing:
+            offsets = {
+                each.topic_partition: each.clean_until for each in self._replicas if each.log_directory is directory
+            }
+            try:
+                await asyncio.to_thread(layout.write_offsets, directory, layout.CLEANER_OFFSETS, offsets)
+            except OSError as error:
+                if not self._replicas.storage_failed(directory, "write the cleaner's checkpoint in", error):
+                    logger.error("%s: the cleaner's checkpoint cannot be written: %s", directory.path, error)
+
+    def _failed(self, replica: Replica, error: Exception) -> None:
+        if isinstance(error, OSError):
+            self._postponed.add(replica)
+            replica.compaction_failed(error)
+        elif isinstance(error, KafkaError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            self._postponed.add(replica)
+        elif not isinstance(error, KafkaError):
+            self._uncleanable.add(replica)
+            self._incidents.note(f"{replica.topic_partition}: compaction", error, kind="compaction")
+        else:
+            self._uncleanable.add(replica)
+            logger.error("%s cannot be compacted and is left as it is: %s", replica.topic_partition, error)

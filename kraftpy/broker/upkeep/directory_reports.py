@@ -1,0 +1,113 @@
+"""What this broker's disks have done to its replicas, told to the cluster until the metadata says the same.
+
+Level, not edge: every second, and at once when a log directory fails, what is (`Replicas.reports`) is compared with
+what the image says, and the difference is submitted as one `ChangeReplicas`. So nothing is lost when a command is
+refused, or nobody leads the quorum for a while. Kafka's broker names its failed directories in its heartbeats
+(KIP-858); here the broker names the replicas, in a command of its own, as leaders do with their in-sync replicas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable
+
+from kraftpy.broker.metadata.log import MetadataLog
+from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.storage.directories import LogDirectories
+from kraftpy.metadata.commands import ChangeReplicas, ReplicaChange
+from kraftpy.ports import Clock, Failure, failure_of
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.types import BrokerId
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+_MOST_AT_ONCE = 1000
+
+
+class ReplicaReports:
+    """The reports of one broker."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        broker_epoch: Callable[[], int],
+        metadata: MetadataLog,
+        clock: Clock,
+        directories: LogDirectories,
+        replicas: Replicas,
+    ) -> None:
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._metadata = metadata
+        self._clock = clock
+        self._directories = directories
+        self._replicas = replicas
+        self._due = asyncio.Event()
+        self._is_accounted = False
+        self._has_complained = False
+
+    def wake(self) -> None:
+        """Something has failed: say so now."""
+        self._due.set()
+
+    async def run(self) -> None:
+        """Report whatever comes up, until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._due.wait()
+            self._due.clear()
+            await self.report()
+
+    async def report(self) -> None:
+        """Tell the cluster what it does not know yet. What cannot be told now is told with the next report."""
+        reports = self._replicas.reports()
+        if not reports:
+            await self._account()
+            return
+        some = dict(itertools.islice(reports.items(), _MOST_AT_ONCE))
+        command = ChangeReplicas(
+            broker_id=self._broker_id,
+            broker_epoch=self._broker_epoch(),
+            changes=tuple(
+                ReplicaChange(topic_id=topic_id, partition=partition, state=state)
+                for (topic_id, partition), state in some.items()
+            ),
+            time_ms=self._clock.now(),
+        )
+        try:
+            decision = await self._metadata.submit(command)
+        except KafkaError as error:
+            self._complain(len(some), str(error))
+            return
+        if decision.error != ErrorCode.NONE:
+            self._complain(len(some), decision.message or decision.error.name)
+            return
+        self._has_complained = False
+        for number, state in some.items():
+            logger.info("topic %s partition %d: told the cluster that it is %s", *number, state.name)
+            self._replicas.offline.reported(number, self._metadata.image)
+        if len(reports) > len(some):
+            self._due.set()
+
+    def _complain(self, count: int, why: str) -> None:
+        if not self._has_complained:
+            logger.warning("%d replicas: what the disks did to them is not told yet: %s", count, why)
+            self._has_complained = True
+
+    async def _account(self) -> None:
+        """Nothing is in doubt any more: the directories that are here are all there are."""
+        if self._is_accounted:
+            return
+        self._is_accounted = True
+        try:
+            await asyncio.to_thread(self._directories.account)
+        except OSError as error:
+            if failure_of(error) is Failure.RESOURCES:
+                self._is_accounted = False  # with the next report
+                return
+            logger.warning("%s: its directories' ids are not written: %s", self._directories.paths[0], error)

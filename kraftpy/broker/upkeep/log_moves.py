@@ -1,0 +1,446 @@
+"""Replicas on the move between this broker's log directories (AlterReplicaLogDirs, KIP-113).
+
+    topic-0 in one directory, served;  topic-0.<id>-future in the other, copied until it has the same
+    -> one rename: the other is topic-0;  then the old one is topic-0.<id>-delete
+
+The copy is made like a follower's, batch by batch, on the event loop and in small pieces; where the log is cut below
+what was copied, the copy begins anew. When it has all, it is synced, its checkpoint is written, and the rename is the
+moment: until it is durable nothing that was appended to the new log is called synced. The copy carries a note of where
+it came from (`layout.MOVED_FROM`) until the old one is gone, so that a start that finds both knows which one counts. So
+a crash at any point leaves the old one or the new one.
+
+What is not finished when the broker stops begins anew at the next start: the directory's name is the memory of it. A
+wish for a replica that is not here yet is kept in memory only, as in Kafka.
+
+One at a time, in the order they were asked for; throttled by `replica.alter.log.dirs.io.max.bytes.per.second`.
+Left out: going on with what was copied before a restart; several moves at once (`num.replica.alter.log.dirs.threads`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from kraftpy.broker.containment import Incidents
+from kraftpy.broker.replication.replica import Replica
+from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.replication.throttle import Allowance
+from kraftpy.broker.runtime import OsDirectory
+from kraftpy.broker.storage.disk import Disk
+from kraftpy.config import BrokerConfig
+from kraftpy.config.settings import whole_number
+from kraftpy.log import layout
+from kraftpy.log.files import FileCache
+from kraftpy.log.partition_log import Origin, PartitionLog
+from kraftpy.metadata.commands import ConfigResourceType
+from kraftpy.metadata.image import Image
+from kraftpy.ports import Clock
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.types import LeaderEpoch, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+MOST_WISHES = 10_000
+_PIECE_BYTES = 256 * 1024
+_LAST_BYTES = 4 << 20
+"""What may be missing when the move is completed: it is copied without a pause."""
+_FLUSH_BYTES = 64 << 20
+_RETRY_SECONDS = 2.0
+_LOOK_SECONDS = 1.0
+_FILES_WHILE_OPENING = 8
+
+
+class Future(NamedTuple):
+    """A copy that is being made, for DescribeLogDirs."""
+
+    key: TopicPartition
+    size_bytes: int
+    offset_lag: int
+
+
+class _Move:
+    """One replica on the move."""
+
+    def __init__(self, replica: Replica, disk: Disk, name: str) -> None:
+        self.replica = replica
+        self.disk = disk
+        self.name = name
+        self.log: PartitionLog | None = None
+        self.is_over = False
+        """It was done, or given up."""
+        self.is_done = False
+        self.is_busy = False
+        """Something is done to the copy: it is not to be taken away under that."""
+        self.unsynced_bytes = 0
+        self.clean_until = replica.clean_until
+        self.has_complained = False
+
+    def goes_on(self) -> bool:
+        """Whether it is neither done nor given up: asked anew after each await."""
+        return not self.is_over
+
+
+_MOVE = "move between log directories"
+
+
+class _NotNow(Exception):
+    """The copy cannot go on: tried again later."""
+
+
+class LogMoves:
+    """Every move of one broker."""
+
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, image: Callable[[], Image], replicas: Replicas, incidents: Incidents
+    ) -> None:
+        self._incidents = incidents
+        self._config = config
+        self._clock = clock
+        self._image = image
+        self._replicas = replicas
+        self._moves: dict[TopicPartition, _Move] = {}
+        self._awake = asyncio.Event()
+        self._allowance = Allowance()
+
+    # --- what is asked -----------------------------------------------------------------------
+
+    async def alter(self, path: str, key: TopicPartition) -> ErrorCode:
+        """Have a replica in a log directory; the answer to who asked (AlterReplicaLogDirs)."""
+        path = str(Path(path))
+        replicas = self._replicas
+        if path not in replicas.directories:
+            return ErrorCode.LOG_DIR_NOT_FOUND
+        disk = next((disk for disk in replicas.disks if disk.directory.path == path), None)
+        if disk is None or disk.failure is not None or key in replicas.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        replica = replicas.held(key)
+        if replica is None:
+            replicas.wishes[key] = path
+            while len(replicas.wishes) > MOST_WISHES:
+                del replicas.wishes[next(iter(replicas.wishes))]
+            is_known = self._image().partition(*key) is not None
+            return ErrorCode.REPLICA_NOT_AVAILABLE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        name = layout.future_partition_name(key, uuid.uuid4().hex)
+        if len(name) > layout.MOST_NAME_CHARACTERS:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        before = self._moves.get(key)
+        if before is not None and before.disk is disk:
+            return ErrorCode.NONE
+        if before is not None:
+            self._give_up(before)
+        if replica.log_directory is disk.directory:
+            return ErrorCode.NONE
+        try:
+            await asyncio.to_thread(_make, disk, name, replica)
+        except OSError as error:
+            if not replicas.storage_failed(disk.directory, "make a log in", error):
+                logger.error("%s cannot be moved to %s: %s", key, path, error)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        self._begin(replica, disk, name)
+        return ErrorCode.NONE
+
+    def resume(self) -> None:
+        """Begin anew what was under way when the broker stopped: the copies that the directories hold."""
+        for disk in self._replicas.disks:
+            for name, key in sorted(disk.futures.items()):
+                replica = self._replicas.held(key)
+                if replica is not None and replica.log_directory is not disk.directory and key not in self._moves:
+                    self._begin(replica, disk, name)
+                elif key not in self._replicas.offline:
+                    self._delete_later(disk, name)
+
+    def futures_in(self, path: str) -> Iterator[Future]:
+        """The copies that are being made in a log directory."""
+        for key in sorted(self._moves):
+            move = self._moves[key]
+            if move.disk.directory.path == path:
+                end_offset = move.replica.log.log_start_offset if move.log is None else move.log.log_end_offset
+                size = 0 if move.log is None else move.log.size_bytes
+                yield Future(key, size, max(0, move.replica.log_end_offset - end_offset))
+
+    def _begin(self, replica: Replica, disk: Disk, name: str) -> None:
+        key = replica.topic_partition
+        logger.info("%s: is copied from %s to %s", key, replica.log_directory.path, disk.directory.path)
+        self._moves[key] = _Move(replica, disk, name)
+        self._awake.set()
+
+    def _give_up(self, move: _Move) -> None:
+        """Make the copy no further; its files go, as soon as nothing is done to them."""
+        move.is_over = True
+        if self._moves.get(move.replica.topic_partition) is move:
+            del self._moves[move.replica.topic_partition]
+        if not move.is_busy:
+            self._clear(move)
+
+    def _clear(self, move: _Move) -> None:
+        if move.log is not None:
+            move.log.release()
+        if move.disk.failure is None:
+            self._delete_later(move.disk, move.name)
+
+    def _delete_later(self, disk: Disk, name: str) -> None:
+        asyncio.get_running_loop().run_in_executor(None, _delete_quietly, disk, name)
+
+    # --- the work ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Make the moves, until cancelled."""
+        try:
+            while True:
+                self._awake.clear()
+                for move in list(self._moves.values()):
+                    if move.goes_on():  # one before it may have taken long
+                        await self._advance(move)
+                if not self._moves:
+                    await self._awake.wait()
+                else:
+                    await asyncio.sleep(_RETRY_SECONDS)  # those that could not go on
+        finally:
+            for move in self._moves.values():
+                if move.log is not None:
+                    move.log.release()
+                    move.log = None
+
+    async def _advance(self, move: _Move) -> None:
+        """Copy until the move is over or cannot go on for now."""
+        move.is_busy = True
+        try:
+            while move.goes_on():
+                if self._is_pointless(move):
+                    self._give_up(move)
+                elif move.log is None:
+                    await self._open(move)
+                elif await self._copy(move) and await self._complete(move):
+                    return
+        except (_NotNow, OSError, KafkaError) as error:
+            if not move.goes_on():
+                return
+            if isinstance(error, OSError) and self._replicas.storage_failed(
+                move.disk.directory, "copy a log to", error
+            ):
+                self._give_up(move)
+            elif not move.has_complained:
+                move.has_complained = True
+                logger.error(
+                    "%s: is not copied to %s for now: %s", move.replica.topic_partition, move.disk.directory.path, error
+                )
+        except Exception as error:
+            self._incidents.note(f"{move.replica.topic_partition}: {_MOVE}", error, kind=_MOVE)
+            if move.goes_on():
+                self._give_up(move)
+        finally:
+            move.is_busy = False
+            if not (move.goes_on() or move.is_done):
+                self._clear(move)
+
+    def _is_pointless(self, move: _Move) -> bool:
+        """The replica or the directory has gone meanwhile."""
+        held = self._replicas.held(move.replica.topic_partition)
+        return held is not move.replica or move.disk.failure is not None
+
+    async def _open(self, move: _Move) -> None:
+        """Begin the copy, empty, where the log begins."""
+        replica = move.replica
+        start = replica.log.log_start_offset
+        replica.lowest_cut = None
+        move.clean_until = replica.clean_until
+        log = await asyncio.to_thread(self._open_empty, move, start)
+        log.move_to(replica.log.files)
+        move.log = log
+
+    def _open_empty(self, move: _Move, start: int) -> PartitionLog:
+        replica = move.replica
+        name = layout.future_partition_name(replica.topic_partition, uuid.uuid4().hex)
+        directory = _make(move.disk, name, replica)
+        before, move.name = move.name, name
+        move.disk.directory.delete(before)  # not before the other is there: a crash in between would forget the move
+        log = PartitionLog.open(
+            directory,
+            replica.log.config,
+            now=self._clock.now(),
+            topic_id=replica.topic_id,
+            files=FileCache(_FILES_WHILE_OPENING),
+            expiration_ms=self._config.producer_id_expiration_ms,
+        )
+        if start:
+            log.truncate_fully_and_start_at(start)
+        return log
+
+    async def _copy(self, move: _Move) -> bool:
+        """Copy a piece, in its turn; whether the copy has nearly all there is."""
+        assert move.log is not None
+        if wait_ms := self._allowance.wait_ms(self._rate(), self._clock.monotonic_ms()):
+            await asyncio.sleep(min(wait_ms / 1000, _LOOK_SECONDS))
+            return False
+        copied = self._copy_piece(move)
+        if copied is None:
+            return False
+        move.unsynced_bytes += copied
+        self._allowance.spend(copied)
+        if move.unsynced_bytes >= _FLUSH_BYTES:  # little by little, so that the last one is short
+            await self._flush(move)
+        await asyncio.sleep(0)
+        return not move.is_over and copied < _PIECE_BYTES // 2
+
+    def _copy_piece(self, move: _Move) -> int | None:
+        """Bytes copied now, without a pause: 0 where there is nothing to copy, None where the copy has to begin anew.
+
+        Raises OSError, KafkaError, _NotNow.
+        """
+        log, replica = move.log, move.replica
+        assert log is not None
+        if replica.is_being_cut:
+            raise _NotNow("the log is being cut")
+        source = replica.log
+        cut, replica.lowest_cut = replica.lowest_cut, None
+        is_cut = cut is not None and cut < log.log_end_offset
+        if is_cut or source.log_start_offset > log.log_end_offset:  # rare: begin anew rather than cut a copy in two
+            log.release()
+            move.log = None
+            return None
+        if source.log_start_offset > log.log_start_offset:
+            log.advance_log_start(source.log_start_offset)
+        if log.log_end_offset >= source.log_end_offset:
+            return 0
+        try:
+            records = source.read(log.log_end_offset, _PIECE_BYTES, min_one_batch=True).records
+        except OSError as error:
+            self._replicas.storage_failed(replica.log_directory, "read a log in", error)
+            raise _NotNow(f"it cannot be read: {error}") from error
+        if not records:
+            raise _NotNow("the log gives nothing behind what is copied")
+        log.config = source.config
+        epoch = LeaderEpoch(max(replica.leader_epoch, source.epochs.latest))
+        log.append(bytearray(records), leader_epoch=epoch, now=self._clock.now(), origin=Origin.REPLICA)
+        move.has_complained = False
+        return len(records)
+
+    def _rate(self) -> int:
+        image, static = self._image(), self._config.replica_alter_log_dirs_io_max_bytes_per_second
+        for resource in (str(self._config.node_id), ""):
+            value = image.configs(ConfigResourceType.BROKER, resource).get(RATE)
+            if value is not None:
+                return whole_number(value, static)
+        return static
+
+    async def _flush(self, move: _Move) -> None:
+        assert move.log is not None
+        log, move.unsynced_bytes = move.log, 0
+        is_partial = True
+        while is_partial and (job := log.begin_flush()) is not None:
+            try:
+                await asyncio.to_thread(job.run)
+            finally:
+                log.finish_flush(job)
+            is_partial = job.is_partial
+
+    # --- the end -----------------------------------------------------------------------------
+
+    async def _complete(self, move: _Move) -> bool:
+        """Put the copy in place of the log, if it still has all; whether that was done."""
+        assert move.log is not None
+        await self._flush(move)
+        async with self._replicas.changing:  # nobody opens or deletes partitions meanwhile
+            if move.is_over or self._is_pointless(move):
+                return False
+            async with move.replica.undisturbed():
+                if not await self._has_all(move):
+                    return False
+                old = self._swap(move)
+                await self._replicas.sync_names(move.disk.directory)
+            await self._drop(move, old)
+        return True
+
+    async def _has_all(self, move: _Move) -> bool:
+        """Copy the rest, and have durable what is durable of the log. Afterwards nothing may be awaited."""
+        replica, log, disk = move.replica, move.log, move.disk
+        assert log is not None
+        await asyncio.to_thread(_note_origin, log, replica)
+        written: tuple[int, int] | None = None
+        while not move.is_over:
+            if replica.log_end_offset - log.log_end_offset > _LAST_BYTES:  # offsets, which are fewer than bytes
+                return False
+            rest = _LAST_BYTES
+            while rest > 0 and (copied := self._copy_piece(move)):
+                rest -= copied
+            if log.is_closed or log.log_end_offset != replica.log_end_offset:
+                return False
+            if log.recovery_point < replica.log.recovery_point:
+                await self._flush(move)
+                continue
+            if written == (log.recovery_point, log.log_start_offset):
+                return not self._is_pointless(move)
+            self._replicas.moving_in[replica.topic_partition] = (disk, log)
+            try:
+                written = (log.recovery_point, log.log_start_offset)
+                await self._replicas.checkpoint()
+            finally:
+                del self._replicas.moving_in[replica.topic_partition]
+        return False
+
+    def _swap(self, move: _Move) -> PartitionLog:
+        """The moment: at once, on the loop. Returns the log that was."""
+        replica, log, key = move.replica, move.log, move.replica.topic_partition
+        assert log is not None
+        move.disk.directory.rename(move.name, str(key))
+        directory = log.directory
+        assert isinstance(directory, OsDirectory)
+        directory.renamed(str(key))
+        log.take_over(replica.log)
+        move.is_over = move.is_done = True
+        del self._moves[key]
+        return replica.moved(log, move.disk.directory, move.clean_until)
+
+    async def _drop(self, move: _Move, old: PartitionLog) -> None:
+        """The old log goes: nothing needs it any more."""
+        key, new = move.replica.topic_partition, move.replica.log
+        source = next(disk for disk in self._replicas.disks if key in disk.partitions)
+        source.partitions.discard(key)
+        source.forget(key)
+        move.disk.partitions.add(key)
+        old.release()
+        aside = layout.deleted_partition_name(key, uuid.uuid4().hex)
+        try:
+            await asyncio.to_thread(_set_aside, source, key, aside)
+        except OSError as error:  # the next start finds both, and by the note which one counts
+            if not self._replicas.storage_failed(source.directory, "rename in", error):
+                logger.error("%s: its old files stay in %s: %s", key, source.directory.path, error)
+        else:
+            await asyncio.to_thread(new.directory.delete, layout.MOVED_FROM)
+            self._replicas.delete_later(move.replica, source, aside)
+        logger.info("%s: has moved from %s to %s", key, source.directory.path, move.disk.directory.path)
+        await self._replicas.checkpoint()
+
+
+def _make(disk: Disk, name: str, replica: Replica) -> OsDirectory:
+    """The directory of a copy, with its topic's id: from then on a restart knows of the move. Blocks."""
+    directory = OsDirectory(Path(disk.directory.path) / name)
+    layout.write_partition_metadata(directory, layout.PartitionMetadata(replica.topic_id))
+    disk.directory.sync()
+    return directory
+
+
+def _note_origin(log: PartitionLog, replica: Replica) -> None:
+    """Note where the copy came from, durably, until what it came from is gone. It promises the same. Blocks."""
+    log.promise(synced_before_ack=replica.log.promises_synced)
+    if replica.log.directory.exists(layout.MOVED_FROM):  # a crash left it there: only one of them may say so
+        replica.log.directory.delete(layout.MOVED_FROM)
+        replica.log.directory.sync()
+    log.directory.replace(layout.MOVED_FROM, f"{replica.log_directory.path}\n".encode())
+
+
+def _set_aside(source: Disk, key: TopicPartition, aside: str) -> None:
+    source.directory.rename(str(key), aside)
+    source.directory.sync()
+
+
+def _delete_quietly(disk: Disk, name: str) -> None:
+    try:
+        disk.directory.delete(name)
+    except OSError as error:
+        logger.error("%s/%s, which is no longer needed, stays: %s", disk.directory.path, name, error)

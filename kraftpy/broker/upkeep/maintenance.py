@@ -1,0 +1,221 @@
+"""What a broker does on its own from time to time: retention, compaction, flushes, checkpoints, expiry, lag, idleness.
+
+Each is a loop of its own. A failure of the disk costs what it hit: the log directory, or on a full disk the try. An
+unexpected error costs the partition that it came from its turn, and the other partitions nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from kraftpy.broker.connection import Connection
+from kraftpy.broker.containment import Incidents
+from kraftpy.broker.coordinator_shards import Shards
+from kraftpy.broker.replication.replica import Replica
+from kraftpy.broker.replication.replicas import Replicas
+from kraftpy.broker.upkeep.cleaner import Cleaner
+from kraftpy.config import BrokerConfig
+from kraftpy.ports import Clock
+from kraftpy.protocol.errors import KafkaError
+from kraftpy.types import Millis
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_CHECK_MS = 1000
+_CHECKPOINT_AT_MOST_EVERY_MS = 3000
+_DIRECTORY_CHECK_MS = 1000
+_PRODUCERS_CHECK_MS = 1_000
+_BEFORE_A_PAUSE = 500
+"""Partitions that a loop looks at before others have the event loop."""
+_IDLE_CHECK_MS = 30_000
+
+
+class Maintenance:
+    """The periodic work of one broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        replicas: Replicas,
+        coordinators: Sequence[Shards[Any]],
+        connections: Callable[[], Sequence[Connection]],
+        incidents: Incidents,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._replicas = replicas
+        self._coordinators = coordinators
+        self._connections = connections
+        self._incidents = incidents
+        self._complaints = incidents.complaints
+
+    def loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """The loops, by name, each to be kept running until it is cancelled."""
+        loops = {
+            "retention": self.retention,
+            "flushes": self.flushes,
+            "checkpoints": self.checkpoints,
+            "expiry of producers": self.expiry,
+            "producers beyond the limit": self.producers,
+            "idle connections": self.idle_connections,
+            "lagging followers": self.followers,
+            "high watermarks": self.high_watermarks,
+            "log directories": self.directories,
+        }
+        if self._config.log_cleaner_enable:
+            loops["log cleaner"] = Cleaner(self._replicas, self._clock, self._config, self._incidents).run
+        return loops
+
+    async def retention(self) -> None:
+        """Delete what `retention.ms` and `retention.bytes` let go."""
+        config = self._config
+        await _pause(config.log_initial_task_delay_ms)
+        while True:
+            try:
+                await self._replicas.delete_old_segments()
+            except OSError as error:
+                self._complaints.own(
+                    logger, "retention", "nothing goes out of retention: the checkpoints cannot be written: %s", error
+                )
+            await _pause(config.log_retention_check_interval_ms)
+
+    async def flushes(self) -> None:
+        """Sync logs whose `flush.ms` has passed, and those with sealed segments that are not synced yet.
+
+        Those that are to be synced before they acknowledge anything promise it, once they can.
+
+        That sealed segments are synced is written down within seconds, so that a start after a crash does not read them
+        again. What could not be opened is tried again here too.
+        """
+        interval_ms = min(self._config.log_flush_scheduler_interval_ms, _FLUSH_CHECK_MS)
+        is_news, written_at = False, self._clock.monotonic_ms()
+        while True:
+            await _pause(interval_ms)
+            await self._bring_online()
+            now = self._clock.now()
+            for number, replica in enumerate(self._replicas):
+                if number % _BEFORE_A_PAUSE == 0:
+                    await asyncio.sleep(0)
+                with self._incidents.contained_in(replica.topic_partition, "flush"):
+                    is_news |= await self._flush(replica, now)
+            await self._replicas.promise_what_is_synced()
+            if is_news and self._clock.monotonic_ms() - written_at >= _CHECKPOINT_AT_MOST_EVERY_MS:
+                is_news = not await self._checkpoint()
+                written_at = self._clock.monotonic_ms()
+
+    async def _flush(self, replica: Replica, now: Millis) -> bool:
+        """Sync the log if it is due; whether sealed segments were not synced before."""
+        log = replica.log
+        if log.is_failed or log.is_closed or replica.is_being_cut:
+            return False
+        if log.recovery_point >= log.log_end_offset:
+            replica.flushed_at_ms = now
+            return False
+        is_sealed = log.segments[-1].base_offset > log.recovery_point
+        if (
+            is_sealed
+            or now - replica.flushed_at_ms >= log.config.flush_ms
+            or replica.syncs.comes_before_ack  # what found no room is tried again
+        ):
+            try:
+                await replica.flush(log.log_end_offset)
+            except KafkaError as error:
+                if not (replica.is_offline or replica.log.is_closed):
+                    self._complaints.own(logger, "sync", "%s is not synced yet: %s", replica.topic_partition, error)
+            return is_sealed
+        return False
+
+    async def _checkpoint(self) -> bool:
+        try:
+            await self._replicas.checkpoint()
+        except OSError as error:
+            self._complaints.own(logger, "checkpoint", "the checkpoints cannot be written: %s", error)
+            return False
+        return True
+
+    async def _bring_online(self) -> None:
+        for topic, partition in await self._replicas.retry_offline():
+            for shards in self._coordinators:
+                if topic == shards.topic:
+                    shards.follow_leadership(partition)
+
+    async def checkpoints(self) -> None:
+        """Write down how far each log is durable, so that a start after a crash scans no more than it must."""
+        config = self._config
+        while True:
+            await _pause(
+                min(
+                    config.log_flush_offset_checkpoint_interval_ms,
+                    config.log_flush_start_offset_checkpoint_interval_ms,
+                )
+            )
+            await self._checkpoint()
+
+    async def expiry(self) -> None:
+        """Forget idempotent producers that have been silent for `producer.id.expiration.ms`."""
+        while True:
+            await _pause(self._config.producer_id_expiration_check_interval_ms)
+            for number, replica in enumerate(self._replicas):
+                if number % _BEFORE_A_PAUSE == 0:
+                    await asyncio.sleep(0)
+                if replica.is_being_cut:
+                    continue
+                with self._incidents.contained_in(replica.topic_partition, "expiry of producers"):
+                    replica.log.expire_producers(self._clock.now())
+
+    async def producers(self) -> None:
+        """Keep no more producers than `kraftpy.max.producers`: those that wrote last."""
+        limit = self._config.kraftpy_max_producers
+        while True:
+            await _pause(_PRODUCERS_CHECK_MS)
+            gone = await self._replicas.forget_producers_beyond(limit)
+            if gone:
+                logger.info("%d producers are forgotten early: kraftpy.max.producers=%d", gone, limit)
+
+    async def followers(self) -> None:
+        """Propose to drop from the in-sync replicas whoever lags for `replica.lag.time.max.ms` (rule 12)."""
+        while True:
+            await _pause(max(1, self._config.replica_lag_time_max_ms // 2))
+            await self._replicas.look_after_followers()
+
+    async def high_watermarks(self) -> None:
+        """Write down what is committed, every `replica.high.watermark.checkpoint.interval.ms`."""
+        while True:
+            await _pause(max(1, self._config.replica_high_watermark_checkpoint_interval_ms))
+            try:
+                await self._replicas.checkpoint_high_watermarks()
+            except OSError as error:
+                self._complaints.own(logger, "high watermarks", "the high watermarks cannot be written: %s", error)
+
+    async def directories(self) -> None:
+        """Look whether the log directories are still there."""
+        while True:
+            await _pause(_DIRECTORY_CHECK_MS)
+            await self._replicas.look_after_directories()
+
+    async def idle_connections(self) -> None:
+        """Close connections that have said nothing for `connections.max.idle.ms`, or whose requests or answers hang."""
+        idle_ms, receive_ms = self._config.connections_max_idle_ms, self._config.kraftpy_request_receive_timeout_ms
+        idle_seconds = idle_ms / 1000 if idle_ms >= 0 else float("inf")
+        while True:
+            await _pause(min(idle_ms if idle_ms >= 0 else _IDLE_CHECK_MS, max(1, receive_ms // 4), _IDLE_CHECK_MS))
+            now = asyncio.get_running_loop().time()
+            for number, connection in enumerate(self._connections()):
+                if number % _BEFORE_A_PAUSE == _BEFORE_A_PAUSE - 1:
+                    await asyncio.sleep(0)
+                if not connection.is_serving and now - connection.last_active_at > idle_seconds:
+                    connection.abort()
+                elif (reason := connection.overdue(now, receive_ms / 1000, idle_seconds)) is not None:
+                    connection.close_overdue(reason)
+
+
+async def _pause(milliseconds: Millis | int) -> None:
+    # asyncio cannot sleep for Kafka's "never" (2^63 - 1 ms); a day at a time does the same.
+    remaining = milliseconds / 1000
+    while remaining > 0:
+        await asyncio.sleep(min(remaining, 86_400.0))
+        remaining -= 86_400.0

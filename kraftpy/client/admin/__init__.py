@@ -1,0 +1,5 @@
+"""The admin client: topics, settings, groups, offsets, transactions and the cluster.
+
+Each module asks about one subject. They share how a request finds the right broker, plain functions that turn arguments
+into messages, and the data classes of the answers.
+"""

@@ -1,0 +1,322 @@
+"""The admin client's requests out of its arguments, its answers out of the broker's. Plain functions.
+
+A broker's error raises `KafkaError` with what was asked for in its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kraftpy.client.admin.model import (
+    ActiveProducer,
+    GroupDescription,
+    GroupMember,
+    LogDir,
+    LogDirPartition,
+    QuorumDescription,
+    QuorumEndpoint,
+    QuorumReplica,
+)
+from kraftpy.client.model import AlterOperation, NewTopic, PartitionInfo, ResourceType, TopicInfo
+from kraftpy.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from kraftpy.protocol.messages import (
+    alter_configs,
+    consumer_group_describe,
+    create_topics,
+    describe_configs,
+    describe_groups,
+    describe_log_dirs,
+    describe_producers,
+    describe_quorum,
+    describe_topic_partitions,
+    incremental_alter_configs,
+    share_group_describe,
+    streams_group_describe,
+)
+from kraftpy.types import TopicPartition
+
+Resource = tuple[ResourceType, str]
+"""What settings belong to: its type, and a topic's name or a broker's id as text."""
+
+
+def check(code: int, what: str, message: str | None = None) -> None:
+    """Raise what an answer says went wrong."""
+    error = ErrorCode.of(code)
+    if error is not ErrorCode.NONE:
+        raise KafkaError(error, f"{what}: {message or error.meaning}")
+
+
+# --- messages to model and back ---------------------------------------------------------------------------------------
+
+
+def creatable(topic: NewTopic) -> create_topics.CreatableTopic:
+    """A topic to create, as the request has it."""
+    assigned = bool(topic.replica_assignment)
+    return create_topics.CreatableTopic(
+        name=topic.name,
+        num_partitions=-1 if assigned else topic.num_partitions,
+        replication_factor=-1 if assigned else topic.replication_factor,
+        assignments=[
+            create_topics.CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+            for index, brokers in sorted(topic.replica_assignment.items())
+        ],
+        configs=[
+            create_topics.CreatableTopicConfig(name=name, value=value) for name, value in sorted(topic.config.items())
+        ],
+    )
+
+
+def by_broker(resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:
+    """Settings of a broker are asked of that broker, all others of any."""
+    grouped: dict[int | None, list[Resource]] = {}
+    for kind, name in resources:
+        own = kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name != ""
+        grouped.setdefault(int(name) if own else None, []).append((ResourceType(kind), name))
+    return grouped
+
+
+def alterable(
+    name: str, change: str | tuple[AlterOperation, str | None] | None
+) -> incremental_alter_configs.AlterableConfig:
+    """One change of a setting, as the request has it."""
+    if isinstance(change, tuple):
+        operation, value = change
+    else:
+        operation, value = (AlterOperation.DELETE if change is None else AlterOperation.SET), change
+    return incremental_alter_configs.AlterableConfig(name=name, config_operation=operation, value=value)
+
+
+def config_errors(answer: describe_configs.DescribeConfigsResponse) -> None:
+    """Raise the first error in the answer."""
+    for result in answer.results:
+        check(result.error_code, f"settings of {result.resource_name!r}", result.error_message)
+
+
+def alter_errors(
+    answer: incremental_alter_configs.IncrementalAlterConfigsResponse | alter_configs.AlterConfigsResponse,
+) -> None:
+    """Raise the first error in the answer."""
+    for result in answer.responses:
+        check(result.error_code, f"settings of {result.resource_name!r} not changed", result.error_message)
+
+
+def log_dir_errors(answer: describe_log_dirs.DescribeLogDirsResponse) -> None:
+    """Raise the answer's own error; that of a directory is told with it."""
+    check(answer.error_code, "log directories")
+
+
+def read_log_dir(broker_id: int, result: describe_log_dirs.DescribeLogDirsResult) -> LogDir:
+    """A directory, as the answer has it."""
+    return LogDir(
+        broker_id=broker_id,
+        path=result.log_dir,
+        total_bytes=result.total_bytes,
+        usable_bytes=result.usable_bytes,
+        error=ErrorCode.of(result.error_code),
+        partitions={
+            TopicPartition(topic.name, part.partition_index): LogDirPartition(
+                size_bytes=part.partition_size, offset_lag=part.offset_lag, is_future=part.is_future_key
+            )
+            for topic in result.topics
+            for part in topic.partitions
+        },
+    )
+
+
+def read_member(member: describe_groups.DescribedGroupMember, protocol_type: str) -> GroupMember:
+    """A group's member, as the answer has it."""
+    partitions: tuple[TopicPartition, ...] = ()
+    if protocol_type == PROTOCOL_TYPE:
+        try:
+            partitions = decode_assignment(member.member_assignment)
+        except ProtocolError:
+            partitions = ()  # another program's idea of an assignment: the bytes are there for who knows it
+    return GroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        partitions=partitions,
+        metadata=member.member_metadata,
+        assignment=member.member_assignment,
+    )
+
+
+def read_consumer_group(group: consumer_group_describe.DescribedConsumerGroup, coordinator: int) -> GroupDescription:
+    """A group of the consumer protocol, as the answer has it."""
+    return GroupDescription(
+        group_id=group.group_id,
+        state=group.group_state,
+        protocol_type=PROTOCOL_TYPE,
+        protocol=group.assignor_name,
+        coordinator=coordinator,
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                partitions=_partitions(member.assignment),
+                member_epoch=member.member_epoch,
+                target=_partitions(member.target_assignment),
+            )
+            for member in group.members
+        ),
+        group_type="consumer",
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+    )
+
+
+def read_share_group(group: share_group_describe.DescribedShareGroup, coordinator: int) -> GroupDescription:
+    """A share group, as the answer has it."""
+    return GroupDescription(
+        group_id=group.group_id,
+        state=group.group_state,
+        protocol_type="share",
+        protocol=group.assignor_name,
+        coordinator=coordinator,
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                group_instance_id=None,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                partitions=_partitions(member.assignment),
+                member_epoch=member.member_epoch,
+            )
+            for member in group.members
+        ),
+        group_type="share",
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+    )
+
+
+def read_streams_group(
+    group: streams_group_describe.DescribedStreamsGroup, coordinator: int, counts: Mapping[str, int]
+) -> GroupDescription:
+    """A streams group (KIP-1071), as the answer has it; `counts` are the partitions of the cluster's topics.
+
+    What a member reads are the partitions of its active tasks in the topics of their subtopologies.
+    """
+    parts = (group.topology.subtopologies if group.topology is not None else None) or []
+    sources = {
+        part.subtopology_id: (*part.source_topics, *(topic.name for topic in part.repartition_source_topics))
+        for part in parts
+    }
+
+    def read(tasks: streams_group_describe.DescribedTasks) -> tuple[TopicPartition, ...]:
+        return tuple(
+            TopicPartition(name, number)
+            for of_part in tasks.active_tasks
+            for name in sources.get(of_part.subtopology_id, ())
+            for number in of_part.partitions
+            if number < counts.get(name, 0)
+        )
+
+    return GroupDescription(
+        group_id=group.group_id,
+        state=group.group_state,
+        protocol_type="streams",
+        protocol="",
+        coordinator=coordinator,
+        members=tuple(
+            GroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                partitions=read(member.assignment),
+                member_epoch=member.member_epoch,
+                target=read(member.target_assignment),
+            )
+            for member in group.members
+        ),
+        group_type="streams",
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+    )
+
+
+def _partitions(
+    assignment: consumer_group_describe.DescribedAssignment | share_group_describe.DescribedShareAssignment,
+) -> tuple[TopicPartition, ...]:
+    return tuple(
+        TopicPartition(topic.topic_name, partition)
+        for topic in assignment.topic_partitions
+        for partition in topic.partitions
+    )
+
+
+def read_producer(state: describe_producers.ProducerState) -> ActiveProducer:
+    """A partition's producer, as the answer has it."""
+    return ActiveProducer(
+        producer_id=state.producer_id,
+        producer_epoch=state.producer_epoch,
+        last_sequence=state.last_sequence,
+        last_timestamp_ms=state.last_timestamp,
+        coordinator_epoch=state.coordinator_epoch,
+        current_transaction_start_offset=state.current_txn_start_offset,
+    )
+
+
+def read_quorum(answer: describe_quorum.DescribeQuorumResponse) -> QuorumDescription:
+    """The quorum, as the answer has it. Raises where it has none."""
+    for topic in answer.topics:
+        for part in topic.partitions:
+            check(part.error_code, "describe quorum", part.error_message)
+            return QuorumDescription(
+                leader_id=part.leader_id,
+                leader_epoch=part.leader_epoch,
+                high_watermark=part.high_watermark,
+                voters=tuple(map(_quorum_replica, part.current_voters)),
+                observers=tuple(map(_quorum_replica, part.observers)),
+                endpoints={
+                    node.node_id: tuple(
+                        QuorumEndpoint(listener=listener.name, host=listener.host, port=listener.port)
+                        for listener in node.listeners
+                    )
+                    for node in answer.nodes
+                },
+            )
+    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "describe quorum: the broker told of none")
+
+
+def _quorum_replica(state: describe_quorum.ReplicaState) -> QuorumReplica:
+    return QuorumReplica(
+        node_id=state.replica_id,
+        directory_id=state.replica_directory_id,
+        log_end_offset=state.log_end_offset,
+        last_fetch_ms=state.last_fetch_timestamp,
+        last_caught_up_ms=state.last_caught_up_timestamp,
+    )
+
+
+def read_described_topic(topic: describe_topic_partitions.DescribeTopicPartitionsResponseTopic) -> TopicInfo:
+    """A topic, or the page of it, as the answer has it."""
+    name = topic.name or ""
+    return TopicInfo(
+        name=name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=tuple(
+            PartitionInfo(
+                topic=name,
+                partition=part.partition_index,
+                leader=part.leader_id,
+                leader_epoch=part.leader_epoch,
+                replicas=tuple(part.replica_nodes),
+                in_sync_replicas=tuple(part.isr_nodes),
+                offline_replicas=tuple(part.offline_replicas),
+                eligible_leader_replicas=_tuple(part.eligible_leader_replicas),
+                last_known_eligible_replicas=_tuple(part.last_known_elr),
+            )
+            for part in topic.partitions
+        ),
+    )
+
+
+def _tuple(numbers: list[int] | None) -> tuple[int, ...] | None:
+    return None if numbers is None else tuple(numbers)

@@ -1,0 +1,442 @@
+"""A small blocking facade: the asyncio clients in a background thread with an event loop of its own.
+
+For scripts, notebooks and tests. Each call waits for its coroutine; nothing else is different. Bulk reading of known
+ranges is `RangeReader`'s, which needs no thread.
+
+Left out: use from several threads at once (calls from one thread at a time).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+from kraftpy.client.admin.admin import Admin
+from kraftpy.client.admin.model import (
+    ActiveProducer,
+    ClusterDescription,
+    ConfigEntry,
+    FeatureDescription,
+    FeatureUpgrade,
+    GroupDescription,
+    GroupListing,
+    HangingTransaction,
+    LogDir,
+    QuorumDescription,
+    QuorumEndpoint,
+    Reassignment,
+    ShareGroupOffset,
+    TransactionDescription,
+    TransactionListing,
+)
+from kraftpy.client.admin.transactions import MAX_TRANSACTION_TIMEOUT_MS
+from kraftpy.client.blocking.background import BackgroundLoop
+from kraftpy.client.consumer.consumer import Consumer
+from kraftpy.client.model import (
+    AlterOperation,
+    ConsumerGroupMetadata,
+    ConsumerRecord,
+    IsolationLevel,
+    NewTopic,
+    OffsetAndMetadata,
+    RecordMetadata,
+    ResourceType,
+    TopicInfo,
+)
+from kraftpy.client.offsets import Found
+from kraftpy.client.producer.producer import Producer
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.schema import ZERO_UUID
+from kraftpy.types import TopicPartition
+
+
+class BlockingProducer:
+    """`Producer` for programs without an event loop; the same options."""
+
+    def __init__(self, **options: Any) -> None:
+        self._producer = Producer(**options)
+        self._loop = BackgroundLoop("kraftpy producer")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self.close()
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> RecordMetadata:
+        """Send one record and wait for its delivery."""
+        return self._loop.run(
+            self._producer.send_and_wait(
+                topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+            )
+        )
+
+    def send_many(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> int:
+        """Hand over (key, value) pairs, waiting only for room; how many. `flush` waits for their delivery."""
+
+        async def send_all(chunk: list[tuple[bytes | None, bytes | None]]) -> None:
+            for key, value in chunk:
+                await self._producer.send(topic, value, key)
+
+        count = 0
+        chunk: list[tuple[bytes | None, bytes | None]] = []
+        for record in records:
+            chunk.append(record)
+            if len(chunk) >= 10_000:
+                count += len(chunk)
+                self._loop.run(send_all(chunk))
+                chunk = []
+        self._loop.run(send_all(chunk))
+        return count + len(chunk)
+
+    def init_transactions(self) -> None:
+        """Take the transactional id, once, before the first transaction."""
+        self._loop.run(self._producer.init_transactions())
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction."""
+        self._loop.call(self._producer.begin_transaction)
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: ConsumerGroupMetadata
+    ) -> None:
+        """Commit positions of a group with the transaction."""
+        self._loop.run(self._producer.send_offsets_to_transaction(offsets, group_metadata))
+
+    def commit_transaction(self) -> None:
+        """Deliver every record, then commit."""
+        self._loop.run(self._producer.commit_transaction())
+
+    def abort_transaction(self) -> None:
+        """Let nobody read what was sent."""
+        self._loop.run(self._producer.abort_transaction())
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A transaction that commits at the end of its block and aborts where the block raises."""
+        entered = self._producer.transaction()
+        self._loop.run(entered.__aenter__())
+        try:
+            yield
+        except BaseException as failed:
+            if not self._loop.run(entered.__aexit__(type(failed), failed, failed.__traceback__)):
+                raise
+        else:
+            self._loop.run(entered.__aexit__(None, None, None))
+
+    def flush(self) -> None:
+        """Wait until everything is delivered. Raises the first `KafkaError` of what was not."""
+        self._loop.run(self._producer.flush())
+
+    def close(self) -> None:
+        """Deliver what is under way and end."""
+        try:
+            self._loop.run(self._producer.close())
+        finally:
+            self._loop.close()
+
+
+class BlockingConsumer:
+    """`Consumer` for programs without an event loop; the same arguments. An iterator that never ends."""
+
+    def __init__(self, *topics: str, **options: Any) -> None:
+        self._consumer = Consumer(*topics, **options)
+        self._loop = BackgroundLoop("kraftpy consumer")
+        try:
+            self._loop.run(self._consumer.start())
+        except BaseException:
+            self._loop.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        while True:
+            for records in self.getmany(timeout_ms=1_000).values():
+                yield from records
+
+    def getmany(
+        self, *, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Up to `max_records` records by partition, waiting `timeout_ms` for the first."""
+        return self._loop.run(self._consumer.getmany(timeout_ms=timeout_ms, max_records=max_records))
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions."""
+        self._loop.call(lambda: self._consumer.assign(partitions))
+
+    def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
+        """Read these topics, or those a pattern matches."""
+        self._loop.call(lambda: self._consumer.subscribe(topics, pattern=pattern))
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at `offset`."""
+        self._loop.call(lambda: self._consumer.seek(partition, offset))
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions being read."""
+        return self._consumer.assignment()
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset of the next record."""
+        return self._loop.run(self._consumer.position(partition))
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
+        """Commit; by default the positions."""
+        self._loop.run(self._consumer.commit(offsets))
+
+    def committed(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets."""
+        return self._loop.run(self._consumer.committed(partitions))
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Which member this is, for `BlockingProducer.send_offsets_to_transaction`."""
+        return self._loop.call(self._consumer.group_metadata)
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> Found:
+        """The first record at or after a time in ms of each partition, or None."""
+        return self._loop.run(self._consumer.offsets_for_times(times))
+
+    def close(self) -> None:
+        """Commit, leave the group, hang up."""
+        try:
+            self._loop.run(self._consumer.close())
+        finally:
+            self._loop.close()
+
+
+class BlockingAdmin:
+    """`Admin` for programs without an event loop; the same options."""
+
+    def __init__(self, **options: Any) -> None:
+        self._admin = Admin(**options)
+        self._loop = BackgroundLoop("kraftpy admin")
+        try:
+            self._loop.run(self._admin.start())
+        except BaseException:
+            self._loop.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        try:
+            self._loop.run(self._admin.close())
+        finally:
+            self._loop.close()
+
+    def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
+        """Its id, brokers and controller."""
+        return self._loop.run(self._admin.describe_cluster(include_fenced=include_fenced))
+
+    def unregister_broker(self, broker_id: int) -> None:
+        """Forget a broker that will not come back."""
+        self._loop.run(self._admin.unregister_broker(broker_id))
+
+    def describe_features(self) -> FeatureDescription:
+        """The features' levels in the cluster."""
+        return self._loop.run(self._admin.describe_features())
+
+    def update_features(
+        self,
+        levels: Mapping[str, int],
+        *,
+        upgrade: FeatureUpgrade = FeatureUpgrade.UPGRADE,
+        validate_only: bool = False,
+    ) -> None:
+        """Give features these levels."""
+        self._loop.run(self._admin.update_features(levels, upgrade=upgrade, validate_only=validate_only))
+
+    def describe_quorum(self) -> QuorumDescription:
+        """Who leads the metadata quorum, who votes, and how far each is."""
+        return self._loop.run(self._admin.describe_quorum())
+
+    def add_raft_voter(
+        self, voter_id: int, endpoints: Iterable[QuorumEndpoint], *, directory_id: bytes = ZERO_UUID
+    ) -> None:
+        """Let a node vote in the metadata quorum."""
+        self._loop.run(self._admin.add_raft_voter(voter_id, endpoints, directory_id=directory_id))
+
+    def remove_raft_voter(self, voter_id: int, *, directory_id: bytes = ZERO_UUID) -> None:
+        """Take a node's vote away."""
+        self._loop.run(self._admin.remove_raft_voter(voter_id, directory_id=directory_id))
+
+    def elect_leaders(
+        self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Let partitions be led by their preferred replica, or by any that lives."""
+        return self._loop.run(self._admin.elect_leaders(partitions, unclean=unclean))
+
+    def alter_partition_reassignments(self, moves: Mapping[TopicPartition, Sequence[int] | None]) -> None:
+        """Begin to move partitions; None gives up a move under way."""
+        self._loop.run(self._admin.alter_partition_reassignments(moves))
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The moves under way."""
+        return self._loop.run(self._admin.list_partition_reassignments(partitions))
+
+    def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        """The names of all topics, sorted."""
+        return self._loop.run(self._admin.list_topics(include_internal=include_internal))
+
+    def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicInfo]:
+        """Topics with their partitions."""
+        return self._loop.run(self._admin.describe_topics(names))
+
+    def describe_topic_partitions(self, names: Iterable[str] | None = None) -> list[TopicInfo]:
+        """Topics with their partitions and eligible leader replicas."""
+        return self._loop.run(self._admin.describe_topic_partitions(names))
+
+    def create_topics(self, topics: Iterable[NewTopic]) -> None:
+        """Create topics."""
+        self._loop.run(self._admin.create_topics(topics))
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics with all their records."""
+        self._loop.run(self._admin.delete_topics(names))
+
+    def create_partitions(self, totals: Mapping[str, int]) -> None:
+        """Let each topic grow to so many partitions."""
+        self._loop.run(self._admin.create_partitions(totals))
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete what lies before an offset; the new log start offsets."""
+        return self._loop.run(self._admin.delete_records(before))
+
+    def describe_configs(
+        self, resources: Iterable[tuple[ResourceType, str]]
+    ) -> dict[tuple[ResourceType, str], dict[str, ConfigEntry]]:
+        """The settings of topics and brokers."""
+        return self._loop.run(self._admin.describe_configs(resources))
+
+    def alter_configs(
+        self,
+        changes: Mapping[tuple[ResourceType, str], Mapping[str, str | tuple[AlterOperation, str | None] | None]],
+    ) -> None:
+        """Change single settings."""
+        self._loop.run(self._admin.alter_configs(changes))
+
+    def list_groups(self) -> list[GroupListing]:
+        """The groups of all brokers."""
+        return self._loop.run(self._admin.list_groups())
+
+    def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """Groups with their members."""
+        return self._loop.run(self._admin.describe_groups(group_ids))
+
+    def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Delete groups with their offsets."""
+        self._loop.run(self._admin.delete_groups(group_ids))
+
+    def list_group_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The committed offsets of a group."""
+        return self._loop.run(self._admin.list_group_offsets(group_id))
+
+    def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+        """Commit offsets for a group that has no members."""
+        self._loop.run(self._admin.alter_group_offsets(group_id, offsets))
+
+    def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget committed offsets."""
+        self._loop.run(self._admin.delete_group_offsets(group_id, partitions))
+
+    def list_share_group_offsets(self, group_id: str) -> dict[TopicPartition, ShareGroupOffset]:
+        """The start offsets of a share group."""
+        return self._loop.run(self._admin.list_share_group_offsets(group_id))
+
+    def alter_share_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Have a share group that has no members begin at these offsets."""
+        self._loop.run(self._admin.alter_share_group_offsets(group_id, offsets))
+
+    def delete_share_group_offsets(self, group_id: str, topics: Iterable[str]) -> None:
+        """Forget where a share group that has no members begins in topics."""
+        self._loop.run(self._admin.delete_share_group_offsets(group_id, topics))
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> Found:
+        """The offset of each partition for an `OffsetSpec` or a time in ms."""
+        return self._loop.run(self._admin.list_offsets(wanted, isolation=isolation))
+
+    def describe_log_dirs(self, broker_ids: Iterable[int] | None = None) -> list[LogDir]:
+        """The log directories of brokers."""
+        return self._loop.run(self._admin.describe_log_dirs(broker_ids))
+
+    def alter_replica_log_dirs(
+        self, broker_id: int, paths: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Have a broker's replicas in these of its log directories."""
+        return self._loop.run(self._admin.alter_replica_log_dirs(broker_id, paths))
+
+    def describe_producers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[ActiveProducer]]:
+        """The producers each partition remembers."""
+        return self._loop.run(self._admin.describe_producers(partitions))
+
+    def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        running_longer_than_ms: int = -1,
+        pattern: str | None = None,
+    ) -> list[TransactionListing]:
+        """The transactional ids that meet every condition."""
+        return self._loop.run(
+            self._admin.list_transactions(
+                states=states,
+                producer_ids=producer_ids,
+                running_longer_than_ms=running_longer_than_ms,
+                pattern=pattern,
+            )
+        )
+
+    def describe_transactions(self, transactional_ids: Iterable[str]) -> list[TransactionDescription]:
+        """What their coordinators know of transactional ids."""
+        return self._loop.run(self._admin.describe_transactions(transactional_ids))
+
+    def abort_transaction(
+        self, partition: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int = 0
+    ) -> None:
+        """Write an abort marker, in the place of a coordinator that will not."""
+        self._loop.run(self._admin.abort_transaction(partition, producer_id, producer_epoch, coordinator_epoch))
+
+    def find_hanging_transactions(
+        self,
+        partitions: Iterable[TopicPartition],
+        now_ms: int,
+        *,
+        max_transaction_timeout_ms: int = MAX_TRANSACTION_TIMEOUT_MS,
+    ) -> list[HangingTransaction]:
+        """Transactions that no coordinator will end."""
+        return self._loop.run(
+            self._admin.find_hanging_transactions(
+                partitions, now_ms, max_transaction_timeout_ms=max_transaction_timeout_ms
+            )
+        )

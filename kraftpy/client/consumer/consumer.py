@@ -1,0 +1,464 @@
+"""The consumer: records out of topics, alone or as a member of a group.
+
+    async with Consumer("flights", group_id="delays", bootstrap_servers="...") as consumer:
+        async for record in consumer:      # never ends by itself
+            ...
+
+With a `group_id`, topics are shared with the other members and offsets are committed; without one all partitions of the
+topics are read. `assign` reads chosen partitions, with or without a group to commit to.
+
+Records are fetched ahead in the background and decoded when asked for. Asking for more says that the records before
+are finished: automatic commits go no further than that. The partitions of a group change hands only while the
+application asks.
+
+Left out: deserializers (keys and values are bytes), regular expressions on the broker (KIP-848), nearest replicas
+(KIP-392).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from kraftpy.client.cluster import Cluster
+from kraftpy.client.consumer.buffer import Supply
+from kraftpy.client.consumer.group_member import GroupMember, RebalanceListener
+from kraftpy.client.consumer.partition_state import PartitionReader
+from kraftpy.client.interceptors import Interceptors
+from kraftpy.client.model import ConsumerGroupMetadata, ConsumerRecord, OffsetAndMetadata, OffsetSpec, TopicInfo
+from kraftpy.client.offsets import Found, commit_offsets, fetch_committed, list_offsets
+from kraftpy.client.options import ConsumerOptions
+from kraftpy.client.runtime import Runtime
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.types import TopicPartition
+
+__all__ = ["Consumer", "RebalanceListener"]
+
+logger = logging.getLogger(__name__)
+
+
+class Consumer:
+    """Reads records. Options are those of `ConsumerOptions`; every option is a keyword argument."""
+
+    def __init__(
+        self,
+        *topics: str,
+        pattern: str | None = None,
+        listener: RebalanceListener | None = None,
+        interceptors: Iterable[object] = (),
+        runtime: Runtime | None = None,
+        **options: Any,
+    ) -> None:
+        self._interceptors = Interceptors(interceptors, ("on_consume", "on_commit"))
+        self._is_intercepted = bool(self._interceptors)
+        self.options = ConsumerOptions(**options)
+        self._cluster = Cluster(self.options, runtime)
+        self._runtime = self._cluster.runtime
+        committed = self._look_up_committed if self.options.group_id is not None else None
+        self._supply = Supply(self._cluster, self.options, committed)
+        self._readers = self._supply.readers
+        self._member: GroupMember | None = None
+        self._listener = listener
+        self._topics: frozenset[str] = frozenset()
+        self._pattern: re.Pattern[str] | None = None
+        self._manual = False
+        self._committed_alone: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._started = self._closed = False
+        if topics or pattern is not None:
+            self.subscribe(topics, pattern=pattern, listener=listener)
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> Self:
+        """Begin. `async with` does it."""
+        if self._closed:
+            raise RuntimeError("the consumer is closed")
+        if not self._started:
+            self._started = True
+            self._cluster.on_metadata.append(self._metadata_changed)
+            self._cluster.on_failure.append(lambda failure: self._supply.news_came())
+            await self._cluster.start()
+            self._supply.fetcher.start()
+            self._apply_subscription()
+            self._cluster.request_refresh()
+            if self.options.group_id is not None and self.options.enable_auto_commit:
+                self._cluster.tasks.spawn(self._keep_committing_alone(), "commit of what is assigned")
+        return self
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._supply.interrupt()  # what the application failed at is not finished
+            self._supply.forget_handed_out()
+        await self.close()
+
+    async def close(self, *, timeout_ms: float = 30_000) -> None:
+        """Commit what was handed out (with auto-commit), leave the group, hang up. An `async for` ends.
+
+        Leaving `async with` by an exception commits only what was finished before it.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._supply.end()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                if self._member is not None and self._cluster.tasks.failure is None:
+                    await self._member.close()
+                elif self._commits_alone and self._started:
+                    await self._commit_alone()
+        except (TimeoutError, KafkaError):
+            pass  # the session times out in its own time
+        finally:
+            await self._cluster.close()
+            self._interceptors.close()
+
+    # --- what to read ---------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Read these topics, or those a regular expression matches as a whole, in place of what was subscribed."""
+        if self._manual:
+            raise RuntimeError("assign() was used: unsubscribe() first")
+        names = frozenset((topics,) if isinstance(topics, str) else topics)
+        if bool(names) == (pattern is not None):
+            raise ValueError("topics: give names of topics or a pattern")
+        self._topics = names
+        self._pattern = re.compile(pattern) if pattern is not None else None
+        self._listener = listener or self._listener
+        if self.options.group_id is not None and self._member is None:
+            self._member = GroupMember(self._cluster, self.options, self._supply, self._interceptors.on_commit)
+        if self._member is not None:
+            self._member.listener = self._listener
+        if self._started:
+            self._apply_subscription()
+
+    def unsubscribe(self) -> None:
+        """Read nothing; leave the group."""
+        self._topics, self._pattern, self._manual = frozenset(), None, False
+        if self._member is not None and self._started:
+            self._member.subscribe(())
+        else:
+            self._supply.revoked(list(self._readers))
+        self._cluster.want_all(False)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions, outside of any rebalancing. Positions of those kept are kept."""
+        if self._topics or self._pattern is not None:
+            raise RuntimeError("subscribe() was used: unsubscribe() first")
+        wanted = {TopicPartition(*name) for name in partitions}
+        self._manual = True
+        self._supply.revoked([name for name in self._readers if name not in wanted])
+        self._supply.assigned(sorted(wanted))
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions being read."""
+        return frozenset(self._readers)
+
+    def subscription(self) -> frozenset[str]:
+        """The topics subscribed to, those of a pattern as far as they are known."""
+        return frozenset(self._matching()) if self._pattern is not None else self._topics
+
+    def _matching(self) -> list[str]:
+        pattern = self._pattern
+        if pattern is None:
+            return sorted(self._topics)
+        return sorted(
+            info.name
+            for info in self._cluster.metadata.topics.values()
+            if pattern.fullmatch(info.name) and not (info.is_internal and self.options.exclude_internal_topics)
+        )
+
+    def _apply_subscription(self) -> None:
+        if not (self._topics or self._pattern is not None):
+            return
+        self._cluster.want(self._topics)
+        self._cluster.want_all(self._pattern is not None)
+        if self._member is not None:
+            self._member.start()
+            matching = self._matching()
+            if matching or self._pattern is None:
+                self._member.subscribe(matching)
+        else:
+            self._assign_all()
+
+    def _assign_all(self) -> None:
+        """Without a group: all partitions of the topics."""
+        found = self._cluster.metadata.topics
+        wanted = [info.topic_partition for name in self._matching() if name in found for info in found[name].partitions]
+        gone = [name for name in self._readers if name.topic not in self._matching()]
+        self._supply.revoked(gone)
+        self._supply.assigned(name for name in wanted if name not in self._readers)
+
+    def _metadata_changed(self) -> None:
+        for name in self._topics:
+            error = self._cluster.metadata.errors.get(name)
+            if error is not None and not error.retriable:
+                self._supply.failed(self._cluster.unknown(name))
+        if self._member is None:
+            if self._topics or self._pattern is not None:
+                self._assign_all()
+        elif self._pattern is not None:
+            self._apply_subscription()
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        """The next record, waiting for it. Ends only when the consumer is closed."""
+        if self._is_intercepted:
+            record = await self.getone()
+            if record is None:
+                raise StopAsyncIteration
+            return record
+        supply = self._supply
+        current = supply.current
+        current.done = current.position
+        decoded = current.decoded
+        if decoded:
+            record = decoded.popleft()
+            current.position = record.offset + 1
+            current.leader_epoch = record.leader_epoch
+            supply.asked = True
+            return record
+        reader = await self._next_reader(None)
+        if reader is None:
+            raise StopAsyncIteration
+        supply.current = reader
+        return supply.hand_out(reader, 1)[0]
+
+    async def getone(self, *, timeout_ms: float | None = None) -> ConsumerRecord | None:
+        """The next record, or None where none came in time."""
+        started = self._runtime.monotonic_ms()
+        while True:
+            left_ms = None
+            if timeout_ms is not None:
+                left_ms = max(timeout_ms - (self._runtime.monotonic_ms() - started), 0)
+            reader = await self._next_reader(left_ms)
+            if reader is None:
+                return None
+            records = self._supply.hand_out(reader, 1)
+            if self._is_intercepted:
+                records = self._interceptors.on_consume({reader.name: records}).get(reader.name, [])
+            if records:
+                return records[0]
+
+    async def getmany(
+        self, *, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Up to `max_records` (default: `max_poll_records`) by partition, waiting `timeout_ms` for the first."""
+        left = self.options.max_poll_records if max_records is None else max_records
+        found: dict[TopicPartition, list[ConsumerRecord]] = {}
+        reader = await self._next_reader(timeout_ms)
+        while reader is not None and left > 0:
+            records = self._supply.hand_out(reader, left)
+            found.setdefault(reader.name, []).extend(records)
+            left -= len(records)
+            try:
+                reader = self._supply.find_reader()
+            except KafkaError:
+                break  # what is found is good; the failure will come again when more is asked for
+        return self._interceptors.on_consume(found) if found and self._is_intercepted else found
+
+    async def _next_reader(self, timeout_ms: float | None) -> PartitionReader | None:
+        if not self._started and not self._closed:
+            await self.start()
+        return await self._supply.next_reader(timeout_ms)
+
+    # --- where to read --------------------------------------------------------------------------------------------
+
+    def _reader(self, partition: TopicPartition) -> PartitionReader:
+        reader = self._readers.get(partition)
+        if reader is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} is not assigned to this consumer")
+        return reader
+
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """Go on at `offset`. The next record from there may be at a later one."""
+        place = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+        if place.offset < 0:
+            raise ValueError(f"offset must not be negative: {place.offset}")
+        self._supply.interrupt()
+        self._reader(partition).seek(place.offset, place.leader_epoch)
+        self._supply.fetcher.wake()
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go on at the first offset there is; of all partitions by default."""
+        self._lose_positions(partitions, OffsetSpec.EARLIEST)
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go on at the end; of all partitions by default."""
+        self._lose_positions(partitions, OffsetSpec.LATEST)
+
+    def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go on at the committed offset, or where `auto_offset_reset` says; of all partitions by default."""
+        self._lose_positions(partitions, None)
+
+    def _lose_positions(self, partitions: Iterable[TopicPartition] | None, spec: OffsetSpec | None) -> None:
+        self._supply.interrupt()
+        for name in list(self._readers) if partitions is None else partitions:
+            self._reader(name).lose_position(spec)
+        self._supply.fetcher.wake()
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these until `resume`; what was fetched is kept."""
+        self._supply.interrupt()
+        for name in partitions:
+            self._reader(name).paused = True
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out records of these again."""
+        for name in partitions:
+            self._reader(name).paused = False
+        self._supply.fetcher.wake()
+        self._supply.news_came()
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """The partitions paused."""
+        return frozenset(name for name, reader in self._readers.items() if reader.paused)
+
+    async def position(self, partition: TopicPartition, *, timeout_ms: float | None = None) -> int:
+        """The offset of the next record to be handed out; looked up first where it is not known."""
+        wait_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        await self.start()
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                while True:
+                    self._supply.raise_failure()
+                    position = self._reader(partition).position
+                    if position is not None:
+                        return position
+                    await self._supply.wait_for_news()
+        except TimeoutError:
+            text = f"the position of {partition} was not found within {wait_ms:g} ms"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from None
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        """Records from the position to the end, as of the last fetch; None before it."""
+        return self._reader(partition).lag
+
+    def high_watermark(self, partition: TopicPartition) -> int | None:
+        """One past the last offset all in-sync replicas have, as of the last fetch; None before it."""
+        mark = self._reader(partition).high_watermark
+        return mark if mark >= 0 else None
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset of each partition."""
+        return await self._offsets(partitions, OffsetSpec.EARLIEST)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """One past the last offset this consumer may read of each partition."""
+        return await self._offsets(partitions, OffsetSpec.LATEST)
+
+    async def _offsets(self, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
+        found = await self.offsets_for_times(dict.fromkeys(partitions, int(spec)))
+        return {name: offset.offset if offset is not None else 0 for name, offset in found.items()}
+
+    async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> Found:
+        """The first record at or after a time in ms of each partition, or None. An `OffsetSpec` does as well."""
+        await self.start()
+        return await list_offsets(self._cluster, times, isolation=self.options.isolation)
+
+    async def partitions_for(self, topic: str) -> TopicInfo:
+        """A topic's partitions. Raises `KafkaError` where it does not exist."""
+        await self.start()
+        self._cluster.want((topic,))
+
+        async def attempt() -> TopicInfo:
+            info = self._cluster.metadata.topics.get(topic) or (await self._cluster.refresh()).topics.get(topic)
+            if info is None:
+                raise self._cluster.unknown(topic)
+            return info
+
+        return await self._cluster.retry(attempt, final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
+
+    # --- committed offsets ----------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
+        """Commit; by default the positions: everything handed out so far. Raises `KafkaError`.
+
+        REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID say that the partitions may be somebody else's
+        by now.
+        """
+        group_id = self._group_id()
+        await self.start()
+        if offsets is None:
+            wanted = {
+                name: OffsetAndMetadata(reader.position, "", reader.leader_epoch)
+                for name, reader in self._readers.items()
+                if reader.position is not None
+            }
+        else:
+            wanted = {
+                TopicPartition(*name): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+                for name, offset in offsets.items()
+            }
+        if not wanted:
+            return
+        if self._member is not None:
+            await self._member.commit(wanted)
+        else:
+            await self._cluster.retry(lambda: commit_offsets(self._cluster, group_id, wanted), group_id=group_id)
+            self._interceptors.on_commit(wanted)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets, None where there is none; of the assigned partitions by default."""
+        group_id = self._group_id()
+        await self.start()
+        names = list(self._readers) if partitions is None else list(partitions)
+        found = await fetch_committed(self._cluster, group_id, names)
+        return {name: found.get(name) for name in names}
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Which member this is, for `Producer.send_offsets_to_transaction` (KIP-447)."""
+        group_id = self._group_id()
+        member = self._member
+        if member is None:
+            return ConsumerGroupMetadata(group_id, group_instance_id=self.options.group_instance_id)
+        return ConsumerGroupMetadata(group_id, member.generation_id, member.member_id, self.options.group_instance_id)
+
+    def _group_id(self) -> str:
+        if self.options.group_id is None:
+            raise RuntimeError("commits need a group_id")
+        return self.options.group_id
+
+    async def _look_up_committed(self, partitions: list[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        return await fetch_committed(self._cluster, self._group_id(), partitions, require_stable=True)
+
+    async def _keep_committing_alone(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.auto_commit_interval_ms / 1000)
+            if self._commits_alone:
+                try:
+                    await self._commit_alone()
+                except KafkaError as failed:
+                    logger.warning("group %s: automatic commit failed: %s", self.options.group_id, failed)
+
+    @property
+    def _commits_alone(self) -> bool:
+        """Whether assigned partitions are committed automatically, outside of any membership."""
+        return self._member is None and self.options.group_id is not None and self.options.enable_auto_commit
+
+    async def _commit_alone(self) -> None:
+        finished = self._supply.finished()
+        if finished and finished != self._committed_alone:
+            self._committed_alone = finished
+            await commit_offsets(self._cluster, self._group_id(), finished)
+            self._interceptors.on_commit(finished)

@@ -1,0 +1,183 @@
+"""One partition being read: where the reader stands, and what was fetched and not yet handed out. No I/O, no clock.
+
+Three offsets, `done <= position <= fetch_offset`: `position` is the next to hand out, `done` the one up to which the
+application has finished (it came back for more since), `fetch_offset` the next to ask the broker for. Batches are
+kept as received and decoded when the application gets to them, a part of a large batch at a time.
+
+Invariants: records are handed out in offset order, each once between two seeks; `done` never passes what was handed
+out before the latest request for more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from kraftpy.client.consumer.visibility import Visibility
+from kraftpy.client.model import ConsumerRecord, TimestampType
+from kraftpy.ports import Buffer
+from kraftpy.protocol.record_batch import BatchHeader, CorruptBatch, Record, check_crc, iter_records, split_batches
+from kraftpy.types import TopicPartition
+
+_DECODED_AT_ONCE: Final = 16_384
+_HEADERS_AT_ONCE: Final = 65_536
+"""A batch is decoded in pieces of so many records, or so many headers; one record may exceed that."""
+
+
+class _Fetched(NamedTuple):
+    """A batch; `batch` is None where it holds nothing for the application."""
+
+    header: BatchHeader
+    batch: memoryview | None
+
+
+class PartitionReader:
+    """The state of one assigned partition."""
+
+    __slots__ = (
+        "_decoding",
+        "_fetched",
+        "buffered_bytes",
+        "checked_epoch",
+        "decoded",
+        "done",
+        "fetch_offset",
+        "high_watermark",
+        "last_stable_offset",
+        "leader_epoch",
+        "log_start_offset",
+        "name",
+        "paused",
+        "position",
+        "reset_to",
+        "retry_at_ms",
+        "seeks",
+        "sought_epoch",
+    )
+
+    def __init__(self, name: TopicPartition) -> None:
+        self.name = name
+        self.position: int | None = None  # None: to be found out
+        self.done: int | None = None
+        self.fetch_offset = -1
+        self.leader_epoch = -1  # of the batch that `position` is behind, or in
+        self.checked_epoch = -1  # the leader epoch under which `position` is known to exist
+        self.reset_to: int | None = None  # an OffsetSpec or time to look up; None: the group's committed offset
+        self.sought_epoch = -1  # a leader epoch the position was given with, and metadata have not reached; -1: none
+        self.paused = False
+        self.seeks = 0  # answers to what was asked before the last seek are not wanted
+        self.retry_at_ms = 0.0
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.decoded: deque[ConsumerRecord] = deque()
+        self.buffered_bytes = 0
+        self._fetched: deque[_Fetched] = deque()
+        self._decoding: Iterator[Record] | None = None  # what is left of the first of them
+
+    def seek(self, offset: int, leader_epoch: int = -1) -> None:
+        """Go on at `offset`; what was fetched is dropped."""
+        self._drop()
+        self.position = self.done = self.fetch_offset = offset
+        self.leader_epoch = self.sought_epoch = leader_epoch
+        self.reset_to = None
+
+    def lose_position(self, reset_to: int | None) -> None:
+        """Find the position anew: an `OffsetSpec` or time, or None for the committed offset."""
+        self._drop()
+        self.position = self.done = None
+        self.sought_epoch = -1
+        self.reset_to = reset_to
+
+    def _drop(self) -> None:
+        self.seeks += 1
+        self.retry_at_ms = 0.0
+        self.decoded.clear()
+        self._fetched.clear()
+        self._decoding = None
+        self.buffered_bytes = 0
+
+    def refetch(self) -> None:
+        """Drop what was fetched and not handed out, and ask for it again."""
+        position = self.position
+        if position is not None:
+            self._drop()
+            self.fetch_offset = position
+
+    @property
+    def lag(self) -> int | None:
+        """Records between the position and what may be read, as of the last fetch; None before it."""
+        end = self.last_stable_offset if self.last_stable_offset >= 0 else self.high_watermark
+        return None if self.position is None or end < 0 else max(end - self.position, 0)
+
+    # --- filling and emptying -------------------------------------------------------------------------------------
+
+    def received(self, records: Buffer, aborted: Iterable[tuple[int, int]] | None) -> None:
+        """Take in a fetch answer's batches. Raises `CorruptBatch`."""
+        visibility = None if aborted is None else Visibility(aborted)
+        for header, batch in split_batches(records, allow_partial=True):
+            if header.next_offset <= self.fetch_offset:
+                continue
+            shown = not header.is_control if visibility is None else visibility.shows(header, batch)
+            self._fetched.append(_Fetched(header, batch if shown else None))
+            self.buffered_bytes += len(batch)
+            self.fetch_offset = header.next_offset
+
+    def decode_next(self, *, check_crcs: bool) -> bool:
+        """Have something in `decoded` if possible. Raises `CorruptBatch`; the position stays where it was."""
+        while not self.decoded and self._fetched:
+            header, batch = self._fetched[0]
+            if batch is not None:
+                try:
+                    if self._decoding is None:
+                        if check_crcs and not check_crc(batch):
+                            raise CorruptBatch("the CRC is wrong")
+                        self._decoding = iter_records(batch, header)
+                    if self._decode(header, self._decoding):
+                        continue
+                except CorruptBatch as error:
+                    self._decoding = None
+                    text = f"{self.name}: the batch at offset {header.base_offset} cannot be read: {error.message}"
+                    raise CorruptBatch(text, error.code) from error
+            self._fetched.popleft()
+            self._decoding = None
+            self.buffered_bytes -= header.size_bytes
+            if not self.decoded:  # nothing more in it for the application
+                if self.done == self.position:
+                    self.done = header.next_offset
+                self.position, self.leader_epoch = header.next_offset, header.partition_leader_epoch
+        return bool(self.decoded)
+
+    def _decode(self, header: BatchHeader, left: Iterator[Record]) -> bool:
+        """Decode some of the records that are left of a batch; whether more may be left."""
+        topic, partition = self.name
+        kind, epoch = TimestampType(int(header.timestamp_type)), header.partition_leader_epoch
+        new, record_type, position = tuple.__new__, ConsumerRecord, self.position or 0
+        records: list[ConsumerRecord] = []
+        append, headers = records.append, 0
+        for record in islice(left, _DECODED_AT_ONCE):
+            append(new(record_type, (topic, partition, *record, kind, epoch)))
+            if record[4]:
+                headers += len(record[4])
+                if headers >= _HEADERS_AT_ONCE:
+                    break
+        is_rest = headers >= _HEADERS_AT_ONCE or len(records) == _DECODED_AT_ONCE
+        if records and records[0].offset < position:
+            records = [record for record in records if record.offset >= position]
+        self.decoded.extend(records)
+        return is_rest
+
+    def hand_out(self, limit: int) -> list[ConsumerRecord]:
+        """Up to `limit` decoded records, in order."""
+        decoded = self.decoded
+        if len(decoded) <= limit:
+            records = list(decoded)
+            decoded.clear()
+        else:
+            records = [decoded.popleft() for _ in range(limit)]
+        if records:
+            last = records[-1]
+            self.position, self.leader_epoch = last.offset + 1, last.leader_epoch
+        return records

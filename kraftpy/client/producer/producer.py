@@ -1,0 +1,518 @@
+"""The producer: records in, deliveries out.
+
+`await send(...)` only waits when there is no room (`buffer_memory`) or the topic is met for the first time, and gives
+a `Delivery` to await later. No task is made per record or per request: one sender task drains the accumulator, and
+answers are handled in the callbacks of their futures.
+
+Ordering: within a partition records arrive in the order they were sent. With idempotence (the default) that holds
+through retries, and nothing is written twice; without it only `max_in_flight_requests_per_connection=1` keeps the
+order.
+
+`flush` raises the first failure nobody was waiting for, so that a program that never looks at its deliveries still
+learns of a loss.
+
+With a `transactional_id` every record belongs to a transaction, and is read with it or not at all:
+
+    async with Producer(transactional_id="transfer-1") as producer:
+        await producer.init_transactions()      # once; fences whoever had that id before
+        async with producer.transaction():      # commits at the end, aborts on an exception
+            await producer.send("accounts", b"-5", key=b"a")
+            await producer.send("accounts", b"+5", key=b"b")
+
+A record that is not delivered makes its transaction one that can only be aborted (`TransactionAbortable`).
+
+Left out: serializers (keys and values are bytes).
+KIP-98 and KIP-890 (transactions), KIP-91 (delivery timeout), KIP-480 and KIP-794 (sticky partitioner).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from kraftpy.client.cluster import Cluster
+from kraftpy.client.interceptors import Interceptors
+from kraftpy.client.model import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    ProducerRecord,
+    RecordMetadata,
+    TopicInfo,
+)
+from kraftpy.client.options import ProducerOptions
+from kraftpy.client.producer.accumulator import (
+    SMALL_RECORD_BYTES,
+    SMALL_RECORD_OVERHEAD,
+    Accumulator,
+    AccumulatorOptions,
+    PartitionQueue,
+)
+from kraftpy.client.producer.delivery import Delivery
+from kraftpy.client.producer.partitioner import Partitioner
+from kraftpy.client.producer.sender import Sender
+from kraftpy.client.producer.transaction_manager import Transactions
+from kraftpy.client.runtime import Runtime
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.record_batch import record_size_bound
+from kraftpy.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_NO_HEADERS: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class BufferFull(KafkaError):
+    """There is no room for a record: `buffer_memory` is used up."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ErrorCode.REQUEST_TIMED_OUT, text)
+
+
+class _Topic:
+    """What sending to one topic needs at hand."""
+
+    __slots__ = ("info", "partitioner", "queues")
+
+    def __init__(self, info: TopicInfo, partitioner: Partitioner) -> None:
+        self.info = info
+        self.partitioner = partitioner
+        self.queues: list[PartitionQueue] = []
+
+
+class Producer:
+    """Sends records. `async with Producer(bootstrap_servers=...) as producer:`; options as in `ProducerOptions`."""
+
+    def __init__(self, *, interceptors: Iterable[object] = (), runtime: Runtime | None = None, **options: Any) -> None:
+        self._interceptors = Interceptors(interceptors, ("on_send", "on_acknowledgement"))
+        self._is_intercepted = bool(self._interceptors)
+        self.options = ProducerOptions(**options)
+        self._cluster = Cluster(self.options, runtime)
+        self._runtime = self._cluster.runtime
+        self._accumulator = Accumulator(
+            AccumulatorOptions(
+                batch_size=self.options.batch_size,
+                linger_ms=self.options.linger_ms,
+                buffer_memory=self.options.buffer_memory,
+                delivery_timeout_ms=self.options.delivery_timeout_ms,
+                retries=self.options.retries,
+                idempotent=self.options.idempotent,
+                max_in_flight=self.options.max_in_flight_requests_per_connection,
+                transactional=self.options.transactional_id is not None,
+            )
+        )
+        self._topics: dict[str, _Topic] = {}
+        self._room = asyncio.Event()
+        self._short_of_room = 0
+        self._transactions: Transactions | None = None
+        if self.options.transactional_id is not None:
+            self._transactions = Transactions(self._cluster, self.options, self._accumulator, self._transactions_moved)
+        self._sender = Sender(self._cluster, self.options, self._accumulator, self._room.set, self._transactions)
+        self._wake = self._sender.wake
+        self._started = self._closing = False
+        self._filled_batches_seen = 0
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> Self:
+        """Begin. `async with` does it; a first `send` too."""
+        if self._closing:
+            raise RuntimeError("the producer is closed")
+        if not self._started:
+            self._started = True
+            self._cluster.on_metadata.append(self._metadata_changed)
+            self._cluster.on_failure.append(self._stopped)
+            await self._cluster.start()
+            self._cluster.tasks.spawn(self._sender.run(), "sender")
+        return self
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and self._transactions is None:  # a commit has told what became of its records
+                await self.flush()
+        finally:
+            await self.close()
+
+    async def close(self, *, timeout_ms: float | None = None) -> None:
+        """Deliver what is under way (at most `timeout_ms`; default: as long as deliveries may take), then end.
+
+        What is still undelivered fails. Does not raise for failed deliveries; `flush` before it does. An open
+        transaction is aborted.
+        """
+        if self._closing:
+            return
+        self._closing = True
+        wait_ms = (
+            self.options.delivery_timeout_ms + self.options.request_timeout_ms if timeout_ms is None else timeout_ms
+        )
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                if self._transactions is not None and self._transactions.is_abortable:
+                    logger.warning("%s: closed in a transaction, which is aborted", self.options.client_id)
+                    await self._abort_because()
+                await self._drained()
+        except TimeoutError:
+            pass
+        finally:
+            self._accumulator.fail_all(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the producer was closed first"))
+            self._report_unseen()
+            await self._cluster.close()
+            self._interceptors.close()
+
+    # --- sending --------------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = _NO_HEADERS,
+    ) -> Delivery:
+        """Hand over a record; the `Delivery` returned can be awaited for its `RecordMetadata`.
+
+        Waits, at most `max_block_ms`, while the topic is unknown or the buffer is full; then raises `KafkaError` or
+        `BufferFull`. A record above `max_request_size` raises `KafkaError` with MESSAGE_TOO_LARGE.
+        """
+        record: ProducerRecord | None = None
+        if self._is_intercepted:
+            record = self._interceptors.on_send(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
+            topic, value, key, partition, timestamp_ms, headers = record
+        try:
+            found = self._topics.get(topic)
+            if found is None:
+                found = await self._topic(topic)
+            accumulator = self._accumulator
+            if accumulator.batches_filled != self._filled_batches_seen:
+                # A batch was filled: let the sender and the sockets have their turn before filling the next.
+                self._filled_batches_seen = accumulator.batches_filled
+                self._wake.set()
+                await asyncio.sleep(0)
+            if accumulator.free_bytes < self.options.max_request_size + SMALL_RECORD_OVERHEAD:
+                size = self._size(key, value, headers)
+                if accumulator.free_bytes < size:
+                    await self._wait_for_room(size)
+            delivery = self._append(found, value, key, partition, timestamp_ms, headers)
+        except KafkaError as failed:
+            if record is not None:
+                self._tell_refused(record, failed)
+            raise
+        if record is not None:
+            self._tell_outcome_of(delivery)
+        return delivery
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = _NO_HEADERS,
+    ) -> Delivery:
+        """As `send`, without waiting: raises `BufferFull` for want of room, LookupError for a topic not met before."""
+        record: ProducerRecord | None = None
+        if self._is_intercepted:
+            record = self._interceptors.on_send(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
+            topic, value, key, partition, timestamp_ms, headers = record
+        found = self._topics.get(topic)
+        if found is None:
+            raise LookupError(f"topic {topic!r} is not known yet: use send, or await partitions_for({topic!r}) first")
+        try:
+            if self._accumulator.free_bytes < self._size(key, value, headers):
+                self._starve()
+                raise BufferFull(f"buffer_memory ({self.options.buffer_memory} bytes) is used up")
+            delivery = self._append(found, value, key, partition, timestamp_ms, headers)
+        except KafkaError as failed:
+            if record is not None:
+                self._tell_refused(record, failed)
+            raise
+        if record is not None:
+            self._tell_outcome_of(delivery)
+        return delivery
+
+    def _tell_refused(self, record: ProducerRecord, error: KafkaError) -> None:
+        """Interceptors hear of a record that was not taken."""
+        partition = -1 if record.partition is None else record.partition
+        self._interceptors.on_acknowledgement(RecordMetadata(record.topic, partition, -1, -1), error)
+
+    def _tell_outcome_of(self, delivery: Delivery) -> None:
+        """Interceptors hear what becomes of a record."""
+        delivery.tell(lambda delivery: self._interceptors.on_acknowledgement(*delivery.outcome()))
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = _NO_HEADERS,
+    ) -> RecordMetadata:
+        """Send one record and wait for its delivery."""
+        sent = self.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
+        return await (await sent)
+
+    async def flush(self) -> None:
+        """Send everything now and wait for it. Raises the first `KafkaError` of a delivery nobody else looked at.
+
+        In a transaction: what the transaction failed with.
+        """
+        await self._drained()
+        if self._transactions is not None:
+            self._transactions.raise_failure()
+        unseen = self._accumulator.unseen
+        if unseen:
+            lost = sum(len(batch.records) for batch in unseen)
+            error = unseen[0].error
+            assert error is not None, "only batches given up are listed"
+            unseen.clear()
+            raise KafkaError(error.code, f"{lost} record(s) were not delivered: {error.message}")
+
+    async def partitions_for(self, topic: str) -> TopicInfo:
+        """The topic's partitions. Raises `KafkaError` where it does not exist and is not created."""
+        return (await self._topic(topic)).info
+
+    def _append(
+        self,
+        found: _Topic,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> Delivery:
+        if self._closing or self._sender.fatal is not None:
+            raise self._sender.fatal or RuntimeError("the producer is closed")
+        size = self._size(key, value, headers)
+        if size > self.options.max_request_size:
+            text = f"a record of {size} bytes; max_request_size is {self.options.max_request_size}"
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
+        if partition is None:
+            partition = found.partitioner.for_none(size) if key is None else found.partitioner.for_key(key)
+        try:
+            queue = found.queues[partition]
+        except IndexError:
+            raise self._no_partition(found, partition) from None
+        if partition < 0:
+            raise self._no_partition(found, partition)
+        runtime = self._runtime
+        if timestamp_ms is None:
+            timestamp_ms = runtime.now_ms()
+        if self._transactions is not None:
+            self._transactions.use(queue.partition)
+        accumulator = self._accumulator
+        batch = accumulator.append(queue, timestamp_ms, key, value, headers, size, runtime.monotonic_ms)
+        index = len(batch.records) - 1
+        if not index:
+            self._wake.set()  # a new batch: its linger time begins, and the one before it is ready
+        return Delivery(batch, index)
+
+    @staticmethod
+    def _size(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> int:
+        if (type(value) is bytes or value is None) and (type(key) is bytes or key is None):
+            size = (len(value) if value else 0) + (len(key) if key else 0)
+            if size < SMALL_RECORD_BYTES and not headers:
+                return size + SMALL_RECORD_OVERHEAD
+        else:
+            for name, data in (("value", value), ("key", key)):
+                if data is not None and not isinstance(data, bytes):
+                    raise TypeError(f"{name} must be bytes or None, not {type(data).__name__}")
+        return record_size_bound(key, value, headers)
+
+    def _no_partition(self, found: _Topic, partition: int) -> KafkaError:
+        text = f"topic {found.info.name!r} has partitions 0 to {len(found.queues) - 1}, not {partition}"
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+
+    # --- transactions ---------------------------------------------------------------------------------------------
+
+    async def init_transactions(self) -> None:
+        """Take the transactional id: call it once, before the first transaction.
+
+        Whoever had it before is fenced, and a transaction it left open is aborted. Raises `TransactionError`, or
+        REQUEST_TIMED_OUT after `max_block_ms`; it then goes on, and another call waits on.
+        """
+        transactions = self._transactional()
+        await self.start()
+        await transactions.initialize()
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: what is sent from now on belongs to it. Raises RuntimeError where one is open."""
+        self._transactional().begin()
+
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: ConsumerGroupMetadata
+    ) -> None:
+        """Commit these positions of a group (`consumer.group_metadata()`) with the transaction, or not at all.
+
+        The consumer must not commit by itself (`enable_auto_commit=False`). Raises `TransactionAbortable` where the
+        group has gone on without that consumer, another `TransactionError`, or REQUEST_TIMED_OUT after `max_block_ms`:
+        then abort.
+        """
+        transactions = self._transactional()
+        wanted = {
+            TopicPartition(*name): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+            for name, offset in offsets.items()
+        }
+        if wanted:
+            await transactions.send_offsets(wanted, group_metadata)
+
+    async def commit_transaction(self) -> None:
+        """Deliver every record, then commit.
+
+        Raises `TransactionAbortable` where a record failed: abort then. REQUEST_TIMED_OUT (after `max_block_ms`) says
+        that the outcome is not known yet; another call waits on. Other `TransactionError`s end this producer.
+        """
+        await self._transactional().commit(self._drained)
+
+    async def abort_transaction(self) -> None:
+        """Drop what was not sent, and let nobody read what was. Raises as `commit_transaction` does."""
+        await self._transactional().abort(self._drained)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """A transaction that commits at the end of its block and aborts where the block raises.
+
+        Where the commit fails with `TransactionAbortable`, it is aborted and that is raised: try the block again.
+        """
+        self.begin_transaction()
+        try:
+            yield
+            await self.commit_transaction()
+        except BaseException:
+            if self._transactional().is_abortable:
+                await self._abort_because()
+            raise
+
+    async def _abort_because(self) -> None:
+        """Abort; what fails in that does not hide why."""
+        try:
+            await self.abort_transaction()
+        except KafkaError as failed:
+            logger.warning("%s: the transaction was not aborted: %s", self.options.client_id, failed)
+
+    def _transactional(self) -> Transactions:
+        if self._transactions is None:
+            raise RuntimeError("transactions need a transactional_id")
+        return self._transactions
+
+    def _transactions_moved(self) -> None:
+        self._wake.set()
+        self._room.set()
+
+    # --- waiting --------------------------------------------------------------------------------------------------
+
+    async def _topic(self, name: str) -> _Topic:
+        await self.start()
+        deadline = self._runtime.monotonic_ms() + self.options.max_block_ms
+        self._cluster.want((name,))
+        attempt = 0
+        while name not in self._topics:
+            info = self._cluster.metadata.topics.get(name)
+            if info is not None and info.partitions:
+                self._learn(info)
+                break
+            left_ms = deadline - self._runtime.monotonic_ms()
+            error = self._cluster.metadata.errors.get(name)
+            if error is not None and not error.retriable:
+                raise self._cluster.unknown(name)
+            try:
+                async with asyncio.timeout(max(left_ms, 1) / 1000):
+                    await self._refresh_quietly()
+            except TimeoutError:
+                raise KafkaError(
+                    self._cluster.metadata.errors.get(name, ErrorCode.REQUEST_TIMED_OUT),
+                    f"topic {name!r} is not in the cluster's metadata after {self.options.max_block_ms:g} ms",
+                ) from None
+            attempt += 1
+        return self._topics[name]
+
+    async def _refresh_quietly(self) -> None:
+        try:
+            await self._cluster.refresh()
+        except KafkaError as failed:
+            if not failed.code.retriable:
+                raise
+
+    def _learn(self, info: TopicInfo) -> None:
+        """Take up a topic's partitions as metadata tells them."""
+        found = self._topics.get(info.name)
+        if found is None:
+            partitioner = Partitioner(sticky_bytes=self.options.batch_size, random=self._runtime.random)
+            found = self._topics[info.name] = _Topic(info, partitioner)
+        found.info = info
+        for index in range(len(found.queues), len(info.partitions)):
+            found.queues.append(self._accumulator.queue(info.name, index))
+        found.partitioner.update(
+            len(info.partitions), [partition.partition for partition in info.partitions if partition.leader >= 0]
+        )
+
+    def _metadata_changed(self) -> None:
+        for name in self._topics:
+            info = self._cluster.metadata.topics.get(name)
+            if info is not None and info.partitions:
+                self._learn(info)
+        self._wake.set()
+
+    async def _wait_for_room(self, size: int) -> None:
+        if size > self.options.buffer_memory:
+            text = f"a record of {size} bytes; buffer_memory is {self.options.buffer_memory}"
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
+        self._short_of_room += 1
+        self._starve()
+        try:
+            async with asyncio.timeout(self.options.max_block_ms / 1000):
+                while self._accumulator.free_bytes < size and not self._closing:
+                    self._room.clear()
+                    await self._room.wait()
+        except TimeoutError:
+            text = (
+                f"buffer_memory ({self.options.buffer_memory} bytes) was used up for {self.options.max_block_ms:g} ms"
+            )
+            raise BufferFull(text) from None
+        finally:
+            self._short_of_room -= 1
+            self._accumulator.starving = self._short_of_room > 0
+
+    def _starve(self) -> None:
+        self._accumulator.starving = True
+        self._wake.set()
+
+    async def _drained(self) -> None:
+        self._sender.flushing += 1
+        try:
+            while self._accumulator.incomplete and self._started:
+                self._accumulator.close_open_batches()
+                self._wake.set()
+                self._room.clear()
+                await self._room.wait()
+        finally:
+            self._sender.flushing -= 1
+
+    # --- ends -----------------------------------------------------------------------------------------------------
+
+    def _stopped(self, failure: BaseException) -> None:
+        """A task of ours died: fail everything rather than keep anybody waiting."""
+        self._sender.fatal = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the producer has stopped: {failure!r}")
+        self._accumulator.fail_all(self._sender.fatal)
+        if self._transactions is not None:
+            self._transactions.stopped(self._sender.fatal)
+        self._room.set()
+
+    def _report_unseen(self) -> None:
+        unseen = self._accumulator.unseen
+        if unseen:
+            lost = sum(len(batch.records) for batch in unseen)
+            logger.error("%s: %d record(s) were not delivered: %s", self.options.client_id, lost, unseen[0].error)

@@ -1,0 +1,249 @@
+"""Reading fixed ranges of offsets as raw batches: what Spark's tasks and batch programs need. Blocking, no event loop.
+
+`RangeReader.read` asks for the next part of a range before it hands out the one just received, so the broker and the
+kernel work while the caller decodes (client/ranges/columns.py decodes to positions without an object per record). A
+lost connection or a moved leader is retried from the next offset; nothing is given twice and nothing left out.
+
+A gap within a range (compaction, transaction markers, control batches) is no loss. An offset below the log's start
+is: it raises `OffsetOutOfRange`, as does an end beyond what the log holds once `default_api_timeout_ms` have passed.
+
+Left out: following a log as it grows (that is `Consumer`), nearest replicas (KIP-392), fetch sessions (one partition
+at a time has nothing to save).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from kraftpy.client.connection import ResponseTooLarge
+from kraftpy.client.model import IsolationLevel, OffsetSpec
+from kraftpy.client.offsets import Found, list_offsets_request, read_list_offsets
+from kraftpy.client.options import one_of, whole
+from kraftpy.client.ranges.cluster import BlockingCluster
+from kraftpy.client.ranges.cluster import UnknownTopic as UnknownTopic
+from kraftpy.client.ranges.connection import BlockingConnection
+from kraftpy.client.runtime import Runtime
+from kraftpy.protocol.apis import ApiKey
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from kraftpy.protocol.messages.list_offsets import ListOffsetsResponse
+from kraftpy.protocol.record_batch import split_batches
+from kraftpy.protocol.schema import ZERO_UUID
+from kraftpy.types import TopicPartition
+
+_TOPIC_ID_VERSION = 13
+_FETCH_BYTES = 8 << 20
+
+
+class OffsetOutOfRange(KafkaError):
+    """An offset the log does not hold. `log_start_offset` and `log_end_offset` are -1 where not known."""
+
+    def __init__(self, partition: TopicPartition, offset: int, log_start_offset: int, log_end_offset: int) -> None:
+        super().__init__(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{partition} has no offset {offset}: its log holds {log_start_offset} to {log_end_offset}",
+        )
+        self.partition = partition
+        self.offset = offset
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+
+
+class Chunk(NamedTuple):
+    """Some whole batches of a range, as the broker sent them."""
+
+    records: memoryview
+    """Batches one after another; the last may be cut short, and the first and last may reach beyond the range."""
+    start_offset: int
+    """The first offset wanted of this chunk."""
+    end_offset: int
+    """One past the last offset wanted: the next chunk's start, or the range's end."""
+    aborted: tuple[tuple[int, int], ...] | None
+    """Under read_committed the aborted transactions as (producer id, first offset), for `columns.decode_columns`."""
+
+
+class RangeReader(BlockingCluster):
+    """Offsets and ranges of records. A context manager; use it from one thread at a time."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        isolation_level: str = "read_uncommitted",
+        max_partition_fetch_bytes: int = _FETCH_BYTES,
+        fetch_max_wait_ms: int = 500,
+        runtime: Runtime | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(bootstrap_servers, runtime=runtime, **options)
+        one_of("isolation_level", isolation_level, ("read_uncommitted", "read_committed"))
+        whole("max_partition_fetch_bytes", max_partition_fetch_bytes, low=1)
+        whole("fetch_max_wait_ms", fetch_max_wait_ms)
+        self._isolation = IsolationLevel[isolation_level.upper()]
+        self._fetch_bytes = max_partition_fetch_bytes
+        self._wait_ms = fetch_max_wait_ms
+
+    # --- offsets --------------------------------------------------------------------------------------------------
+
+    def offsets(self, wanted: Mapping[TopicPartition, int]) -> Found:
+        """The offset of each partition for an `OffsetSpec`, or for a time in ms: its first record at or after that.
+
+        None where no record is that late. Under read_committed `LATEST` is the last stable offset.
+        """
+        found: Found = {}
+
+        def attempt() -> None:
+            missing = [partition for partition in sorted(wanted) if partition not in found]
+            by_leader: dict[int, list[TopicPartition]] = {}
+            for partition in missing:
+                by_leader.setdefault(self._leader(partition), []).append(partition)
+            for node_id, partitions in by_leader.items():
+                found.update(self._ask_offsets(node_id, {partition: wanted[partition] for partition in partitions}))
+
+        self._retry(attempt)
+        return {partition: found[partition] for partition in wanted}
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset of each partition."""
+        return self._plain(partitions, OffsetSpec.EARLIEST)
+
+    def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """One past the last offset a reader may see of each partition."""
+        return self._plain(partitions, OffsetSpec.LATEST)
+
+    def _plain(self, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
+        answers = self.offsets(dict.fromkeys(partitions, int(spec)))
+        return {partition: answer.offset if answer is not None else 0 for partition, answer in answers.items()}
+
+    def _ask_offsets(self, node_id: int, wanted: Mapping[TopicPartition, int]) -> Found:
+        request, low = list_offsets_request(wanted, self._isolation, self._metadata, self.options.request_timeout_ms)
+        with self._lent(self._to(node_id)) as connection:
+            answer: ListOffsetsResponse = connection.request(ApiKey.LIST_OFFSETS, request, low=low)
+        found: Found = {}
+        for partition, result in read_list_offsets(answer):
+            if isinstance(result, KafkaError):
+                raise result
+            found[partition] = result
+        return found
+
+    # --- ranges ---------------------------------------------------------------------------------------------------
+
+    def read(
+        self, partition: TopicPartition, start_offset: int, end_offset: int, *, topic_id: bytes = ZERO_UUID
+    ) -> Iterator[Chunk]:
+        """The batches that hold `[start_offset, end_offset)`, in order.
+
+        With a `topic_id` only of that topic: one created under the name later is `UnknownTopic`, where the broker has
+        ids. Raises `OffsetOutOfRange`, `UnknownTopic`, `BrokerUnreachable`, another `KafkaError`.
+        """
+        if not 0 <= start_offset <= end_offset:
+            raise ValueError(f"not a range of offsets: {start_offset} to {end_offset}")
+        return self._read(partition, start_offset, end_offset, topic_id)
+
+    def _read(self, partition: TopicPartition, start_offset: int, end_offset: int, topic_id: bytes) -> Iterator[Chunk]:
+        """Read over one connection after another until the range is through."""
+        deadline, failures = self._deadline(), 0
+        offset = start_offset
+        while offset < end_offset:
+            try:
+                leader = self._leader(partition)
+                self._require_id(partition.topic, topic_id)
+                with self._lent(self._to(leader)) as connection:
+                    for chunk in self._stream(connection, partition, offset, end_offset):
+                        if chunk.end_offset > offset:
+                            offset, failures, deadline = chunk.end_offset, 0, self._deadline()
+                            yield chunk
+                        elif self._runtime.monotonic_ms() >= deadline:
+                            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            except (UnknownTopic, ResponseTooLarge):
+                raise
+            except KafkaError as failed:
+                if failed.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                    raise self._out_of_range(partition, offset, end_offset) from failed
+                pause_ms = self._pause_ms(failures)
+                failures += 1
+                if not failed.code.retriable or self._runtime.monotonic_ms() + pause_ms >= deadline:
+                    raise
+                self._metadata = replace(self._metadata, topics={})
+                self._runtime.pause(pause_ms / 1000)
+
+    def _require_id(self, topic: str, topic_id: bytes) -> None:
+        """Whatever the broker answers about topic ids leads to new metadata, and so back to here."""
+        info = self._metadata.topics.get(topic)
+        if info is not None and any(topic_id) and any(info.topic_id) and info.topic_id != topic_id:
+            self._metadata = replace(self._metadata, topics={})  # who told may lag behind: ask again another time
+            raise UnknownTopic(f"topic {topic!r} was deleted and created again")
+
+    def _out_of_range(self, partition: TopicPartition, offset: int, end_offset: int) -> OffsetOutOfRange:
+        """The broker has refused `offset`, or held nothing from there on for too long: say what its log does hold."""
+        start, end = self.earliest([partition])[partition], self.latest([partition])[partition]
+        missing = offset if not start <= offset < end else end_offset - 1
+        return OffsetOutOfRange(partition, missing, start, end)
+
+    def _stream(
+        self, connection: BlockingConnection, partition: TopicPartition, offset: int, end_offset: int
+    ) -> Generator[Chunk, None, None]:
+        """One answer after another, the next request sent before an answer is handed out.
+
+        A chunk that ends where it starts brought nothing. Raises what the broker answers as `KafkaError`.
+        """
+        fetch_bytes = self._fetch_bytes
+        self._ask(connection, partition, offset, fetch_bytes)
+        while True:
+            data = self._part(connection.receive(), partition)
+            code = ErrorCode.of(data.error_code)
+            if code is not ErrorCode.NONE:
+                raise KafkaError(code, f"{partition}: {code.meaning}")
+            records = memoryview(data.records or b"").cast("B")
+            batches = split_batches(records, allow_partial=True)
+            next_offset = max(batches[-1][0].next_offset, offset) if batches else offset
+            if not batches and len(records):
+                fetch_bytes = min(fetch_bytes * 2, 2**30)  # a broker before KIP-74 cut even the first batch short
+            done = next_offset >= end_offset
+            if not done:
+                self._ask(connection, partition, next_offset, fetch_bytes)
+            aborted = None
+            if self._isolation:
+                aborted = tuple((item.producer_id, item.first_offset) for item in data.aborted_transactions or ())
+            yield Chunk(records, offset, min(next_offset, end_offset), aborted)
+            if done:
+                return
+            offset = next_offset
+
+    def _ask(self, connection: BlockingConnection, partition: TopicPartition, offset: int, fetch_bytes: int) -> None:
+        info = self._metadata.partition(partition)
+        topic = self._metadata.topics.get(partition.topic)
+        topic_id = topic.topic_id if topic is not None else bytes(16)
+        high = 0x7FFF if any(topic_id) else _TOPIC_ID_VERSION - 1
+        request = FetchRequest(
+            max_wait_ms=self._wait_ms,
+            min_bytes=1,
+            max_bytes=fetch_bytes,
+            isolation_level=self._isolation,
+            topics=[
+                FetchTopic(
+                    topic=partition.topic,
+                    topic_id=topic_id,
+                    partitions=[
+                        FetchPartition(
+                            partition=partition.partition,
+                            current_leader_epoch=info.leader_epoch if info is not None else -1,
+                            fetch_offset=offset,
+                            partition_max_bytes=fetch_bytes,
+                        )
+                    ],
+                )
+            ],
+        )
+        connection.send(ApiKey.FETCH, request, connection.version(ApiKey.FETCH, high=high))
+
+    def _part(self, answer: FetchResponse, partition: TopicPartition) -> PartitionData:
+        code = ErrorCode.of(answer.error_code)
+        if code is not ErrorCode.NONE:
+            raise KafkaError(code, f"{partition}: {code.meaning}")
+        for topic in answer.responses:
+            for data in topic.partitions:
+                return data
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the broker's answer left {partition} out")

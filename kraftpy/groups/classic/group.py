@@ -1,0 +1,442 @@
+"""One classic group: its members, its generation, its committed offsets. Questions about it and small changes to it.
+
+`membership` decides when to change what; here is only what keeps the parts of a group consistent with each other.
+
+Two halves: `persisted` and `offsets` are the durable half, changed by `GroupCoordinator.replay` alone; everything
+else is volatile, rebuilt from the durable half by `restore` when the partition is loaded.
+
+Invariants (`validate` checks them): members only outside Empty and Dead; a leader is a member; an instance id belongs
+to one member; in Stable everybody has an assignment; nobody waits for a barrier of another phase.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from kraftpy.groups.consumer.group import NEVER, ConsumerGroup
+from kraftpy.groups.consumer.subscription import subscribed_topics
+from kraftpy.groups.deadlines import Key
+from kraftpy.groups.events import Request
+from kraftpy.groups.memory import GROUP_BYTES, MEMBER_BYTES
+from kraftpy.groups.records import NO_TIMESTAMP, GroupMetadataValue, MemberMetadata, OffsetCommitValue
+from kraftpy.groups.share.group import ShareGroup
+from kraftpy.groups.streams.group import StreamsGroup
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.types import Millis, TopicPartition
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+
+Protocols = tuple[tuple[str, bytes], ...]
+"""A member's protocols with its metadata for each, the preferred one first."""
+
+
+class State(Enum):
+    """Where a group is in its life; the values are the names clients see in DescribeGroups."""
+
+    EMPTY = "Empty"  # no members; committed offsets may be kept
+    PREPARING_REBALANCE = "PreparingRebalance"  # members are asked to join again; JoinGroup requests wait
+    COMPLETING_REBALANCE = "CompletingRebalance"  # a generation exists; SyncGroup requests wait for the leader's
+    STABLE = "Stable"  # everybody has an assignment, and it is durable
+    DEAD = "Dead"  # its tombstones are on the way to the log
+
+
+FOLLOWS: dict[State, frozenset[State]] = {
+    State.EMPTY: frozenset({State.PREPARING_REBALANCE, State.DEAD}),
+    State.PREPARING_REBALANCE: frozenset({State.COMPLETING_REBALANCE, State.EMPTY}),
+    State.COMPLETING_REBALANCE: frozenset({State.STABLE, State.PREPARING_REBALANCE}),
+    State.STABLE: frozenset({State.PREPARING_REBALANCE}),
+    State.DEAD: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A JoinGroup or SyncGroup that will be answered later."""
+
+    request_id: int
+    api_version: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One member. `assignment` is None until its generation has one."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes | None = None
+    is_new: bool = False  # has never been told a generation, so it cannot send heartbeats
+    join: Waiting | None = None
+    sync: Waiting | None = None
+
+    @property
+    def weight(self) -> int:
+        """The bytes it counts for (`memory`)."""
+        return MEMBER_BYTES + sum(len(name) + len(metadata) for name, metadata in self.protocols)
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """What it said of itself under that protocol; nothing where it does not know the protocol."""
+        return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
+
+    def supports(self, protocol_name: str) -> bool:
+        """Whether it can work under that protocol."""
+        return any(name == protocol_name for name, _ in self.protocols)
+
+
+@dataclass(slots=True, kw_only=True)
+class Group:
+    """One group. Everybody may read; `membership`, `offsets.py` and `coordinator.py` write."""
+
+    group_id: str
+    persisted: GroupMetadataValue | None = None
+    offsets: dict[TopicPartition, OffsetCommitValue] = field(default_factory=dict)
+
+    state: State = State.EMPTY
+    previous_state: State = State.EMPTY
+    current_state_timestamp: int = NO_TIMESTAMP  # the wall clock when `state` was entered
+    generation_id: int = 0
+    protocol_type: str | None = None  # None: nobody ever joined, the group only stores offsets
+    protocol_name: str | None = None
+    leader_id: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)  # instance id -> member id
+    pending_members: set[str] = field(default_factory=set)  # were given an id and have not yet joined with it (KIP-394)
+    pending_sync: set[str] = field(default_factory=set)  # of this generation, and have not yet sent SyncGroup
+    joined_while_initial: bool = False  # somebody joined since the initial rebalance delay was last extended
+    initial_delay_left_ms: int = 0
+    assignment_in_flight: bool = False  # this generation's assignment is on the way to the log
+    records_in_flight: int = 0  # appends that concern this group and are not answered
+    offsets_in_flight: Counter[TopicPartition] = field(default_factory=Counter)
+    unstable: Counter[TopicPartition] = field(default_factory=Counter)  # committed in transactions that are open
+
+    consumer: ConsumerGroup | None = None  # a group of the consumer protocol (KIP-848), whose classic half is empty
+    streams: StreamsGroup | None = None  # a streams group (KIP-1071), whose classic half is empty
+    share: ShareGroup | None = None  # a share group (KIP-932), which is nothing else and stores no offsets
+    is_changing: bool = False  # records of one of these are on the way to the log, or its state is being changed
+    waiting: deque[Request | Key] = field(default_factory=deque)  # what comes after those
+    handing: Request | Key | None = None  # what one kind's turns cannot decide, while it finds its way to another's
+    handed_to: object = None  # those turns
+    members_weight: int = 0  # the members' weights, of the classic half
+    counted: int = 0  # what the coordinator's usage holds of it, without its offsets and records
+
+    # ---- state
+
+    def become(self, state: State, timestamp: Millis) -> None:
+        """Enter a state that may follow the present one."""
+        assert state in FOLLOWS[self.state], f"group {self.group_id}: {state.value} cannot follow {self.state.value}"
+        self.previous_state, self.state = self.state, state
+        self.current_state_timestamp = timestamp
+
+    @property
+    def vacant(self) -> bool:
+        """Whether nothing would be lost by forgetting it."""
+        return (
+            self.state in (State.EMPTY, State.DEAD)
+            and self.persisted is None
+            and self.consumer is None
+            and self.share is None
+            and self.streams is None
+            and not self.waiting
+            and not (self.offsets or self.unstable or self.pending_members or self.records_in_flight)
+        )
+
+    @property
+    def state_name(self) -> str:
+        """Its state under the name clients see, whichever protocol it is of."""
+        of_members = self.consumer or self.share or self.streams
+        return self.state.value if of_members is None or self.state is State.DEAD else of_members.state
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is there and has no members, whichever protocol it is of."""
+        of_members = self.consumer or self.share or self.streams
+        return self.state is State.EMPTY and (of_members is None or not of_members.members)
+
+    # ---- members
+
+    def add(self, member: Member) -> None:
+        """Let it in. The first member gives the group its protocol type when it is empty; see `protocol_type`."""
+        self.pending_members.discard(member.member_id)
+        self.members[member.member_id] = member
+        self.members_weight += member.weight
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+
+    def remove(self, member_id: str) -> None:
+        """Let it go, whether member or pending. The oldest member left leads from now on."""
+        self.pending_members.discard(member_id)
+        self.pending_sync.discard(member_id)
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self.members_weight -= member.weight
+        if member is not None and member.group_instance_id is not None:
+            del self.static_members[member.group_instance_id]
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+
+    def rename(self, old_id: str, new_id: str) -> Member:
+        """Give a static member the id of its next incarnation, in the place and the role of the old one (KIP-345)."""
+        member = self.members[old_id]
+        member.member_id = new_id
+        self.members = {new_id if each == old_id else each: m for each, m in self.members.items()}
+        assert member.group_instance_id is not None
+        self.static_members[member.group_instance_id] = new_id
+        if self.leader_id == old_id:
+            self.leader_id = new_id
+        if old_id in self.pending_sync:
+            self.pending_sync.remove(old_id)
+            self.pending_sync.add(new_id)
+        return member
+
+    def resubscribe(self, member: Member, protocols: Protocols) -> None:
+        """It says of itself what it said not before."""
+        self.members_weight -= member.weight
+        member.protocols = protocols
+        self.members_weight += member.weight
+
+    @property
+    def weight(self) -> int:
+        """The bytes it counts for without its offsets and records (`memory`)."""
+        return GROUP_BYTES + 2 * len(self.group_id) + self.members_weight + MEMBER_BYTES * len(self.pending_members)
+
+    @property
+    def size(self) -> int:
+        """How much there is to tell of it: its members, what they have been assigned, and its committed offsets."""
+        size = len(self.members) + len(self.offsets)
+        if self.consumer is not None:
+            size += len(self.consumer.members) + len(self.consumer.holders)
+        for assigned in (self.share, self.streams):
+            size += 0 if assigned is None else len(assigned.members)
+        return size
+
+    def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        """NONE where it is who it says; FENCED_INSTANCE_ID where another has taken over its instance id."""
+        if group_instance_id is not None:
+            current = self.static_members.get(group_instance_id)
+            if current is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if current != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    @property
+    def awaiting_join(self) -> int:
+        """How many members wait for the join barrier."""
+        return sum(member.join is not None for member in self.members.values())
+
+    @property
+    def all_joined(self) -> bool:
+        """Whether the join barrier may fall: every member waits, and no id given out is unclaimed."""
+        return not self.pending_members and self.awaiting_join == len(self.members)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """How long the slowest member asked to be waited for. At least 1, lest a new barrier fall at once."""
+        return max((1, *(member.rebalance_timeout_ms for member in self.members.values())))
+
+    def elect_joined_leader(self) -> bool:
+        """Make sure the leader is one who has joined. False where nobody has."""
+        leader = self.members.get(self.leader_id or "")
+        if leader is not None and leader.join is not None:
+            return True
+        joined = next((member.member_id for member in self.members.values() if member.join is not None), None)
+        if joined is not None:
+            self.leader_id = joined
+        return joined is not None
+
+    # ---- protocols
+
+    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
+        """Whether someone with these protocols could work together with everybody here."""
+        if self.state is State.EMPTY:
+            return bool(protocol_type and protocols)
+        return protocol_type == self.protocol_type and bool(self._common({name for name, _ in protocols}))
+
+    def _common(self, names: set[str]) -> set[str]:
+        """Those of the protocols that all members know, in time linear in how many they have."""
+        for member in self.members.values():
+            names = names.intersection(name for name, _ in member.protocols)
+        return names
+
+    def select_protocol(self) -> str:
+        """The protocol most members prefer among those all support; of equals the one the oldest member prefers."""
+        members = list(self.members.values())
+        names = self._common({name for name, _ in members[0].protocols})
+        common = [name for name, _ in members[0].protocols if name in names]
+        votes = Counter(next(name for name, _ in member.protocols if name in names) for member in members)
+        return max(common, key=lambda name: votes[name])  # the first of equals
+
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """What the consumers read; None where that is unknown or they do not speak the consumer protocol."""
+        of_members = self.consumer or self.streams
+        if of_members is not None:
+            return of_members.subscribed_topics() if of_members.members else frozenset()
+        if not self.members and self.state is not State.PREPARING_REBALANCE:
+            return frozenset()
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol_name is None:
+            return None
+        topics: set[str] = set()
+        for member in self.members.values():
+            of_member = subscribed_topics(member.metadata(self.protocol_name))
+            if of_member is None:
+                return None
+            topics |= of_member
+        return frozenset(topics)
+
+    def subscription(self) -> Callable[[str], bool]:
+        """Whether a member reads a topic, as far as is known: a consumer group whose topics are unknown reads all.
+
+        Members are asked once, and not again for each of many topics.
+        """
+        topics = self.subscribed_topics()
+        if topics is None:
+            reads_all = self.protocol_type == CONSUMER_PROTOCOL_TYPE
+            return lambda topic: reads_all
+        return topics.__contains__
+
+    # ---- the durable half
+
+    def durable_half(self) -> ConsumerGroup | ShareGroup | StreamsGroup | None:
+        """What the log says of members that the coordinator assigns to."""
+        if self.streams is not None:
+            return self.streams
+        if self.share is not None:
+            return self.share.durable()
+        return None if self.consumer is None else replace(self.consumer, topics_version=NEVER)
+
+    def to_value(self, assignments: dict[str, bytes]) -> GroupMetadataValue:
+        """The generation as it is to be stored, with these assignments by member id."""
+        return GroupMetadataValue(
+            protocol_type=self.protocol_type or "",
+            generation_id=self.generation_id,
+            protocol=self.protocol_name,
+            leader=self.leader_id,
+            current_state_timestamp=self.current_state_timestamp,
+            members=tuple(
+                MemberMetadata(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout_ms=member.rebalance_timeout_ms,
+                    session_timeout_ms=member.session_timeout_ms,
+                    subscription=member.metadata(self.protocol_name),
+                    assignment=assignments.get(member.member_id, b""),
+                )
+                for member in self.members.values()
+            ),
+        )
+
+    def restore(self) -> None:
+        """Make the volatile half what the durable half says: Stable with members, else Empty."""
+        value = self.persisted
+        if value is None:
+            return
+        self.state = State.STABLE if value.members else State.EMPTY
+        self.previous_state = State.EMPTY
+        self.current_state_timestamp = value.current_state_timestamp
+        self.generation_id = value.generation_id
+        self.protocol_type = value.protocol_type or None
+        self.protocol_name = value.protocol
+        self.leader_id = None
+        for stored in value.members:
+            self.add(_restored(stored, value.protocol))
+        if value.leader in self.members:
+            self.leader_id = value.leader
+
+    def forget_classic(self) -> None:
+        """The consumer protocol has the members now. Nothing is left of the classic half but its offsets."""
+        self.state = self.previous_state = State.EMPTY
+        self.current_state_timestamp = NO_TIMESTAMP
+        self.protocol_type = self.protocol_name = self.leader_id = None
+        self.members, self.static_members, self.members_weight = {}, {}, 0
+        self.pending_members, self.pending_sync = set(), set()
+        self.assignment_in_flight = False
+
+    def revert_static(self, group_instance_id: str) -> None:
+        """Make a static member of a Stable group what the durable half says of it, in place."""
+        value = self.persisted
+        assert value is not None
+        stored = next(each for each in value.members if each.group_instance_id == group_instance_id)
+        member = self.rename(self.static_members[group_instance_id], stored.member_id)
+        durable = _restored(stored, value.protocol)
+        member.client_id = durable.client_id
+        member.client_host = durable.client_host
+        member.rebalance_timeout_ms = durable.rebalance_timeout_ms
+        member.session_timeout_ms = durable.session_timeout_ms
+        self.resubscribe(member, durable.protocols)
+
+    def validate(self) -> None:
+        """Assert the invariants. For tests and simulations."""
+        if self.share is not None:
+            assert not self.members, "a group is of one protocol"
+            assert self.consumer is None, "a group is of one protocol"
+            assert self.state in (State.EMPTY, State.DEAD), self.state
+            assert self.persisted is None, "a share group is no classic one"
+            assert not self.offsets, "a share group stores no offsets"
+            assert not self.unstable, "a share group stores no offsets"
+            self.share.validate()
+        if self.streams is not None:
+            assert not self.members, "a group is of one protocol"
+            assert self.consumer is None, "a group is of one protocol"
+            assert self.share is None, "a group is of one protocol"
+            assert self.state in (State.EMPTY, State.DEAD), self.state
+            assert not self.streams.is_gone
+            self.streams.validate()
+        if self.consumer is not None:
+            assert not self.members, "a group is of one protocol"
+            assert self.state in (State.EMPTY, State.DEAD), self.state
+            assert not self.consumer.is_gone
+            self.consumer.validate()
+        members = self.members.values()
+        assert self.members_weight == sum(member.weight for member in members)
+        assert self.members or self.state in (State.EMPTY, State.DEAD, State.PREPARING_REBALANCE), self.state
+        assert not self.members or self.state not in (State.EMPTY, State.DEAD), self.state
+        assert (self.leader_id is None) == (not self.members)
+        assert self.leader_id is None or self.leader_id in self.members
+        assert self.static_members == _unique((m.group_instance_id, m.member_id) for m in members)
+        assert self.pending_sync <= self.members.keys()
+        assert not self.pending_members & self.members.keys()
+        assert not self.pending_sync or self.state in (State.COMPLETING_REBALANCE, State.STABLE)
+        assert self.state is State.COMPLETING_REBALANCE or not self.assignment_in_flight
+        for member in members:
+            assert member.sync is None or self.state is State.COMPLETING_REBALANCE, member
+            assert member.join is None or self.state is not State.COMPLETING_REBALANCE, member
+            assert (member.assignment is not None) or self.state is not State.STABLE, member
+            assert not member.is_new or self.state is State.PREPARING_REBALANCE, member
+        if members and self.state in (State.COMPLETING_REBALANCE, State.STABLE):
+            assert self.protocol_name is not None
+            assert all(member.supports(self.protocol_name) for member in members)
+
+
+def _restored(stored: MemberMetadata, protocol_name: str | None) -> Member:
+    """A member as it was stored. Of its protocols only the chosen one is known; it will be asked again."""
+    return Member(
+        member_id=stored.member_id,
+        group_instance_id=stored.group_instance_id,
+        client_id=stored.client_id,
+        client_host=stored.client_host,
+        rebalance_timeout_ms=stored.rebalance_timeout_ms,
+        session_timeout_ms=stored.session_timeout_ms,
+        protocols=((protocol_name or "", stored.subscription),),
+        assignment=stored.assignment,
+    )
+
+
+def _unique(pairs: Iterable[tuple[str | None, str]]) -> dict[str, str]:
+    """The pairs with a key, as a dictionary; asserts that no key comes twice."""
+    result: dict[str, str] = {}
+    for key, value in pairs:
+        if key is not None:
+            assert key not in result, f"{key} belongs to {result[key]} and to {value}"
+            result[key] = value
+    return result

@@ -1,0 +1,216 @@
+"""Members of a consumer group that speak the classic protocol, while the group moves from one to the other (KIP-848).
+
+They send JoinGroup, SyncGroup, Heartbeat and LeaveGroup, and get what those promise: a generation, which is their
+member epoch; an assignment, which is what they may read; REBALANCE_IN_PROGRESS where they have to join again. Nobody of
+them leads: the coordinator assigns. A member joins again to learn of a new epoch, to say that it has given up
+partitions, or to get what others have given up.
+
+Like `protocol`, whose draft, admission and reconciliation they share, this decides and tells nobody.
+
+Left out: `sync` and `join` barriers: nobody waits for others.
+"""
+
+from __future__ import annotations
+
+from kraftpy.groups.classic.group import CONSUMER_PROTOCOL_TYPE
+from kraftpy.groups.classic.membership import (
+    FIRST_JOIN_WITH_MEMBER_ID_REQUIRED,
+    FIRST_LEAVE_WITH_MEMBERS,
+    UNKNOWN_MEMBER,
+    Joining,
+    member_id_for,
+)
+from kraftpy.groups.classic.rebalance import join_error
+from kraftpy.groups.consumer.group import ConsumerGroup, Draft, Topics
+from kraftpy.groups.consumer.protocol import ConsumerProtocol
+from kraftpy.groups.consumer.records import Assignment, ClassicMember, MemberState, MemberValue, TopicIdPartition
+from kraftpy.groups.events import Request
+from kraftpy.protocol.consumer_protocol import Subscription, decode_subscription, encode_assignment
+from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from kraftpy.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from kraftpy.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from kraftpy.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kraftpy.types import Millis, TopicPartition
+
+
+class ClassicMembers:
+    """Decides for the classic members of consumer groups."""
+
+    def __init__(self, protocol: ConsumerProtocol) -> None:
+        self._protocol = protocol
+        self._config = protocol.config
+
+    # ---- JoinGroup
+
+    def join(self, draft: Draft, event: Request, message: JoinGroupRequest, timestamp: Millis) -> JoinGroupResponse:
+        """Let a member in, or in again: it is told its epoch at once."""
+        joining = Joining.of(event, message)
+        member_id = joining.member_id
+        try:
+            subscription = self._check_join(joining)
+            if member_id == UNKNOWN_MEMBER:
+                member_id = member_id_for(joining, self._protocol.new_id())
+                must_ask_again = event.api_version >= FIRST_JOIN_WITH_MEMBER_ID_REQUIRED
+                if joining.group_instance_id is None and must_ask_again:
+                    return join_error(event.api_version, member_id, ErrorCode.MEMBER_ID_REQUIRED)
+            predecessor = self._admit(draft.group, joining, member_id)
+        except KafkaError as error:
+            return join_error(event.api_version, joining.member_id, error.code)
+        owned = to_ids(subscription.owned, self._protocol.topics)
+        updated = classic_member(joining, subscription)
+        _, after = self._protocol.take_in(draft, member_id, updated, owned, timestamp, predecessor)
+        assert updated.classic is not None
+        return JoinGroupResponse(
+            error_code=ErrorCode.NONE,
+            generation_id=after.member_epoch,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocol_name=updated.classic.protocol_name,
+            leader="",
+            member_id=member_id,
+            members=[],
+        )
+
+    def _check_join(self, joining: Joining) -> Subscription:
+        low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
+        if not low <= joining.session_timeout_ms <= high:
+            raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+        if joining.protocol_type != CONSUMER_PROTOCOL_TYPE or not joining.protocols:
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        try:
+            return decode_subscription(joining.protocols[0][1], joining.group_instance_id)
+        except ProtocolError as error:
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
+
+    def _admit(self, group: ConsumerGroup, joining: Joining, member_id: str) -> str | None:
+        """Check that it may come in. The id of the static member whose place it takes, where it takes one."""
+        instance_id = joining.group_instance_id
+        holder = None if instance_id is None else group.static_members.get(instance_id)
+        if holder is not None and holder != member_id:
+            if joining.member_id != UNKNOWN_MEMBER:
+                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
+            return holder
+        if member_id not in group.members and len(group.members) >= self._config.group_consumer_max_size:
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        return None
+
+    # ---- SyncGroup
+
+    def sync(self, draft: Draft, message: SyncGroupRequest) -> SyncGroupResponse:
+        """What a member that has joined may read."""
+        try:
+            classic = self._check_member(draft.group, message)
+            if message.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE):
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            if message.protocol_name not in (None, classic.protocol_name):
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            current = draft.group.current(message.member_id)
+            if current.state is not MemberState.UNREVOKED_PARTITIONS and current.member_epoch < draft.group.epoch:
+                raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+        except KafkaError as error:
+            return SyncGroupResponse(error_code=error.code, assignment=b"")
+        return SyncGroupResponse(
+            error_code=ErrorCode.NONE,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocol_name=classic.protocol_name,
+            assignment=encode_assignment(to_names(current.assigned, self._protocol.topics)),
+        )
+
+    # ---- Heartbeat
+
+    def heartbeat(self, draft: Draft, message: HeartbeatRequest, timestamp: Millis) -> HeartbeatResponse:
+        """A member is alive; it learns here that it must join again."""
+        try:
+            self._check_member(draft.group, message)
+        except KafkaError as error:
+            return HeartbeatResponse(error_code=error.code)
+        self._protocol.look_at_topics(draft, timestamp)
+        must_join = self._must_join(draft.group, message.member_id)
+        return HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS if must_join else ErrorCode.NONE)
+
+    def _must_join(self, group: ConsumerGroup, member_id: str) -> bool:
+        current = group.current(member_id)
+        match current.state:
+            case MemberState.UNREVOKED_PARTITIONS:
+                return True
+            case MemberState.UNRELEASED_PARTITIONS:
+                wanted = group.target(member_id) - current.assigned
+                are_free = all(group.holders.get(each, member_id) == member_id for each in wanted)
+                return are_free or current.member_epoch < group.epoch
+        return current.member_epoch < group.epoch
+
+    def _check_member(self, group: ConsumerGroup, message: SyncGroupRequest | HeartbeatRequest) -> ClassicMember:
+        """The member as it spoke last. Raises KafkaError where it is none, or not in that generation."""
+        if message.group_instance_id is not None:
+            holder = group.static_members.get(message.group_instance_id)
+            if holder is None:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            if holder != message.member_id:
+                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
+        member = group.members.get(message.member_id)
+        if member is None or member.classic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if message.generation_id != group.current(message.member_id).member_epoch:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        return member.classic
+
+    # ---- LeaveGroup
+
+    def leave(self, draft: Draft, event: Request, message: LeaveGroupRequest) -> LeaveGroupResponse:
+        """Members go, of either protocol, since an administrator may name any; static ones by instance id alone."""
+        if event.api_version < FIRST_LEAVE_WITH_MEMBERS:
+            return LeaveGroupResponse(error_code=self._let_go(draft, message.member_id, None))
+        return LeaveGroupResponse(
+            members=[
+                MemberResponse(
+                    member_id=each.member_id,
+                    group_instance_id=each.group_instance_id,
+                    error_code=self._let_go(draft, each.member_id, each.group_instance_id),
+                )
+                for each in message.members
+            ]
+        )
+
+    def _let_go(self, draft: Draft, member_id: str, instance_id: str | None) -> ErrorCode:
+        if instance_id is not None:
+            holder = draft.group.static_members.get(instance_id)
+            if holder is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if member_id not in (UNKNOWN_MEMBER, holder):
+                return ErrorCode.FENCED_INSTANCE_ID
+            member_id = holder
+        if member_id not in draft.group.members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        self._protocol.remove(draft, member_id)
+        return ErrorCode.NONE
+
+
+def classic_member(joining: Joining, subscription: Subscription) -> MemberValue:
+    """What a JoinGroup says of its member, as a consumer group keeps it."""
+    return MemberValue(
+        instance_id=joining.group_instance_id,
+        rack_id=subscription.rack_id,
+        client_id=joining.client_id,
+        client_host=joining.client_host,
+        subscribed_topic_names=tuple(sorted(set(subscription.topics))),
+        rebalance_timeout_ms=joining.rebalance_timeout_ms,
+        classic=ClassicMember(session_timeout_ms=joining.session_timeout_ms, protocols=joining.protocols),
+    )
+
+
+def to_ids(partitions: tuple[TopicPartition, ...], topics: Topics) -> Assignment:
+    """Partitions by their topics' ids; those of topics that are gone are nobody's."""
+    return frozenset(
+        TopicIdPartition(info.topic_id, each.partition)
+        for each in partitions
+        if (info := topics.topic(each.topic)) is not None
+    )
+
+
+def to_names(assignment: Assignment, topics: Topics) -> list[TopicPartition]:
+    """Partitions by their topics' names, in order; topics that are gone have none."""
+    return [
+        TopicPartition(name, each.partition)
+        for each in sorted(assignment)
+        if (name := topics.name(each.topic_id)) is not None
+    ]

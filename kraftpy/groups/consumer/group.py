@@ -1,0 +1,278 @@
+"""One group of the consumer protocol (KIP-848): what the log says of it, and questions about that.
+
+All of it is durable: `apply` is the only thing that changes it, record by record, whether the records were just written
+or are read again. A decision works on a `Draft`: the group as it will be when the draft's records are in the log.
+
+Three epochs: the group's goes up whenever who is in it, or what they read, changes; the assignment's is the group
+epoch its targets were made for; a member's is the assignment epoch it has reached. All of them only go up.
+
+Invariant (`validate`): no partition is held by two members. A member holds what it may read and what it was asked
+to give up and has not; only what nobody holds is given to somebody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol, assert_never
+
+from kraftpy.groups.consumer.records import (
+    NOTHING,
+    Assignment,
+    ConsumerKey,
+    ConsumerValue,
+    CurrentKey,
+    CurrentValue,
+    GroupKey,
+    GroupValue,
+    MemberKey,
+    MemberState,
+    MemberValue,
+    RegexKey,
+    RegexValue,
+    TargetMemberKey,
+    TargetMemberValue,
+    TargetMetadataKey,
+    TargetMetadataValue,
+    TopicIdPartition,
+    consumer_record,
+)
+from kraftpy.groups.drafts import AnyDraft
+from kraftpy.types import TopicId
+
+
+class TopicInfo(NamedTuple):
+    """What a group needs to know of a topic."""
+
+    topic_id: TopicId
+    partition_count: int
+
+
+class Topics(Protocol):
+    """The cluster's topics, as they are now."""
+
+    @property
+    def version(self) -> int:
+        """Another number after every change that this shows."""
+
+    def topic(self, name: str) -> TopicInfo | None:
+        """The topic of that name, or None."""
+
+    def name(self, topic_id: TopicId) -> str | None:
+        """The name of the topic with that id, or None."""
+
+    def names(self) -> list[str]:
+        """Every topic, in order."""
+
+
+class NoTopics:
+    """A cluster without topics."""
+
+    version = 0
+
+    def topic(self, name: str) -> TopicInfo | None:
+        """None."""
+        return None
+
+    def name(self, topic_id: TopicId) -> str | None:
+        """None."""
+        return None
+
+    def names(self) -> list[str]:
+        """None of them."""
+        return []
+
+
+NEVER = -1
+
+
+def hash_of_topics(names: Iterable[str], topics: Topics) -> int:
+    """A number that changes with which of these topics there are, their ids, and how many partitions they have."""
+    known = [(name, info) for name in sorted(names) if (info := topics.topic(name)) is not None]
+    if not known:
+        return 0
+    digest = hashlib.blake2b(digest_size=8)
+    for name, info in known:
+        digest.update(info.topic_id + info.partition_count.to_bytes(4, "big") + name.encode() + b"\x00")
+    return int.from_bytes(digest.digest(), "big", signed=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerGroup:
+    """One group, as the log has it."""
+
+    group_id: str
+    epoch: int = 0
+    metadata_hash: int = 0
+    assignment_epoch: int = 0
+    members: dict[str, MemberValue] = field(default_factory=dict)
+    targets: dict[str, Assignment] = field(default_factory=dict)
+    currents: dict[str, CurrentValue] = field(default_factory=dict)
+    regexes: dict[str, RegexValue] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)  # instance id -> member id
+    holders: dict[TopicIdPartition, str] = field(default_factory=dict)
+    topics_version: int = NEVER  # volatile: the topics' version its hash was last held against
+    looked_up: Mapping[str, int] = field(default_factory=dict, compare=False)  # volatile: by regex, for which version
+    is_resolving: bool = field(default=False, compare=False)  # volatile: a regex has not been looked up for this one
+
+    # ---- what records say
+
+    def apply(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
+        """What one record says becomes so."""
+        match key:
+            case GroupKey():
+                group = value if isinstance(value, GroupValue) else GroupValue(epoch=0)
+                self.epoch, self.metadata_hash = group.epoch, group.metadata_hash
+            case TargetMetadataKey():
+                self.assignment_epoch = value.assignment_epoch if isinstance(value, TargetMetadataValue) else 0
+            case MemberKey(member_id=member_id):
+                self._apply_member(member_id, value if isinstance(value, MemberValue) else None)
+            case TargetMemberKey(member_id=member_id):
+                if isinstance(value, TargetMemberValue):
+                    self.targets[member_id] = value.partitions
+                else:
+                    self.targets.pop(member_id, None)
+            case CurrentKey(member_id=member_id):
+                self._apply_current(member_id, value if isinstance(value, CurrentValue) else None)
+            case RegexKey(regex=regex):
+                if isinstance(value, RegexValue):
+                    self.regexes[regex] = value
+                else:
+                    self.regexes.pop(regex, None)
+            case _:
+                assert_never(key)
+
+    def _apply_member(self, member_id: str, value: MemberValue | None) -> None:
+        old = self.members.pop(member_id, None) if value is None else self.members.get(member_id)
+        if old is not None and old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
+            del self.static_members[old.instance_id]
+        if value is not None:
+            self.members[member_id] = value
+            if value.instance_id is not None:
+                self.static_members[value.instance_id] = member_id
+
+    def _apply_current(self, member_id: str, value: CurrentValue | None) -> None:
+        old = self.currents.pop(member_id, None) if value is None else self.currents.get(member_id)
+        if old is not None:
+            for each in old.assigned | old.pending_revocation:  # the order does not matter: each is a key of its own
+                if self.holders.get(each) == member_id:
+                    del self.holders[each]
+        if value is not None:
+            self.currents[member_id] = value
+            self.holders.update(dict.fromkeys(value.assigned | value.pending_revocation, member_id))
+
+    def copy(self) -> ConsumerGroup:
+        """One that can be changed alone."""
+        return replace(
+            self,
+            members=dict(self.members),
+            targets=dict(self.targets),
+            currents=dict(self.currents),
+            regexes=dict(self.regexes),
+            static_members=dict(self.static_members),
+            holders=dict(self.holders),
+        )
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the log says nothing of it any more."""
+        return self.epoch == 0 and not (self.members or self.targets or self.currents or self.regexes)
+
+    # ---- questions
+
+    @property
+    def state(self) -> str:
+        """Where the group is, under the name clients see."""
+        if not self.members:
+            return "Empty"
+        if self.epoch > self.assignment_epoch:
+            return "Assigning"
+        stable = all(
+            current.state is MemberState.STABLE and current.member_epoch == self.assignment_epoch
+            for current in (self.current(member_id) for member_id in self.members)
+        )
+        return "Stable" if stable else "Reconciling"
+
+    def current(self, member_id: str) -> CurrentValue:
+        """What the member was told last; nothing of a member that is new."""
+        return self.currents.get(member_id, _NEW)
+
+    def revocation_ms(self, member_id: str) -> int | None:
+        """How long the member may take to give up what it was asked to; None where that is nothing."""
+        if self.current(member_id).state is not MemberState.UNREVOKED_PARTITIONS:
+            return None
+        return max(self.members[member_id].rebalance_timeout_ms, 1)
+
+    def target(self, member_id: str) -> Assignment:
+        """What the member shall have."""
+        return self.targets.get(member_id, NOTHING)
+
+    def topics_of(self, member: MemberValue) -> frozenset[str]:
+        """The names a member reads, whether they exist or not."""
+        matched = self.regexes.get(member.subscribed_topic_regex or "")
+        return frozenset(member.subscribed_topic_names) | frozenset(matched.topics if matched is not None else ())
+
+    def subscribed_topics(self) -> frozenset[str]:
+        """What all the members read."""
+        found = {name for member in self.members.values() for name in member.subscribed_topic_names}
+        for regex in {member.subscribed_topic_regex for member in self.members.values()}:
+            matched = self.regexes.get(regex or "")
+            found.update(matched.topics if matched is not None else ())
+        return frozenset(found)
+
+    def hash_of(self, topics: Topics) -> int:
+        """A number that changes when what the group reads changes: which topics, their ids, how many partitions."""
+        return hash_of_topics(self.subscribed_topics(), topics)
+
+    def assignor(self, default: str) -> str:
+        """The assignor most members ask for; of equals the first by name, and the default where nobody asks."""
+        asked = Counter(m.server_assignor for m in self.members.values() if m.server_assignor is not None)
+        return max(sorted(asked), key=lambda name: asked[name], default=default)
+
+    def validate(self) -> None:
+        """Assert the invariants. For tests and simulations."""
+        held: dict[TopicIdPartition, str] = {}
+        for member_id, current in self.currents.items():
+            assert not current.assigned & current.pending_revocation, (member_id, current)
+            for each in current.assigned | current.pending_revocation:
+                assert each not in held, f"{each} is held by {held[each]} and by {member_id}"
+                held[each] = member_id
+            assert current.member_epoch <= self.assignment_epoch, (member_id, current)
+            assert (current.state is MemberState.UNREVOKED_PARTITIONS) == bool(current.pending_revocation), current
+        assert held == self.holders
+        assert self.assignment_epoch <= self.epoch
+        assert self.currents.keys() == self.members.keys(), (self.currents.keys(), self.members.keys())
+        assert self.targets.keys() <= self.members.keys()
+        assert {regex for m in self.members.values() if (regex := m.subscribed_topic_regex)} == self.regexes.keys()
+        statics = {m.instance_id: member_id for member_id, m in self.members.items() if m.instance_id is not None}
+        assert statics == self.static_members
+        targeted = [each for target in self.targets.values() for each in target]
+        assert len(targeted) == len(set(targeted)), "a partition is the target of two members"
+
+
+_NEW = CurrentValue()
+
+
+class Draft(AnyDraft[ConsumerGroup, ConsumerKey, ConsumerValue]):
+    """A consumer group as it will be."""
+
+    current_key = CurrentKey
+    _record = staticmethod(consumer_record)
+
+    def become(self, other: Draft) -> None:
+        """Go on with what another draft of the same group has come to. This one is empty yet."""
+        assert not self.records, self.records
+        self.group, self.records, self.changed = other.group, other.records, other.changed
+        self._said = other._said
+        self.cost += other.cost
+
+    def _keys_of(self, member_id: str) -> tuple[ConsumerKey, ...]:
+        group_id = self.group.group_id
+        return CurrentKey(group_id, member_id), TargetMemberKey(group_id, member_id), MemberKey(group_id, member_id)
+
+    def _keys(self) -> tuple[ConsumerKey, ...]:
+        group_id = self.group.group_id
+        regexes = (RegexKey(group_id, regex) for regex in sorted(self.group.regexes))
+        return *regexes, TargetMetadataKey(group_id), GroupKey(group_id)

@@ -1,0 +1,183 @@
+"""A group passes from one protocol to the other with its members in it (KIP-848's online upgrade and downgrade).
+
+Upgrade: somebody joins a classic group by the consumer protocol. The members become those of a consumer group, as they
+are: the generation is the epoch, what each was assigned is what it has and shall have. They go on speaking the classic
+protocol (`classic_members`) until they are restarted.
+
+Downgrade: the last who speaks the consumer protocol has gone, and classic members are left. They become a classic group
+again, at a generation that is the epoch, and rebalance by themselves.
+
+Either is one batch of records: the log says at any time that the group is of the one kind or of the other. Which is
+allowed says `group.consumer.migration.policy`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kraftpy.groups.classic.group import CONSUMER_PROTOCOL_TYPE, Group, Member
+from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.consumer.classic_members import to_ids, to_names
+from kraftpy.groups.consumer.group import ConsumerGroup, Draft, Topics
+from kraftpy.groups.consumer.records import (
+    Assignment,
+    ClassicMember,
+    CurrentKey,
+    CurrentValue,
+    GroupKey,
+    GroupValue,
+    MemberKey,
+    MemberValue,
+    TargetMemberKey,
+    TargetMemberValue,
+    TargetMetadataKey,
+    TargetMetadataValue,
+)
+from kraftpy.groups.records import GroupMetadataValue, MemberMetadata, group_record
+from kraftpy.protocol.consumer_protocol import (
+    Subscription,
+    assignment_user_data,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+)
+from kraftpy.protocol.errors import ProtocolError
+from kraftpy.types import Millis
+
+_UPGRADING = ("bidirectional", "upgrade")
+_DOWNGRADING = ("bidirectional", "downgrade")
+_STANDARD_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
+"""They put nothing of their own beside an assignment. librdkafka copies there what the member's subscription said, by
+the sticky ones where the member was in an earlier generation: nobody reads it, so it may be lost."""
+
+
+def why_not_upgraded(group: Group, config: GroupConfig) -> str | None:
+    """What stands against making this classic group, which has members, a consumer group."""
+    if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return f"{group.group_id} is a group of the classic protocol"
+    if config.group_consumer_migration_policy.lower() not in _UPGRADING:
+        return f"{group.group_id} is a group of the classic protocol, and group.consumer.migration.policy keeps it so"
+    if len(group.members) >= config.group_consumer_max_size:
+        return f"{group.group_id} has more members than a consumer group may"
+    try:
+        for member in group.members.values():
+            _subscription(group, member)
+            decode_assignment(member.assignment or b"")
+            has_user_data = bool(assignment_user_data(member.assignment or b""))
+            if has_user_data and group.protocol_name not in _STANDARD_ASSIGNORS:
+                return f"{group.group_id} is assigned by an assignor of its own"
+    except ProtocolError as error:
+        return f"{group.group_id} has a member whose metadata cannot be read: {error}"
+    return None
+
+
+def upgrade(draft: Draft, group: Group, topics: Topics) -> None:
+    """Put the group's members into the draft of a consumer group that is empty yet.
+
+    Those who have not been told a generation are left out: they join again.
+    """
+    known = {member.member_id: member for member in group.members.values() if not member.is_new}
+    held = _held(group, known, topics)
+    for member_id, member in known.items():
+        draft.put(MemberKey(group.group_id, member_id), _as_consumer(group, member))
+    if not known:
+        return
+    value = GroupValue(epoch=group.generation_id, metadata_hash=draft.group.hash_of(topics))
+    draft.put(GroupKey(group.group_id), value)
+    for member_id in known:
+        draft.put(TargetMemberKey(group.group_id, member_id), TargetMemberValue(partitions=held[member_id]))
+    draft.put(TargetMetadataKey(group.group_id), TargetMetadataValue(assignment_epoch=group.generation_id))
+    for member_id in known:
+        current = CurrentValue(
+            member_epoch=group.generation_id, previous_member_epoch=group.generation_id, assigned=held[member_id]
+        )
+        draft.put(CurrentKey(group.group_id, member_id), current)
+
+
+def _subscription(group: Group, member: Member) -> Subscription:
+    chosen = member.metadata(group.protocol_name) or member.protocols[0][1]
+    return decode_subscription(chosen, member.group_instance_id)
+
+
+def _held(group: Group, members: dict[str, Member], topics: Topics) -> dict[str, Assignment]:
+    """What each member may be reading now: its assignment or, between generations, what it says it kept."""
+    held: dict[str, Assignment] = {}
+    taken: set[object] = set()
+    for member_id, member in members.items():
+        if member.assignment is not None:
+            partitions = decode_assignment(member.assignment)
+        else:
+            partitions = _subscription(group, member).owned
+        # A classic leader may have assigned a partition twice; a consumer group has one holder for each.
+        held[member_id] = to_ids(partitions, topics) - taken
+        taken |= held[member_id]
+    return held
+
+
+def _as_consumer(group: Group, member: Member) -> MemberValue:
+    subscription = _subscription(group, member)
+    chosen_first = sorted(member.protocols, key=lambda protocol: protocol[0] != group.protocol_name)
+    return MemberValue(
+        instance_id=member.group_instance_id,
+        rack_id=subscription.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=tuple(sorted(set(subscription.topics))),
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        classic=ClassicMember(session_timeout_ms=member.session_timeout_ms, protocols=tuple(chosen_first)),
+    )
+
+
+def may_downgrade(group: ConsumerGroup, config: GroupConfig) -> bool:
+    """Whether only classic members are left in this group, and it may become a classic group."""
+    return (
+        bool(group.members)
+        and all(member.classic is not None for member in group.members.values())
+        and config.group_consumer_migration_policy.lower() in _DOWNGRADING
+        and len(group.members) <= config.group_max_size
+    )
+
+
+def downgrade(draft: Draft, topics: Topics, timestamp: Millis) -> None:
+    """Have nothing left of the consumer group, and a classic group with its members in its place."""
+    value = _as_classic(draft.group, topics, timestamp)
+    draft.delete_all()
+    draft.records.append(group_record(draft.group.group_id, value))
+
+
+def _as_classic(group: ConsumerGroup, topics: Topics, timestamp: Millis) -> GroupMetadataValue:
+    chosen = _protocol_name(group)
+    members = []
+    for member_id, member in sorted(group.members.items()):
+        assert member.classic is not None
+        members.append(
+            MemberMetadata(
+                member_id=member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                session_timeout_ms=member.classic.session_timeout_ms,
+                subscription=dict(member.classic.protocols).get(chosen, b""),
+                assignment=encode_assignment(to_names(group.current(member_id).assigned, topics)),
+            )
+        )
+    return GroupMetadataValue(
+        protocol_type=CONSUMER_PROTOCOL_TYPE,
+        generation_id=group.epoch,
+        protocol=chosen,
+        leader=members[0].member_id,
+        current_state_timestamp=timestamp,
+        members=tuple(members),
+    )
+
+
+def _protocol_name(group: ConsumerGroup) -> str:
+    """What most of the members know, and of that what most prefer: they will choose again in their rebalance."""
+    known: Counter[str] = Counter()
+    preferred: Counter[str] = Counter()
+    for member in group.members.values():
+        if member.classic is not None:
+            known.update(list(dict.fromkeys(name for name, _ in member.classic.protocols)))
+            preferred[member.classic.protocol_name] += 1
+    return max(sorted(known), key=lambda name: (known[name], preferred[name]))

@@ -1,0 +1,400 @@
+"""What members of the consumer protocol ask, decided: one heartbeat, one silence (KIP-848).
+
+Every decision works on a `Draft` and either refuses, before it has put anything there, or puts the records of all that
+follows: the member, the group's epoch, the new targets, and how far the member itself now comes. Nothing here waits
+or is told to anyone; `changes` has the records stored and answers afterwards.
+
+A change of topics or partitions is noticed by the next heartbeat of any member, since the topics' version is another.
+
+Regular expressions are looked up as far as one step may go (`topic_matches`), for most of them to the end. The rest
+follows a little later (`look_at_topics`); until then an expression matches what it matched before, or nothing.
+
+Where this differs from Kafka: a static member may join again under the id it has (Kafka: UNRELEASED_INSTANCE_ID); an
+unknown group is UNKNOWN_MEMBER_ID to a heartbeat, on which every client joins again; targets are made at once, without
+KIP-1263's interval.
+
+Members that speak the classic protocol are `classic_members`.
+
+Left out: racks, which Kafka's assignors do not look at either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from kraftpy.groups.config import GroupConfig, Settings
+from kraftpy.groups.consumer.assignors import ASSIGNORS, Subscriber
+from kraftpy.groups.consumer.group import NEVER, ConsumerGroup, Draft, Topics
+from kraftpy.groups.consumer.reconciliation import reconciled
+from kraftpy.groups.consumer.records import (
+    Assignment,
+    CurrentKey,
+    CurrentValue,
+    GroupKey,
+    GroupValue,
+    MemberKey,
+    MemberState,
+    MemberValue,
+    RegexKey,
+    RegexValue,
+    TargetMemberKey,
+    TargetMemberValue,
+    TargetMetadataKey,
+    TargetMetadataValue,
+    TopicIdPartition,
+    by_topic,
+)
+from kraftpy.groups.events import Request
+from kraftpy.groups.patterns import PatternError, shown
+from kraftpy.groups.topic_matches import TopicMatches
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ConsumerGroupHeartbeatResponseAssignment,
+    ConsumerGroupTopicPartitions,
+)
+from kraftpy.types import Millis, TopicId
+
+JOINING = 0
+LEAVING = -1
+LEAVING_FOR_NOW = -2
+"""The epochs by which a heartbeat joins, leaves, or leaves as a static member that will be back."""
+
+FIRST_HEARTBEAT_WITH_OWN_MEMBER_ID = 1
+
+
+def heartbeat_error(error_code: ErrorCode, text: str | None = None) -> ConsumerGroupHeartbeatResponse:
+    """A heartbeat's answer that is nothing but an error."""
+    return ConsumerGroupHeartbeatResponse(error_code=error_code, error_message=text or error_code.meaning)
+
+
+class ConsumerProtocol:
+    """Decides for groups of one partition. `new_id` gives ids for members that have none."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        settings: Settings,
+        topics: Topics,
+        new_id: Callable[[], str],
+        matches: TopicMatches,
+    ) -> None:
+        self.config = config
+        self.settings = settings
+        self.topics = topics
+        self.new_id = new_id
+        self.matches = matches
+
+    # ---- one heartbeat
+
+    def heartbeat(
+        self, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, timestamp: Millis
+    ) -> ConsumerGroupHeartbeatResponse:
+        """Let a member in, on, or out."""
+        try:
+            self._check(message, event.api_version)
+            if message.member_epoch < JOINING:
+                return self._leave(draft, message)
+            return self._join_or_stay(draft, event, message, timestamp)
+        except KafkaError as error:
+            return heartbeat_error(error.code, str(error))
+
+    def _check(self, message: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
+        """Refuse what contradicts itself."""
+        problem = None
+        joins = message.member_epoch == JOINING
+        if not message.group_id.strip():
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the group id is empty")
+        if message.member_epoch < LEAVING_FOR_NOW:
+            problem = f"member epoch {message.member_epoch} means nothing"
+        elif not message.member_id.strip() and (not joins or api_version >= FIRST_HEARTBEAT_WITH_OWN_MEMBER_ID):
+            problem = "the member id is empty"
+        elif message.instance_id is not None and not message.instance_id.strip():
+            problem = "the instance id is empty"
+        elif message.rack_id is not None and not message.rack_id.strip():
+            problem = "the rack id is empty"
+        elif message.member_epoch == LEAVING_FOR_NOW and message.instance_id is None:
+            problem = "only a member with an instance id can leave for now"
+        elif joins and message.rebalance_timeout_ms < 0:
+            problem = "who joins gives a rebalance timeout"
+        elif joins and (message.topic_partitions is None or message.topic_partitions):
+            problem = "who joins has no partitions, and says so"
+        elif joins and message.subscribed_topic_names is None and message.subscribed_topic_regex is None:
+            problem = "who joins says what it reads"
+        if problem is not None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+        if message.server_assignor is not None and message.server_assignor not in self.config.group_consumer_assignors:
+            known = ", ".join(self.config.group_consumer_assignors)
+            raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, f"{message.server_assignor} is not among {known}")
+
+    def _join_or_stay(
+        self, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, timestamp: Millis
+    ) -> ConsumerGroupHeartbeatResponse:
+        member_id = message.member_id or self.new_id()
+        predecessor = self._admit(draft.group, member_id, message)
+        known = draft.group.members.get(predecessor or member_id)
+        updated = _updated(known or MemberValue(), message, event)
+        if message.subscribed_topic_regex and message.subscribed_topic_regex not in draft.group.regexes:
+            self._check_regex(message.subscribed_topic_regex)
+        owned = None if message.topic_partitions is None else _assignment(message.topic_partitions)
+        before, after = self.take_in(draft, member_id, updated, owned, timestamp, predecessor)
+        whole = message.member_epoch == JOINING or _says_everything(message)
+        return ConsumerGroupHeartbeatResponse(
+            member_id=member_id,
+            member_epoch=after.member_epoch,
+            heartbeat_interval_ms=self.settings(message.group_id).consumer_heartbeat_interval_ms,
+            assignment=_answer(after.assigned) if whole or after.assigned != before.assigned else None,
+        )
+
+    def _check_regex(self, regex: str) -> None:
+        if self.matches.is_overdrawn:
+            text = "too many regular expressions are being compiled: try again"
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text)
+        try:
+            self.matches.check(regex)
+        except PatternError as error:
+            text = f"SubscribedTopicRegex {shown(regex)} is not a valid regular expression: {error}."
+            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, text) from error
+
+    def take_in(
+        self,
+        draft: Draft,
+        member_id: str,
+        updated: MemberValue,
+        owned: Assignment | None,
+        timestamp: Millis,
+        predecessor: str | None,
+    ) -> tuple[CurrentValue, CurrentValue]:
+        """Let a member be what it says: what it was told before, and what it is told now. Refuses nothing.
+
+        `owned` is what it says it has, None where it says nothing of that; `predecessor` the id whose place it takes.
+        """
+        if predecessor is not None:
+            _take_over(draft, predecessor, member_id)
+        known = draft.group.members.get(member_id)
+        before = draft.group.current(member_id)
+        resubscribed = known is None or _reads(known) != _reads(updated)
+        if known != updated:
+            draft.put(MemberKey(draft.group.group_id, member_id), updated)
+        changed = resubscribed or (known is not None and known.server_assignor != updated.server_assignor)
+        self._refresh(draft, timestamp, changed=changed)
+        self._retarget(draft)
+        after = reconciled(draft.group, member_id, owned, self.topics, resubscribed=resubscribed)
+        if after != before or member_id not in draft.group.currents:
+            draft.put(CurrentKey(draft.group.group_id, member_id), after)
+        return before, after
+
+    def look_at_topics(self, draft: Draft, timestamp: Millis) -> None:
+        """Begin the group's next epoch if the topics it reads have changed, or more of its expressions are known."""
+        self._refresh(draft, timestamp, changed=False)
+
+    def _admit(self, group: ConsumerGroup, member_id: str, message: ConsumerGroupHeartbeatRequest) -> str | None:
+        """Check that it may come in or stay. The id of the member whose place it takes, where it takes one."""
+        joins = message.member_epoch == JOINING
+        holder = None if message.instance_id is None else group.static_members.get(message.instance_id)
+        if message.instance_id is not None:
+            if joins and holder is not None and holder != member_id:
+                is_kept = group.members[holder].classic is None
+                if is_kept and group.current(holder).member_epoch != LEAVING_FOR_NOW:
+                    raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, f"{message.instance_id} is held by {holder}")
+                return holder
+            if not joins:
+                _check_static(holder, member_id, message.instance_id)
+        if member_id not in group.members:
+            if not joins:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of {group.group_id}")
+            if len(group.members) >= self.config.group_consumer_max_size:
+                raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} has all the members it may")
+        elif not joins:
+            _check_epoch(group.current(member_id), message)
+        return None
+
+    # ---- going
+
+    def _leave(self, draft: Draft, message: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+        """It goes, for good or, a static member, for now: then its partitions wait for it as long as its session."""
+        group, member_id = draft.group, message.member_id
+        if message.instance_id is not None:
+            _check_static(group.static_members.get(message.instance_id), member_id, message.instance_id)
+        if member_id not in group.members:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of {group.group_id}")
+        if message.member_epoch == LEAVING_FOR_NOW:
+            left = CurrentValue(
+                member_epoch=LEAVING_FOR_NOW,
+                previous_member_epoch=LEAVING_FOR_NOW,  # whatever it sent before it left comes too late
+                assigned=group.current(member_id).assigned,
+            )
+            draft.put(CurrentKey(group.group_id, member_id), left)
+        else:
+            self.remove(draft, member_id)
+        return ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=message.member_epoch)
+
+    def remove(self, draft: Draft, member_id: str) -> None:
+        """It is no member any more, and holds nothing. The next heartbeat of another makes new targets."""
+        _erase(draft, member_id)
+        self._refresh(draft, Millis(0), changed=True)
+
+    # ---- the group
+
+    def _refresh(self, draft: Draft, timestamp: Millis, *, changed: bool) -> None:
+        """The group's next epoch, where who is in it or what they read has changed, be it the topics themselves."""
+        group = draft.group
+        is_pointless = group.is_resolving and self.matches.is_spent
+        if not changed and (group.topics_version == self.topics.version or is_pointless):
+            return
+        before = len(draft.records)
+        is_complete = self._look_up_regexes(draft, timestamp)
+        draft.group.is_resolving = not is_complete
+        draft.group.topics_version = self.topics.version if is_complete else NEVER
+        if not changed and not is_complete and len(draft.records) == before:
+            return
+        hashed = draft.group.hash_of(self.topics)
+        if changed or hashed != draft.group.metadata_hash:
+            value = GroupValue(epoch=draft.group.epoch + 1, metadata_hash=hashed)
+            draft.put(GroupKey(group.group_id), value)
+
+    def _look_up_regexes(self, draft: Draft, timestamp: Millis) -> bool:
+        """Have the topics of every expression in use; False if there are some left, to be asked for again."""
+        group, version = draft.group, self.topics.version
+        needed = {regex for member in group.members.values() if (regex := member.subscribed_topic_regex) is not None}
+        for regex in sorted(group.regexes.keys() - needed):
+            draft.put(RegexKey(group.group_id, regex), None)
+        looked_up = {regex: at for regex, at in group.looked_up.items() if regex in needed}
+        for regex in sorted(needed, key=lambda each: (looked_up.get(each, NEVER), each)):  # the least known first
+            known = draft.group.regexes.get(regex)
+            if known is not None and looked_up.get(regex) == version:
+                continue
+            topics = self.matches.resolve(regex)
+            if topics is not None:
+                looked_up[regex] = version
+            elif known is not None:
+                continue
+            if known is None or known.topics != topics:
+                value = RegexValue(topics=topics or (), version=version, timestamp=timestamp)
+                draft.put(RegexKey(group.group_id, regex), value)
+        draft.group.looked_up = looked_up
+        return all(looked_up.get(regex) == version for regex in needed)
+
+    def _retarget(self, draft: Draft) -> None:
+        """Targets for the group's epoch, where there are none yet."""
+        group = draft.group
+        if group.epoch == group.assignment_epoch:
+            return
+        counts: dict[TopicId, int] = {}
+        members: dict[str, Subscriber] = {}
+        subscriptions: dict[tuple[tuple[str, ...], str | None], frozenset[TopicId]] = {}
+        for member_id, member in group.members.items():
+            subscription = _reads(member)
+            if subscription not in subscriptions:
+                known = [info for name in group.topics_of(member) if (info := self.topics.topic(name)) is not None]
+                counts.update(known)
+                subscriptions[subscription] = frozenset(info.topic_id for info in known)
+            members[member_id] = Subscriber(
+                instance_id=member.instance_id,
+                topics=subscriptions[subscription],
+                target=group.target(member_id),
+            )
+        draft.cost += len(members) + sum(counts.values()) + sum(map(len, subscriptions.values()))
+        assignor = ASSIGNORS[self.assignor_name(group)]
+        for member_id, target in sorted(assignor(members, counts).items()):
+            if member_id not in group.targets or group.targets[member_id] != target:
+                draft.put(TargetMemberKey(group.group_id, member_id), TargetMemberValue(partitions=target))
+        draft.put(TargetMetadataKey(group.group_id), TargetMetadataValue(assignment_epoch=group.epoch))
+
+    def assignor_name(self, group: ConsumerGroup) -> str:
+        """The assignor its members want, or the broker's first."""
+        wanted = group.assignor(self.config.group_consumer_assignors[0])
+        # A member may have asked for it when another coordinator allowed it.
+        return wanted if wanted in ASSIGNORS else self.config.group_consumer_assignors[0]
+
+
+# ---- parts
+
+
+def _reads(member: MemberValue) -> tuple[tuple[str, ...], str | None]:
+    return member.subscribed_topic_names, member.subscribed_topic_regex
+
+
+def _says_everything(message: ConsumerGroupHeartbeatRequest) -> bool:
+    """Whether the heartbeat leaves nothing out, as after an answer that got lost: then neither does its answer."""
+    subscribes = message.subscribed_topic_names is not None or message.subscribed_topic_regex is not None
+    return message.rebalance_timeout_ms >= 0 and subscribes and message.topic_partitions is not None
+
+
+def _updated(known: MemberValue, message: ConsumerGroupHeartbeatRequest, event: Request) -> MemberValue:
+    """The member, with what the heartbeat says of it. What joins says everything anew."""
+    base = MemberValue(instance_id=known.instance_id) if message.member_epoch == JOINING else known
+    names, regex = message.subscribed_topic_names, message.subscribed_topic_regex
+    return replace(
+        base,
+        instance_id=base.instance_id if message.instance_id is None else message.instance_id,
+        rack_id=base.rack_id if message.rack_id is None else message.rack_id,
+        client_id=event.client_id,
+        client_host=event.client_host,
+        subscribed_topic_names=base.subscribed_topic_names if names is None else tuple(sorted(set(names))),
+        subscribed_topic_regex=base.subscribed_topic_regex if regex is None else regex or None,
+        rebalance_timeout_ms=(
+            base.rebalance_timeout_ms if message.rebalance_timeout_ms < 0 else message.rebalance_timeout_ms
+        ),
+        server_assignor=base.server_assignor if message.server_assignor is None else message.server_assignor,
+        classic=None,
+    )
+
+
+def _check_static(holder: str | None, member_id: str, instance_id: str) -> None:
+    if holder is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"nobody holds the instance id {instance_id}")
+    if holder != member_id:
+        raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} has been taken over by {holder}")
+
+
+def _check_epoch(current: CurrentValue, message: ConsumerGroupHeartbeatRequest) -> None:
+    """The epoch must be the member's, or its last one where the answer with the new one may have been lost."""
+    if current.state is MemberState.UNKNOWN and message.topic_partitions != []:
+        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, "what was agreed with it cannot be read: join again")
+    if message.member_epoch == current.member_epoch:
+        return
+    is_last = message.member_epoch == current.previous_member_epoch and message.topic_partitions is not None
+    if is_last and _assignment(message.topic_partitions or []) <= current.assigned:
+        return
+    raise KafkaError(
+        ErrorCode.FENCED_MEMBER_EPOCH, f"epoch {message.member_epoch} is not {current.member_epoch}: join again"
+    )
+
+
+def _erase(draft: Draft, member_id: str) -> None:
+    group_id = draft.group.group_id
+    draft.put(CurrentKey(group_id, member_id), None)
+    draft.put(TargetMemberKey(group_id, member_id), None)
+    draft.put(MemberKey(group_id, member_id), None)
+
+
+def _take_over(draft: Draft, old_id: str, new_id: str) -> None:
+    """A static member's next incarnation has the place, the target and the partitions of the last one (KIP-345)."""
+    group_id = draft.group.group_id
+    member, target, current = (
+        draft.group.members[old_id],
+        draft.group.target(old_id),
+        draft.group.current(old_id),
+    )
+    _erase(draft, old_id)
+    draft.put(MemberKey(group_id, new_id), member)
+    draft.put(TargetMemberKey(group_id, new_id), TargetMemberValue(partitions=target))
+    draft.put(CurrentKey(group_id, new_id), CurrentValue(assigned=current.assigned))
+
+
+def _assignment(topics: list[ConsumerGroupTopicPartitions]) -> Assignment:
+    return frozenset(
+        TopicIdPartition(TopicId(topic.topic_id), partition) for topic in topics for partition in topic.partitions
+    )
+
+
+def _answer(assigned: Assignment) -> ConsumerGroupHeartbeatResponseAssignment:
+    return ConsumerGroupHeartbeatResponseAssignment(
+        topic_partitions=[
+            ConsumerGroupTopicPartitions(topic_id=topic_id, partitions=partitions)
+            for topic_id, partitions in by_topic(assigned)
+        ]
+    )

@@ -1,0 +1,73 @@
+"""How a member comes from what it has to what it shall have, one heartbeat at a time (KIP-848).
+
+First it is told to give up what it shall no longer have, staying at its epoch; when its heartbeat says that it has,
+it goes to the epoch of the target and gets what nobody else holds; what others have still to give up it gets as they
+do. So a partition has no two holders at any time, whatever is lost or late on the way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kraftpy.groups.consumer.group import ConsumerGroup, Topics
+from kraftpy.groups.consumer.records import NOTHING, Assignment, CurrentValue, MemberState
+from kraftpy.types import TopicId
+
+
+def reconciled(
+    group: ConsumerGroup, member_id: str, owned: Assignment | None, topics: Topics, *, resubscribed: bool
+) -> CurrentValue:
+    """What the member is told next. `owned` is what it says it has, None where it says nothing of that.
+
+    `resubscribed`: its own topics have changed just now, so what it no longer reads is taken even if nothing else
+    changes.
+    """
+    current = group.current(member_id)
+    match current.state:
+        case MemberState.STABLE:
+            if current.member_epoch == group.assignment_epoch and not resubscribed:
+                return current
+        case MemberState.UNREVOKED_PARTITIONS:
+            if _still_owned(owned, current.pending_revocation):
+                return current
+        case MemberState.UNRELEASED_PARTITIONS | MemberState.UNKNOWN:
+            pass
+    return _next(group, member_id, current, owned, topics)
+
+
+def _still_owned(owned: Assignment | None, partitions: Assignment) -> bool:
+    """Whether the member has some of these, as far as is known: one that says nothing has all of them."""
+    return owned is None or bool(owned & partitions)
+
+
+def _next(
+    group: ConsumerGroup, member_id: str, current: CurrentValue, owned: Assignment | None, topics: Topics
+) -> CurrentValue:
+    reads = _subscribed_ids(group, member_id, topics)
+    target = frozenset(each for each in group.target(member_id) if each.topic_id in reads)
+    kept = current.assigned & target
+    revoked = current.assigned - target
+    if revoked and _still_owned(owned, revoked):
+        return replace(
+            current,
+            previous_member_epoch=current.member_epoch,
+            state=MemberState.UNREVOKED_PARTITIONS,
+            assigned=kept,
+            pending_revocation=revoked,
+        )
+    wanted = target - kept
+    free = frozenset(each for each in wanted if group.holders.get(each, member_id) == member_id)
+    after = CurrentValue(
+        member_epoch=group.assignment_epoch,
+        previous_member_epoch=current.member_epoch,
+        state=MemberState.STABLE if free == wanted else MemberState.UNRELEASED_PARTITIONS,
+        assigned=kept | free,
+        pending_revocation=NOTHING,
+    )
+    waits_on = replace(after, previous_member_epoch=current.previous_member_epoch) == current
+    return current if waits_on else after
+
+
+def _subscribed_ids(group: ConsumerGroup, member_id: str, topics: Topics) -> frozenset[TopicId]:
+    found = (topics.topic(name) for name in group.topics_of(group.members[member_id]))
+    return frozenset(info.topic_id for info in found if info is not None)

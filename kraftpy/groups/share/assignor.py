@@ -1,0 +1,151 @@
+"""The assignor of share groups, `simple` (KIP-932): which member shall read which partitions.
+
+A partition may go to several members; every one goes to at least one reader of its topic. Where there are more members
+than partitions, each partition goes to as many as it takes that nobody has nothing. How many partitions members have
+differs by one at most, and nobody loses one that he may keep without breaking that.
+
+Where all read the same topics this holds for all their partitions together, else for each topic and its readers apart.
+
+The same question has the same answer; asked again with its own answer, nothing changes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kraftpy.groups.consumer.records import NOTHING, Assignment, TopicIdPartition
+from kraftpy.types import TopicId
+
+SIMPLE = "simple"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareSubscriber:
+    """A member as the assignor sees it: the topics it reads that exist, and what it was to have until now."""
+
+    topics: frozenset[TopicId]
+    target: Assignment = NOTHING
+
+
+def assign_simple(members: Mapping[str, ShareSubscriber], assignable: Assignment) -> dict[str, Assignment]:
+    """What each member shall have, of the partitions that may be assigned."""
+    order = sorted(members)
+    partitions: dict[TopicId, list[TopicIdPartition]] = {}
+    for each in sorted(assignable):
+        partitions.setdefault(each.topic_id, []).append(each)
+    if len({member.topics for member in members.values()}) == 1:
+        topics = members[order[0]].topics
+        together = [each for topic_id in sorted(topics) for each in partitions.get(topic_id, ())]
+        return {member_id: frozenset(held) for member_id, held in _share(order, together, members).items()}
+    given: dict[str, set[TopicIdPartition]] = {member_id: set() for member_id in order}
+    for topic_id in sorted(partitions):
+        readers = [member_id for member_id in order if topic_id in members[member_id].topics]
+        readers.sort(key=lambda member_id: len(given[member_id]))  # of equals, who has least gets the one more
+        for member_id, held in _share(readers, partitions[topic_id], members).items():
+            given[member_id] |= held
+    return {member_id: frozenset(held) for member_id, held in given.items()}
+
+
+def _share(
+    readers: Sequence[str], partitions: Sequence[TopicIdPartition], members: Mapping[str, ShareSubscriber]
+) -> dict[str, set[TopicIdPartition]]:
+    """These partitions, each to the same number of these readers."""
+    if not readers or not partitions:
+        return {member_id: set() for member_id in readers}
+    times = -(-len(readers) // len(partitions))  # how many readers each has
+    known = frozenset(partitions)
+    held = {member_id: set(members[member_id].target & known) for member_id in readers}
+    holders: dict[TopicIdPartition, list[str]] = {each: [] for each in partitions}
+    for member_id in readers:
+        for each in held[member_id]:
+            holders[each].append(member_id)
+    _drop_readers(partitions, times, held, holders)
+    wanted = _wanted(times * len(partitions), held)
+    for member_id in readers:
+        surplus = len(held[member_id]) - wanted[member_id]
+        if surplus <= 0:
+            continue
+        by_readers = sorted(held[member_id], key=lambda each: (-len(holders[each]), each))
+        for each in by_readers[:surplus]:  # those that most others have
+            held[member_id].remove(each)
+            holders[each].remove(member_id)
+    _add_readers(partitions, times, held, holders, wanted)
+    return held
+
+
+def _drop_readers(
+    partitions: Sequence[TopicIdPartition],
+    times: int,
+    held: dict[str, set[TopicIdPartition]],
+    holders: dict[TopicIdPartition, list[str]],
+) -> None:
+    """Take partitions that have too many readers from those that have most."""
+    for each in partitions:
+        while len(holders[each]) > times:
+            loser = max(holders[each], key=lambda member_id: len(held[member_id]))
+            holders[each].remove(loser)
+            held[loser].remove(each)
+
+
+def _wanted(total: int, held: Mapping[str, set[TopicIdPartition]]) -> dict[str, int]:
+    """How many each shall have: the same, and one more for those that have most now, the first of equals."""
+    least, more = divmod(total, len(held))
+    by_count = sorted(held, key=lambda member_id: -len(held[member_id]))
+    return {member_id: least + (place < more) for place, member_id in enumerate(by_count)}
+
+
+def _add_readers(
+    partitions: Sequence[TopicIdPartition],
+    times: int,
+    held: dict[str, set[TopicIdPartition]],
+    holders: dict[TopicIdPartition, list[str]],
+    wanted: Mapping[str, int],
+) -> None:
+    """Give partitions that have too few readers to those that want most."""
+    place = {member_id: number for number, member_id in enumerate(held)}
+    wanting = [(len(mine) - wanted[each], place[each], each) for each, mine in held.items() if len(mine) < wanted[each]]
+    heapq.heapify(wanting)
+    for each in sorted(partitions, key=lambda each: len(holders[each])):
+        while len(holders[each]) < times:
+            passed_over = []
+            while wanting and each in held[wanting[0][2]]:
+                passed_over.append(heapq.heappop(wanting))
+            if wanting:
+                missing, number, member_id = heapq.heappop(wanting)
+                taken = each
+            else:
+                missing, number, member_id = passed_over.pop(0)
+                taken = _exchange(each, member_id, held, holders)
+            held[member_id].add(taken)
+            holders[taken].append(member_id)
+            if missing + 1 < 0:
+                passed_over.append((missing + 1, number, member_id))
+            for again in passed_over:
+                heapq.heappush(wanting, again)
+
+
+def _exchange(
+    given: TopicIdPartition,
+    member_id: str,
+    held: dict[str, set[TopicIdPartition]],
+    holders: dict[TopicIdPartition, list[str]],
+) -> TopicIdPartition:
+    """Where all who want one have the one given: have somebody else take it for one of his, which goes to the member.
+
+    There is such a one: whoever has not got it has all he wants, so at least as many as the member, and the member has
+    it besides.
+    """
+    other, freed = next(
+        (other, each)
+        for other in held
+        if given not in held[other]
+        for each in sorted(held[other])
+        if each not in held[member_id]
+    )
+    held[other].remove(freed)
+    holders[freed].remove(other)
+    held[other].add(given)
+    holders[given].append(other)
+    return freed

@@ -1,0 +1,175 @@
+"""One share group (KIP-932): what the log says of it, and questions about that.
+
+All of it is durable: `apply` is the only thing that changes it, record by record, whether the records were just written
+or are read again. A decision works on a `ShareDraft`: the group as it will be when the draft's records are in the log.
+
+Epochs are those of the consumer protocol: the group's goes up whenever who is in it, or what they read, changes; the
+assignment's is the group epoch its targets were made for; a member's is the assignment epoch it has reached. A
+partition may be read by several members, so nobody waits for anybody: a member reaches its target at once.
+
+Only partitions whose state the share coordinators keep are assigned. They are initializing from when they are first
+subscribed to until the share coordinator has said that it has them, and initialized from then on, also while nobody
+reads them; of a topic that is being deleted there is no state any more, or there will be none.
+
+Invariant (`validate`): targets and what members read are initialized, as far as the topic is still there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from kraftpy.groups.consumer.group import NEVER
+from kraftpy.groups.consumer.records import NOTHING, Assignment
+from kraftpy.groups.drafts import AnyDraft
+from kraftpy.groups.share.records import (
+    ShareCurrentKey,
+    ShareCurrentValue,
+    ShareGroupKey,
+    ShareGroupValue,
+    ShareKey,
+    ShareMemberKey,
+    ShareMemberValue,
+    ShareStateKey,
+    ShareStateValue,
+    ShareTargetMemberKey,
+    ShareTargetMemberValue,
+    ShareTargetMetadataKey,
+    ShareTargetMetadataValue,
+    ShareValue,
+    partitions_of,
+    share_record,
+)
+
+_NEW = ShareCurrentValue()
+_NO_STATE = ShareStateValue()
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareGroup:
+    """One group, as the log has it."""
+
+    group_id: str
+    epoch: int = 0
+    metadata_hash: int = 0
+    assignment_epoch: int = 0
+    members: dict[str, ShareMemberValue] = field(default_factory=dict)
+    targets: dict[str, Assignment] = field(default_factory=dict)
+    currents: dict[str, ShareCurrentValue] = field(default_factory=dict)
+    partitions: ShareStateValue = _NO_STATE
+    topics_version: int = NEVER  # volatile: the topics' version its hash was last held against
+    assigned: ShareStateValue | None = None  # volatile: the partitions its targets were last held against
+    complete_for: tuple[int, int] | None = None  # volatile: topics' version and epoch at which nothing lacked state
+
+    # ---- what records say
+
+    def apply(self, key: ShareKey, value: ShareValue | None) -> None:
+        """What one record says becomes so."""
+        match key:
+            case ShareGroupKey():
+                group = value if isinstance(value, ShareGroupValue) else ShareGroupValue(epoch=0)
+                self.epoch, self.metadata_hash = group.epoch, group.metadata_hash
+            case ShareTargetMetadataKey():
+                self.assignment_epoch = value.assignment_epoch if isinstance(value, ShareTargetMetadataValue) else 0
+            case ShareMemberKey(member_id=member_id):
+                if isinstance(value, ShareMemberValue):
+                    self.members[member_id] = value
+                else:
+                    self.members.pop(member_id, None)
+            case ShareTargetMemberKey(member_id=member_id):
+                if isinstance(value, ShareTargetMemberValue):
+                    self.targets[member_id] = value.partitions
+                else:
+                    self.targets.pop(member_id, None)
+            case ShareCurrentKey(member_id=member_id):
+                if isinstance(value, ShareCurrentValue):
+                    self.currents[member_id] = value
+                else:
+                    self.currents.pop(member_id, None)
+            case ShareStateKey():
+                self.partitions = value if isinstance(value, ShareStateValue) else _NO_STATE
+                self.complete_for = None
+            case _:
+                assert_never(key)
+
+    def copy(self) -> ShareGroup:
+        """One that can be changed alone."""
+        return replace(self, members=dict(self.members), targets=dict(self.targets), currents=dict(self.currents))
+
+    def durable(self) -> ShareGroup:
+        """The same without what is volatile."""
+        return replace(self, topics_version=NEVER, assigned=None, complete_for=None)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the log says nothing of it any more."""
+        return self.epoch == 0 and not (self.members or self.targets or self.currents) and self.partitions.is_nothing
+
+    # ---- questions
+
+    @property
+    def state(self) -> str:
+        """Where the group is, under the name clients see."""
+        return "Stable" if self.members else "Empty"
+
+    def current(self, member_id: str) -> ShareCurrentValue:
+        """What the member was told last; nothing of a member that is new."""
+        return self.currents.get(member_id, _NEW)
+
+    def revocation_ms(self, member_id: str) -> None:
+        """Nobody is waited for."""
+
+    def target(self, member_id: str) -> Assignment:
+        """What the member shall have."""
+        return self.targets.get(member_id, NOTHING)
+
+    def subscribed_topics(self) -> frozenset[str]:
+        """What all the members read, whether it exists or not."""
+        return frozenset(name for member in self.members.values() for name in member.subscribed_topic_names)
+
+    def validate(self) -> None:
+        """Assert the invariants. For tests and simulations."""
+        assert self.assignment_epoch <= self.epoch, (self.assignment_epoch, self.epoch)
+        assert self.currents.keys() == self.members.keys(), (self.currents.keys(), self.members.keys())
+        assert self.targets.keys() <= self.members.keys()
+        known = self.partitions.initialized
+        for partitions in self.targets.values():
+            of_known = frozenset(each for each in partitions if each.topic_id in known)
+            assert of_known <= partitions_of(known), (of_known, known)
+        for current in self.currents.values():
+            assert current.member_epoch <= self.assignment_epoch, current
+            assert current.previous_member_epoch <= current.member_epoch, current
+        assert not self.partitions.deleting.keys() & known.keys(), self.partitions
+
+
+class ShareDraft(AnyDraft[ShareGroup, ShareKey, ShareValue]):
+    """A share group as it will be."""
+
+    current_key = ShareCurrentKey
+    _record = staticmethod(share_record)
+
+    def __init__(self, group: ShareGroup) -> None:
+        super().__init__(group)
+        self.initialize: Assignment = NOTHING  # the share coordinators shall have these, once the records are stored
+
+    def take_back(self, count: int) -> None:
+        """Keep the first `count` records only. `initialize` keeps only partitions that they still list."""
+        super().take_back(count)
+        self.initialize &= partitions_of(self.group.partitions.initializing)
+
+    def put_partitions(self, partitions: ShareStateValue) -> None:
+        """Have it stored which partitions have state, if that is something new."""
+        if partitions != self.group.partitions:
+            self.put(ShareStateKey(self.group.group_id), partitions)
+
+    def _keys_of(self, member_id: str) -> tuple[ShareKey, ...]:
+        group_id = self.group.group_id
+        return (
+            ShareCurrentKey(group_id, member_id),
+            ShareTargetMemberKey(group_id, member_id),
+            ShareMemberKey(group_id, member_id),
+        )
+
+    def _keys(self) -> tuple[ShareKey, ...]:
+        group_id = self.group.group_id
+        return ShareTargetMetadataKey(group_id), ShareStateKey(group_id), ShareGroupKey(group_id)

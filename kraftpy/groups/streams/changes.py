@@ -1,0 +1,148 @@
+"""Streams groups, whose line is that of `change_queue`: what is decided in it, and what it comes to (KIP-1071).
+
+A group that only has offsets, or an empty classic group, becomes a streams group when somebody joins it so; a streams
+group stays one until it is deleted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from operator import attrgetter
+
+from kraftpy.groups.appends import Answers, StoreStreamsGroup
+from kraftpy.groups.change_queue import Reconsider, Turns
+from kraftpy.groups.classic.group import Group, State
+from kraftpy.groups.classic.rebalance import Rebalance
+from kraftpy.groups.config import GroupConfig, Settings
+from kraftpy.groups.consumer.group import Topics
+from kraftpy.groups.deadlines import Key
+from kraftpy.groups.events import GroupResponse, MakeTopics, Request
+from kraftpy.groups.member_timers import MemberClocks
+from kraftpy.groups.step import Turn
+from kraftpy.groups.streams.group import NEVER, StreamsDraft, StreamsGroup
+from kraftpy.groups.streams.protocol import StreamsProtocol, streams_error
+from kraftpy.groups.topic_matches import TopicMatches
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
+from kraftpy.types import Millis
+
+STREAMS_SESSION = "streams-session"
+STREAMS_REVOCATION = "streams-revocation"
+STREAMS_DELAY = "streams-delay"
+
+
+class StreamsTurns(Turns[StreamsDraft, StoreStreamsGroup]):
+    """The streams groups of one partition."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        settings: Settings,
+        rebalance: Rebalance,
+        topics: Topics,
+        reconsider: Reconsider,
+        matches: TopicMatches,
+    ) -> None:
+        """`reconsider` handles an administrator's request whose turn has come."""
+        clocks = MemberClocks(
+            rebalance.deadlines,
+            session=STREAMS_SESSION,
+            revocation=STREAMS_REVOCATION,
+            held="tasks",
+            of=attrgetter("streams"),
+            session_ms=lambda group, _: settings(group.group_id).streams_session_timeout_ms,
+        )
+        super().__init__(clocks, reconsider)
+        self._settings = settings
+        self._rebalance = rebalance
+        self._deadlines = rebalance.deadlines
+        self.protocol = StreamsProtocol(config, settings, topics, matches)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Sessions, what members have to give up, the delay of a group's first assignment."""
+        return (*super().kinds, STREAMS_DELAY)
+
+    def of(self, group: Group) -> StreamsGroup | None:
+        """The group as a streams group."""
+        return group.streams
+
+    # ---- what is decided
+
+    def _draft(self, group: Group) -> StreamsDraft:
+        return StreamsDraft(group.streams or StreamsGroup(group_id=group.group_id))
+
+    def _answer(self, group: Group, draft: StreamsDraft, event: Request, turn: Turn) -> GroupResponse | None:
+        message = event.message
+        if not isinstance(message, StreamsGroupHeartbeatRequest):
+            return None
+        if group.state is State.DEAD:
+            return streams_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if group.state is not State.EMPTY or group.consumer is not None or group.share is not None:
+            return streams_error(ErrorCode.GROUP_ID_NOT_FOUND, f"{group.group_id} is not a streams group")
+        return self.protocol.heartbeat(draft, event, message)
+
+    def _is_due(self, group: Group, draft: StreamsDraft, key: Key, turn: Turn) -> None:
+        if key.kind == STREAMS_DELAY:
+            draft.group.volatile.is_delayed = False
+            if draft.group.members:
+                self.protocol.retarget(draft)
+        elif (why := self._clocks.why_removed(draft.group, key)) is not None:
+            turn.note(group, f"member {key.member_id} {why}")
+            self.protocol.remove(draft, key.member_id)
+
+    def _purpose(self, group: Group, draft: StreamsDraft, answers: Answers) -> StoreStreamsGroup:
+        return StoreStreamsGroup(
+            group_id=group.group_id,
+            changed=tuple(draft.changed),
+            answers=answers,
+            volatile=draft.group.volatile,
+        )
+
+    # ---- what is stored
+
+    def _is_stored(self, group: Group, purpose: StoreStreamsGroup, turn: Turn) -> None:
+        if group.streams is not None:
+            group.streams.volatile = purpose.volatile
+            self._rebalance.dissolve(group, turn)
+        self._arm_delay(group, turn)
+
+    def _reply(self, group: Group, answers: Answers, turn: Turn) -> None:
+        super()._reply(group, answers, turn)
+        for text in self.protocol.matches.take_broken():
+            turn.note(group, text)
+        configured = None if group.streams is None else group.streams.volatile.configured
+        if answers and configured is not None and configured.missing:
+            turn.effects.append(MakeTopics(group_id=group.group_id, topics=configured.missing))
+
+    def _give_up(self, group: Group, waited: deque[Request | Key], turn: Turn) -> None:
+        if group.streams is not None:
+            group.streams.volatile.topics_version = NEVER
+            group.streams.volatile.is_delayed = False
+            self._deadlines.cancel(Key(group.group_id, STREAMS_DELAY))
+
+    # ---- clocks
+
+    def again(self, group: Group, key: Key, turn: Turn) -> None:
+        """Set the clock of `key` again, for a little later, if it is still needed: the event could not be decided."""
+        super().again(group, key, turn)
+        if key.kind == STREAMS_DELAY:
+            self._arm_delay(group, turn)
+
+    def _arm_delay(self, group: Group, turn: Turn) -> None:
+        key = Key(group.group_id, STREAMS_DELAY)
+        if group.streams is None or not group.streams.volatile.is_delayed:
+            self._deadlines.cancel(key)
+        elif key not in self._deadlines and key not in group.waiting:
+            delay_ms = self._settings(group.group_id).streams_initial_rebalance_delay_ms
+            self._deadlines.set(key, Millis(turn.now + delay_ms))
+
+    def expected_deadlines(self, group: Group) -> set[Key]:
+        """What must fall due for the group; whatever waits in its line has done so. For tests and simulations."""
+        expected = super().expected_deadlines(group)
+        delay = Key(group.group_id, STREAMS_DELAY)
+        if group.streams is not None and (
+            delay in self._deadlines if group.is_changing else group.streams.volatile.is_delayed
+        ):
+            expected.add(delay)
+        return expected

@@ -1,0 +1,37 @@
+"""What can be queried where: the partitions whose state the members of a streams group have, by their endpoints."""
+
+from __future__ import annotations
+
+from kraftpy.groups.consumer.group import Topics
+from kraftpy.groups.streams.group import StreamsGroup
+from kraftpy.groups.streams.records import TaskSet
+from kraftpy.protocol.messages.streams_group_heartbeat import Endpoint, EndpointToPartitions, TopicPartitions
+
+
+def endpoints(group: StreamsGroup, topics: Topics) -> list[EndpointToPartitions]:
+    """Of each member that has an endpoint, the source partitions of its active and of its standby tasks."""
+    found = []
+    for member_id, member in sorted(group.members.items()):
+        if member.user_endpoint is None:
+            continue
+        assigned = group.current(member_id).assigned
+        host, port = member.user_endpoint
+        found.append(
+            EndpointToPartitions(
+                user_endpoint=Endpoint(host=host, port=port),
+                active_partitions=_partitions(group, assigned.active, topics),
+                standby_partitions=_partitions(group, assigned.standby, topics),
+            )
+        )
+    return found
+
+
+def _partitions(group: StreamsGroup, tasks: TaskSet, topics: Topics) -> list[TopicPartitions]:
+    sources = group.volatile.configured.sources if group.volatile.configured is not None else {}
+    numbers: dict[str, list[int]] = {}
+    for task in sorted(tasks):
+        for name in sources.get(task.subtopology_id, ()):
+            info = topics.topic(name)
+            if info is not None and task.partition < info.partition_count:
+                numbers.setdefault(name, []).append(task.partition)
+    return [TopicPartitions(topic=name, partitions=partitions) for name, partitions in sorted(numbers.items())]

@@ -1,0 +1,118 @@
+"""What can be asked about streams groups without changing them: StreamsGroupDescribe (KIP-1071)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kraftpy.groups.classic.group import Group, State
+from kraftpy.groups.queries import ALL_OPERATIONS, OPERATIONS_NOT_ASKED
+from kraftpy.groups.streams.group import StreamsGroup, TaskOffsets
+from kraftpy.groups.streams.protocol import StreamsProtocol, task_ids
+from kraftpy.groups.streams.records import Tasks
+from kraftpy.groups.streams.topology import Configured, InternalTopic, Subtopology
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.streams_group_describe import (
+    DescribedStreamsGroup,
+    DescribedStreamsMember,
+    DescribedSubtopology,
+    DescribedTasks,
+    DescribedTopology,
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
+)
+from kraftpy.protocol.messages.streams_group_heartbeat import Endpoint, KeyValue, TaskOffset, TopicInfo
+
+
+def describe(
+    message: StreamsGroupDescribeRequest, groups: Mapping[str, Group], protocol: StreamsProtocol
+) -> StreamsGroupDescribeResponse:
+    """The groups asked for; one that is not there, or no streams group, is an error of its own."""
+    operations = ALL_OPERATIONS if message.include_authorized_operations else OPERATIONS_NOT_ASKED
+    described = []
+    for group_id in dict.fromkeys(message.group_ids):
+        group = groups.get(group_id)
+        if group is None or group.streams is None or group.state is State.DEAD:
+            described.append(_not_found(group_id, "not found" if group is None else "not a streams group"))
+        else:
+            described.append(_describe(group.streams, protocol, operations))
+    return StreamsGroupDescribeResponse(groups=described)
+
+
+def _not_found(group_id: str, why: str) -> DescribedStreamsGroup:
+    return DescribedStreamsGroup(
+        error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=f"Group {group_id[:249]} is {why}.", group_id=group_id
+    )
+
+
+def _describe(group: StreamsGroup, protocol: StreamsProtocol, operations: int) -> DescribedStreamsGroup:
+    configured = protocol.look(group)
+    topology = None
+    if group.topology is not None:
+        is_known = configured is not None and configured.is_ready
+        parts = [_subtopology(each, configured) for each in group.topology.subtopologies] if is_known else None
+        topology = DescribedTopology(epoch=group.topology.epoch, subtopologies=parts)
+    return DescribedStreamsGroup(
+        group_id=group.group_id,
+        group_state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        topology=topology,
+        members=[_member(group, member_id) for member_id in sorted(group.members)],
+        authorized_operations=operations,
+    )
+
+
+def _member(group: StreamsGroup, member_id: str) -> DescribedStreamsMember:
+    member, volatile = group.members[member_id], group.volatile
+    endpoint = member.user_endpoint
+    return DescribedStreamsMember(
+        member_id=member_id,
+        member_epoch=group.current(member_id).member_epoch,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topology_epoch=member.topology_epoch,
+        process_id=member.process_id,
+        user_endpoint=None if endpoint is None else Endpoint(host=endpoint[0], port=endpoint[1]),
+        client_tags=[KeyValue(key=key, value=value) for key, value in member.client_tags],
+        task_offsets=_offsets(volatile.offsets.get(member_id, {})),
+        task_end_offsets=_offsets(volatile.end_offsets.get(member_id, {})),
+        assignment=_tasks(group.current(member_id).assigned),
+        target_assignment=_tasks(group.target(member_id)),
+    )
+
+
+def _tasks(tasks: Tasks) -> DescribedTasks:
+    return DescribedTasks(
+        active_tasks=task_ids(tasks.active),
+        standby_tasks=task_ids(tasks.standby),
+        warmup_tasks=task_ids(tasks.warmup),
+    )
+
+
+def _offsets(offsets: TaskOffsets) -> list[TaskOffset]:
+    return [
+        TaskOffset(subtopology_id=task.subtopology_id, partition=task.partition, offset=offset)
+        for task, offset in sorted(offsets.items())
+    ]
+
+
+def _subtopology(subtopology: Subtopology, configured: Configured | None) -> DescribedSubtopology:
+    internal = configured.internal if configured is not None else {}
+    return DescribedSubtopology(
+        subtopology_id=subtopology.subtopology_id,
+        source_topics=list(subtopology.source_topics),
+        repartition_sink_topics=list(subtopology.repartition_sink_topics),
+        state_changelog_topics=[_topic(topic, internal) for topic in subtopology.state_changelog_topics],
+        repartition_source_topics=[_topic(topic, internal) for topic in subtopology.repartition_source_topics],
+    )
+
+
+def _topic(topic: InternalTopic, partitions: Mapping[str, int]) -> TopicInfo:
+    return TopicInfo(
+        name=topic.name,
+        partitions=partitions.get(topic.name, topic.partitions),
+        replication_factor=topic.replication_factor,
+        topic_configs=[KeyValue(key=key, value=value) for key, value in topic.configs],
+    )

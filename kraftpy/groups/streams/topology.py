@@ -1,0 +1,326 @@
+"""What a streams group processes, and what that needs of the cluster's topics (KIP-1071).
+
+A topology is what the application says: subtopologies with their source topics, the repartition topics they read and
+write, their changelogs, and which sources must have as many partitions as each other. `configure` holds it against the
+topics there are: how many tasks each subtopology has, which internal topics are missing, or what is wrong.
+
+A subtopology has a task for each partition of the source topic that has most. A repartition topic has the partitions
+its application asks for, else those of its copartition group, else as many as the largest source of those who write it.
+A changelog has one for each task.
+
+Left out: where state is, which is the members' affair.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kraftpy.groups.consumer.group import Topics
+from kraftpy.groups.patterns import PatternError, shown
+from kraftpy.groups.topic_matches import TopicMatches
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+
+STALE_TOPOLOGY = 0
+MISSING_SOURCE_TOPICS = 1
+INCORRECTLY_PARTITIONED_TOPICS = 2
+MISSING_INTERNAL_TOPICS = 3
+SHUTDOWN_APPLICATION = 4
+ASSIGNMENT_DELAYED = 5
+"""What a heartbeat's answer can say of the group, by number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InternalTopic:
+    """A repartition topic or a changelog; 0 partitions or replicas leave the number open."""
+
+    name: str
+    partitions: int = 0
+    replication_factor: int = 0
+    configs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopartitionGroup:
+    """Sources with equal numbers of partitions, by their places in the lists of their subtopology."""
+
+    source_topics: tuple[int, ...] = ()
+    source_topic_regex: tuple[int, ...] = ()
+    repartition_source_topics: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subtopology:
+    """A part that runs as tasks."""
+
+    subtopology_id: str
+    source_topics: tuple[str, ...] = ()
+    source_topic_regex: tuple[str, ...] = ()
+    state_changelog_topics: tuple[InternalTopic, ...] = ()
+    repartition_sink_topics: tuple[str, ...] = ()
+    repartition_source_topics: tuple[InternalTopic, ...] = ()
+    copartition_groups: tuple[CopartitionGroup, ...] = ()
+
+    @property
+    def has_state(self) -> bool:
+        """Whether its tasks have something to restore, and so are worth a standby."""
+        return bool(self.state_changelog_topics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """The whole, with its epoch."""
+
+    epoch: int
+    subtopologies: tuple[Subtopology, ...] = ()
+
+    def check(self, matches: TopicMatches) -> None:
+        """Raise KafkaError if it contradicts itself, or has an expression that cannot be compiled now or ever."""
+        ids = [each.subtopology_id for each in self.subtopologies]
+        problem = None
+        if not ids:
+            problem = "the topology is empty"
+        elif len(set(ids)) < len(ids):
+            problem = "a subtopology comes twice"
+        for each in self.subtopologies:
+            problem = problem or _problem(each, matches)
+        if problem is not None:
+            raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, problem)
+
+
+def _problem(subtopology: Subtopology, matches: TopicMatches) -> str | None:
+    name = subtopology.subtopology_id
+    if any(topic.partitions != 0 for topic in subtopology.state_changelog_topics):
+        return f"subtopology {name} says how many partitions a changelog has"
+    for group in subtopology.copartition_groups:
+        for places, there in (
+            (group.source_topics, subtopology.source_topics),
+            (group.source_topic_regex, subtopology.source_topic_regex),
+            (group.repartition_source_topics, subtopology.repartition_source_topics),
+        ):
+            if any(not 0 <= place < len(there) for place in places):
+                return f"subtopology {name} has a copartition group with a topic that it does not read"
+    for regex in subtopology.source_topic_regex:
+        if matches.is_overdrawn:
+            text = "too many regular expressions are being compiled: try again"
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text)
+        try:
+            matches.check(regex)
+        except PatternError as error:
+            return f"subtopology {name} reads by {shown(regex)}, which is not a valid regular expression: {error}"
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configured:
+    """A topology and the topics there are: the tasks where it can be worked on, else a status that says why not."""
+
+    tasks: Mapping[str, int] = field(default_factory=dict)  # by subtopology
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what each reads
+    internal: Mapping[str, int] = field(default_factory=dict)  # the partitions of each internal topic
+    missing: tuple[InternalTopic, ...] = ()  # internal topics to be made, with their partitions
+    status: int | None = None
+    detail: str = ""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its tasks can be given out."""
+        return self.status is None
+
+
+class _Wrong(Exception):
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class NotLookedUp(Exception):
+    """The matches of an expression of the topology are not known yet: ask again a little later."""
+
+
+def configure(topology: Topology, topics: Topics, matches: TopicMatches) -> Configured:
+    """Hold a topology that `check` has passed against the topics there are. Raises NotLookedUp."""
+    try:
+        sources = {each.subtopology_id: _sources(each, topics, matches) for each in topology.subtopologies}
+        counts = _counts(topology, sources, topics, matches)
+    except _Wrong as wrong:
+        return Configured(status=wrong.status, detail=str(wrong))
+    tasks: dict[str, int] = {}
+    wanted: dict[str, InternalTopic] = {}
+    for each in topology.subtopologies:
+        read = [*sources[each.subtopology_id], *(topic.name for topic in each.repartition_source_topics)]
+        tasks[each.subtopology_id] = max((counts[name] for name in read), default=0)
+        for topic in each.repartition_source_topics:
+            wanted[topic.name] = _with_partitions(topic, counts[topic.name])
+        for topic in each.state_changelog_topics:
+            wanted[topic.name] = _with_partitions(topic, tasks[each.subtopology_id])
+    internal = {name: topic.partitions for name, topic in sorted(wanted.items())}
+    missing = []
+    for name, topic in sorted(wanted.items()):
+        there = topics.topic(name)
+        if there is None:
+            missing.append(topic)
+        elif there.partition_count != topic.partitions:
+            return Configured(
+                internal=internal,
+                status=INCORRECTLY_PARTITIONED_TOPICS,
+                detail=f"Internal topic {name} has {there.partition_count} partitions and should have "
+                f"{topic.partitions}.",
+            )
+    read_by = {
+        each.subtopology_id: (*sources[each.subtopology_id], *(topic.name for topic in each.repartition_source_topics))
+        for each in topology.subtopologies
+    }
+    if missing:
+        names = ", ".join(topic.name for topic in missing)
+        return Configured(
+            internal=internal,
+            missing=tuple(missing),
+            status=MISSING_INTERNAL_TOPICS,
+            detail=f"Internal topics are missing: {names}.",
+        )
+    return Configured(tasks=tasks, sources=read_by, internal=internal)
+
+
+def required_topics(topology: Topology, matches: TopicMatches) -> list[str]:
+    """Every topic it has to do with, in order: changes of these concern the group. Raises NotLookedUp."""
+    names: set[str] = set()
+    for each in topology.subtopologies:
+        names.update(each.source_topics)
+        names.update(topic.name for topic in (*each.repartition_source_topics, *each.state_changelog_topics))
+        names.update(_matching(each, matches))
+    return sorted(names)
+
+
+def hash_of(topology: Topology, topics: Topics, matches: TopicMatches) -> int:
+    """A number that changes when the topics of the topology do: which there are, their ids, how many partitions.
+
+    Raises NotLookedUp.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    for name in required_topics(topology, matches):
+        info = topics.topic(name)
+        if info is not None:
+            digest.update(info.topic_id + info.partition_count.to_bytes(4, "big") + name.encode() + b"\x00")
+    return int.from_bytes(digest.digest(), "big", signed=True)
+
+
+def _with_partitions(topic: InternalTopic, partitions: int) -> InternalTopic:
+    return InternalTopic(
+        name=topic.name,
+        partitions=partitions,
+        replication_factor=topic.replication_factor,
+        configs=topic.configs,
+    )
+
+
+def _matching(subtopology: Subtopology, matches: TopicMatches) -> set[str]:
+    return {name for regex in subtopology.source_topic_regex for name in _resolved(regex, matches)}
+
+
+def _resolved(regex: str, matches: TopicMatches) -> tuple[str, ...]:
+    found = matches.resolve(regex)
+    if found is None:
+        raise NotLookedUp
+    return found
+
+
+def _sources(subtopology: Subtopology, topics: Topics, matches: TopicMatches) -> tuple[str, ...]:
+    """The topics it reads that are not the application's own. Raises _Wrong if one is missing, or NotLookedUp."""
+    missing = [name for name in subtopology.source_topics if topics.topic(name) is None]
+    if missing:
+        raise _Wrong(MISSING_SOURCE_TOPICS, f"Source topics {', '.join(sorted(missing))} are missing.")
+    return tuple(sorted({*subtopology.source_topics, *_matching(subtopology, matches)}))
+
+
+def _counts(
+    topology: Topology, sources: Mapping[str, tuple[str, ...]], topics: Topics, matches: TopicMatches
+) -> dict[str, int]:
+    """How many partitions every source has or shall have. Raises _Wrong or NotLookedUp."""
+    counts: dict[str, int] = {}
+    for read in sources.values():
+        for name in read:
+            info = topics.topic(name)
+            assert info is not None, name
+            counts[name] = info.partition_count
+    fixed: dict[str, int] = {}
+    pending: set[str] = set()
+    for each in topology.subtopologies:
+        for topic in each.repartition_source_topics:
+            if topic.partitions > 0:
+                counts[topic.name] = fixed[topic.name] = topic.partitions
+            else:
+                pending.add(topic.name)
+    _count_pending(topology, pending, sources, counts)
+    if pending:
+        names = ", ".join(sorted(pending))
+        detail = f"How many partitions {names} shall have cannot be told from what is written to them."
+        raise _Wrong(MISSING_SOURCE_TOPICS, detail)
+    for each in topology.subtopologies:
+        for group in each.copartition_groups:
+            _copartition(each, group, counts, fixed, matches)
+    return counts
+
+
+def _count_pending(
+    topology: Topology, pending: set[str], sources: Mapping[str, tuple[str, ...]], counts: dict[str, int]
+) -> None:
+    """Give repartition topics as many partitions as the largest topic that their writers read; the rest stay pending.
+
+    Takes time in the size of the topology: a writer is looked at once, when all that it reads is known.
+    """
+    parts = {each.subtopology_id: each for each in topology.subtopologies}
+    reads = {key: {topic.name for topic in each.repartition_source_topics} for key, each in parts.items()}
+    writes = {key: set(each.repartition_sink_topics) for key, each in parts.items()}
+    readers, writers = _by_topic(reads), _by_topic(writes)
+    unknown = {key: len(names - counts.keys()) for key, names in reads.items()}
+    unfinished = {name: len(writers.get(name, ())) for name in pending}
+    largest = dict.fromkeys(pending, 0)
+    finished = [key for key in parts if not unknown[key]]
+    while finished:
+        key = finished.pop()
+        most = max((counts[name] for name in (*sources[key], *reads[key])), default=0)
+        for name in sorted(writes[key] & pending):
+            largest[name] = max(largest[name], most)
+            unfinished[name] -= 1
+            if unfinished[name] or not largest[name]:
+                continue
+            pending.discard(name)
+            if name not in counts:
+                for reader in readers.get(name, ()):
+                    unknown[reader] -= 1
+                    if not unknown[reader]:
+                        finished.append(reader)
+            counts[name] = largest[name]
+
+
+def _by_topic(named: Mapping[str, set[str]]) -> dict[str, list[str]]:
+    """By topic, the subtopologies that name it."""
+    found: dict[str, list[str]] = {}
+    for key, names in named.items():
+        for name in sorted(names):
+            found.setdefault(name, []).append(key)
+    return found
+
+
+def _copartition(
+    subtopology: Subtopology,
+    group: CopartitionGroup,
+    counts: dict[str, int],
+    fixed: Mapping[str, int],
+    matches: TopicMatches,
+) -> None:
+    """Make the repartition topics of the group as large as its other sources. Raises _Wrong where these differ."""
+    given = [subtopology.source_topics[place] for place in group.source_topics]
+    for place in group.source_topic_regex:
+        given += _resolved(subtopology.source_topic_regex[place], matches)
+    made = [subtopology.repartition_source_topics[place].name for place in group.repartition_source_topics]
+    bound = {name: counts[name] for name in [*given, *(name for name in made if name in fixed)]}
+    if len(set(bound.values())) > 1:
+        told = ", ".join(f"{name} ({count})" for name, count in sorted(bound.items()))
+        detail = f"Topics that must have as many partitions as each other have not: {told}."
+        raise _Wrong(INCORRECTLY_PARTITIONED_TOPICS, detail)
+    count = next(iter(bound.values()), None) or max((counts[name] for name in made), default=0)
+    for name in made:
+        counts[name] = count

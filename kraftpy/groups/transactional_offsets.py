@@ -1,0 +1,214 @@
+"""Offsets committed in a transaction: stored with the producer's id, pending until its marker says what comes of them.
+
+A commit marker makes a producer's pending offsets the groups' own, an abort marker drops them. Of two offsets the one
+that stands later in the log counts, whenever their transactions end: what is older than an offset that the group has by
+now, or has deleted, is dropped. While an offset is pending, or on its way to the log, it is unstable: a reader that
+asks for stable offsets only has to wait (KIP-447), or it would begin where an open transaction may yet have been.
+Unstable offsets do not expire.
+
+Whether the transaction knows of the partition is asked before (the shell does), whether its producer is fenced the log
+says.
+
+Read: rules 33 and 38; KIP-98, KIP-447 (a member may only commit in its generation).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from kraftpy.groups.appends import Purpose, StoreTransactionalOffsets
+from kraftpy.groups.classic.group import Group, State
+from kraftpy.groups.config import GroupConfig
+from kraftpy.groups.events import Request
+from kraftpy.groups.memory import Room, Usage, weight_of_offset
+from kraftpy.groups.offsets import lacks_room
+from kraftpy.groups.records import OffsetCommitKey, OffsetCommitValue, Record, offset_record
+from kraftpy.groups.step import Turn
+from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+)
+from kraftpy.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from kraftpy.types import TopicPartition
+
+_Told = OffsetFetchResponsePartition | OffsetFetchResponsePartitions
+
+
+class PendingOffsets:
+    """The offsets of open transactions, by producer id. `Group.unstable` counts them, with those on their way."""
+
+    def __init__(self, usage: Usage) -> None:
+        self._usage = usage
+        self._by_producer: dict[int, dict[tuple[str, TopicPartition], tuple[int, OffsetCommitValue]]] = {}
+        self._added = 0
+
+    def add(self, producer_id: int, group: Group, partition: TopicPartition, value: OffsetCommitValue) -> None:
+        """The log has an offset that waits for its transaction's end."""
+        pending = self._by_producer.setdefault(producer_id, {})
+        if (group.group_id, partition) not in pending:
+            group.unstable[partition] += 1
+        else:
+            self._usage.pending -= weight_of_offset(pending[group.group_id, partition][1])
+        self._added += 1
+        pending[group.group_id, partition] = self._added, value
+        self._usage.pending += weight_of_offset(value)
+
+    def superseded(self, group: Group, partition: TopicPartition, by: int | None = None) -> None:
+        """The group has a newer offset, or none any more: what is pending is older.
+
+        `by` is the place of the newer one, where it was pending itself.
+        """
+        if not group.unstable:
+            return
+        key = group.group_id, partition
+        for pending in self._by_producer.values():
+            if key in pending and (by is None or pending[key][0] < by):
+                self._usage.pending -= weight_of_offset(pending.pop(key)[1])
+                settle(group, [partition])
+
+    def take(self, producer_id: int) -> dict[tuple[str, TopicPartition], tuple[int, OffsetCommitValue]]:
+        """The transaction has ended: what it had pending, each with its place among all that were."""
+        taken = self._by_producer.pop(producer_id, {})
+        self._usage.pending -= sum(weight_of_offset(value) for _, value in taken.values())
+        return taken
+
+    def unstable(self, group: Group, purposes: Iterable[Purpose]) -> Counter[TopicPartition]:
+        """By partition, how many offsets are pending or on their way to the log."""
+        counts: Counter[TopicPartition] = Counter()
+        for purpose in purposes:
+            if isinstance(purpose, StoreTransactionalOffsets) and purpose.group_id == group.group_id:
+                counts.update(purpose.partitions)
+        for partition in {*group.unstable, *counts}:
+            key = group.group_id, partition
+            counts[partition] += sum(key in pending for pending in self._by_producer.values())
+        return counts
+
+    def validate(self) -> None:
+        """Assert that the bytes of all are counted. For tests and simulations."""
+        assert self._usage.pending == sum(
+            weight_of_offset(value) for pending in self._by_producer.values() for _, value in pending.values()
+        )
+
+
+def settle(group: Group, partitions: list[TopicPartition] | tuple[TopicPartition, ...]) -> None:
+    """One offset of each is unstable no longer."""
+    group.unstable.subtract(partitions)
+    for partition in partitions:
+        if group.unstable[partition] <= 0:
+            del group.unstable[partition]
+
+
+# ---- TxnOffsetCommit
+
+
+def check(message: TxnOffsetCommitRequest, group: Group | None) -> ErrorCode:
+    """Whether this sender may commit for the group now: a member in its generation, or somebody who says to be none."""
+    is_member = message.generation_id >= 0 or message.member_id != "" or message.group_instance_id is not None
+    if group is None:
+        return ErrorCode.ILLEGAL_GENERATION if message.generation_id >= 0 else ErrorCode.NONE
+    if group.state is State.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if not is_member:
+        return ErrorCode.NONE
+    assigned = group.consumer or group.streams
+    if assigned is not None:
+        if message.member_id not in assigned.members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        is_current = message.generation_id == assigned.current(message.member_id).member_epoch
+        return ErrorCode.NONE if is_current else ErrorCode.ILLEGAL_GENERATION
+    error = group.check_member(message.member_id, message.group_instance_id)
+    if error is not ErrorCode.NONE:
+        return error
+    return ErrorCode.NONE if message.generation_id == group.generation_id else ErrorCode.ILLEGAL_GENERATION
+
+
+def refuse(message: TxnOffsetCommitRequest, error_code: ErrorCode) -> TxnOffsetCommitResponse:
+    """The answer that says the same error of every partition."""
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error_code)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def failed(prepared: TxnOffsetCommitResponse, error_code: ErrorCode) -> TxnOffsetCommitResponse:
+    """The answer prepared for success, with this error where it said NONE."""
+    for topic in prepared.topics:
+        for each in topic.partitions:
+            each.error_code = each.error_code or error_code
+    return prepared
+
+
+def commit(
+    event: Request, message: TxnOffsetCommitRequest, group: Group, config: GroupConfig, room: Room, turn: Turn
+) -> None:
+    """Store what passed `check`; partitions with too much metadata, or without room, are refused on their own."""
+    growth = 0
+    records: list[Record] = []
+    stored: list[TopicPartition] = []
+    response = refuse(message, ErrorCode.NONE)
+    for topic, answers in zip(message.topics, response.topics, strict=True):
+        for each, answer in zip(topic.partitions, answers.partitions, strict=True):
+            if len(each.committed_metadata or "") > config.offset_metadata_max_bytes:
+                answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            key = OffsetCommitKey(group_id=group.group_id, topic=topic.name, partition=each.partition_index)
+            value = OffsetCommitValue(
+                offset=each.committed_offset,
+                leader_epoch=each.committed_leader_epoch,
+                metadata=each.committed_metadata or "",
+                commit_timestamp=turn.timestamp,
+            )
+            if (code := lacks_room(group, key.topic_partition, value, room, growth)) is not None:
+                answer.error_code = code
+                continue
+            if key.topic_partition not in group.offsets:
+                growth += weight_of_offset(value)
+            records.append(offset_record(key, value))
+            stored.append(key.topic_partition)
+    if not records:
+        turn.reply(event.request_id, response)
+        return
+    group.unstable.update(stored)
+    purpose = StoreTransactionalOffsets(
+        group_id=group.group_id,
+        request_id=event.request_id,
+        partitions=tuple(stored),
+        response=response,
+        producer_id=message.producer_id,
+        producer_epoch=message.producer_epoch,
+    )
+    turn.append(records, purpose)
+
+
+# ---- OffsetFetch
+
+
+def only_stable(message: OffsetFetchRequest, response: OffsetFetchResponse, groups: dict[str, Group]) -> None:
+    """Where a transaction is open that may change an offset, say so instead of telling it (KIP-447)."""
+    told: list[tuple[Group | None, str, list[_Told]]] = []
+    for answered in response.groups:
+        group = groups.get(answered.group_id)
+        told += [(group, topic.name, [*topic.partitions]) for topic in answered.topics]
+    told += [(groups.get(message.group_id), topic.name, [*topic.partitions]) for topic in response.topics]
+    for group, name, partitions in told:
+        for each in partitions:
+            if group is not None and TopicPartition(name, each.partition_index) in group.unstable:
+                each.committed_offset, each.committed_leader_epoch, each.metadata = -1, -1, ""
+                each.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT

@@ -1,0 +1,157 @@
+"""What a log knows of its producers, from its snapshots and its batches: at a start, and after a truncation.
+
+A snapshot is believed where it is whole, and where the `.txnindex` files of the segments before it hold what it says
+(`log.aborted_transactions`). The batches behind it are applied by their headers; of markers the record is read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+import xxhash
+
+from kraftpy.log import aborted_transactions as aborted
+from kraftpy.log import layout
+from kraftpy.log.aborted_transactions import AbortedTransactions, EndedTransaction
+from kraftpy.log.layout import CorruptFile
+from kraftpy.log.producer_states import ProducerStates
+from kraftpy.log.segment import CorruptSegment, Segment
+from kraftpy.ports import Directory
+from kraftpy.protocol.record_batch import (
+    HEADER_BYTES,
+    MAGIC,
+    BatchHeader,
+    CorruptBatch,
+    read_header,
+    read_markers,
+)
+from kraftpy.types import Millis
+
+_REPLAY_BYTES: Final = 1 << 16
+
+
+def snapshot_offsets(directory: Directory) -> list[int]:
+    """The offsets of the producer snapshots there are, in order."""
+    return sorted(
+        offset for name in directory.names() if (offset := layout.offset_of(name, layout.SNAPSHOT)) is not None
+    )
+
+
+def delete_snapshots_before(directory: Directory, end_offset: int) -> None:
+    """Delete the producer snapshots before an offset."""
+    for offset in snapshot_offsets(directory):
+        if offset < end_offset:
+            directory.delete(layout.file_name(offset, layout.SNAPSHOT))
+
+
+def newest_snapshot(
+    directory: Directory, end_offset: int, first_base_offset: int, doubtful: Collection[int] = ()
+) -> tuple[ProducerStates, int]:
+    """The newest whole snapshot not beyond `end_offset` and not among the `doubtful`, and its offset.
+
+    Damaged ones are deleted, and those that the `.txnindex` files contradict, of segments from `first_base_offset` on.
+    Where there is none: no producers, offset -1.
+    """
+    for offset in reversed(snapshot_offsets(directory)):
+        if offset > end_offset or offset in doubtful:
+            continue
+        name = layout.file_name(offset, layout.SNAPSHOT)
+        try:
+            states, indexes = ProducerStates.decode(directory.read(name))
+            _add_aborted(states, directory, offset, first_base_offset, indexes)
+            return states, offset
+        except CorruptFile:
+            directory.delete(name)
+    return ProducerStates(), -1
+
+
+def _add_aborted(
+    states: ProducerStates,
+    directory: Directory,
+    offset: int,
+    first_base_offset: int,
+    proofs: Mapping[int, bytes] | None,
+) -> None:
+    """Put the aborted transactions of the segments before a snapshot before its own. CorruptFile where their files are
+    not what it says (`ProducerStates.decode`)."""
+    bases = (
+        [layout.offset_of(name, layout.TRANSACTION_INDEX) for name in directory.names()] if proofs is None else proofs
+    )
+    found: list[EndedTransaction] = []
+    for base in sorted(base for base in bases if base is not None and first_base_offset <= base < offset):
+        name = layout.file_name(base, layout.TRANSACTION_INDEX)
+        try:
+            data = directory.read(name)
+        except FileNotFoundError:
+            raise CorruptFile(f"{name} is missing") from None
+        if proofs is not None and xxhash.xxh64_digest(data) != proofs[base]:
+            raise CorruptFile(f"{name} holds something else")
+        found += [ended for ended in aborted.decode(data) if ended.last_offset < offset]
+    if found:
+        states.aborted = AbortedTransactions([*found, *states.aborted])
+
+
+def replay(
+    states: ProducerStates,
+    segments: list[Segment],
+    from_offset: int,
+    now: Millis,
+    scanned: Mapping[Segment, list[tuple[int, bytes]]] | None = None,
+) -> int:
+    """Apply the batches from an offset on to `states`; how many there were. By headers, but for markers.
+
+    Of segments that were `scanned`, the headers that matter are known. The rest of a damaged segment is passed over.
+    """
+    replayed = 0
+    first = max(0, bisect_right([segment.base_offset for segment in segments], from_offset) - 1)
+    for segment in segments[first:]:
+        known = None if scanned is None else scanned.get(segment)
+        try:
+            for position, header in _headers(segment, from_offset) if known is None else _decoded(known, from_offset):
+                replayed += 1
+                if header.producer_id >= 0:
+                    _apply(states, segment, position, header, now)
+        except CorruptSegment:
+            continue
+    return replayed
+
+
+def _decoded(known: list[tuple[int, bytes]], from_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+    for position, data in known:
+        header = read_header(data)
+        if header.last_offset >= from_offset:
+            yield position, header
+
+
+def _apply(states: ProducerStates, segment: Segment, position: int, header: BatchHeader, now: Millis) -> None:
+    if not header.is_control:
+        states.appended(header, now)
+        return
+    try:
+        for marker in read_markers(header, segment.log.get().read(position, header.size_bytes)):
+            states.ended(header, marker, now)
+    except CorruptBatch:
+        return  # control records of a kind we do not know end no transaction
+
+
+def _headers(segment: Segment, from_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch from the one with that offset on."""
+    found = segment.find(from_offset)
+    if found is None:
+        return
+    position = found.position
+    file, end = segment.log.get(), segment.size
+    window, start = b"", position
+    while position < end:
+        at = position - start
+        if at + HEADER_BYTES > len(window):
+            window, start, at = file.read(position, min(_REPLAY_BYTES, end - position)), position, 0
+        if len(window) < HEADER_BYTES:
+            raise CorruptSegment(segment.log.name, position, "no batch header")
+        header = read_header(window, at)
+        if header.magic != MAGIC or header.size_bytes < HEADER_BYTES or position + header.size_bytes > end:
+            raise CorruptSegment(segment.log.name, position, "no batch header")
+        yield position, header
+        position += header.size_bytes

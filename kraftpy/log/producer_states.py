@@ -1,0 +1,451 @@
+"""What a partition knows of its producers: the idempotence window, open transactions, aborted ranges.
+
+Per producer id the last five batches are kept. A batch that is one of them is a duplicate and is answered with the
+offsets it got the first time. Otherwise its epoch may not be older, a new epoch begins at sequence 0, and within an
+epoch sequence numbers follow each other, from 2^31 - 1 to 0 (KIP-98). A producer nobody remembers (expired, or its
+records deleted) may go on at any sequence (KIP-360). Followers apply, without these checks, what their leader let in,
+or a failover would forget it.
+
+A batch older than the window gets DUPLICATE_SEQUENCE_NUMBER where the sequence numbers prove that it was written, which
+clients take as success without an offset; Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER there.
+
+The state outlives a restart in `<offset>.snapshot` files, one per segment and one of a clean stop, each covering all
+before its offset; what the log holds behind the newest one is replayed. The file is in Kafka's form (version 1, CRC-32C
+over all that follows): of each producer what Kafka remembers, which is one batch. Behind that, where Kafka does not
+look, stands what else is remembered here: the other batches, and the aborted transactions of the segment that the
+snapshot stands in, with checksums of the `.txnindex` files of those before it. Snapshots that Kafka wrote are read too.
+
+Invariants: open transactions are in the order of their first offsets; `last_stable_offset` never falls while the high
+watermark does not.
+
+A write that opens a transaction is verified with its coordinator first (KIP-890): the broker asks, and what is
+remembered here meanwhile tells it whether a marker came in between.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import xxhash
+from crc32c import crc32c
+
+from kraftpy.log.aborted_transactions import AbortedTransactions, EndedTransaction
+from kraftpy.log.layout import CorruptFile
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.record_batch import BatchHeader, ControlRecord, ControlType
+from kraftpy.types import Millis
+
+WINDOW_BATCHES: Final = 5
+EXPIRATION_MS: Final = 86_400_000
+_SEQUENCES: Final = 2**31
+_NO_OFFSET: Final = -1
+_NEVER: Final = 1 << 62
+
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct(">hI")  # version, CRC-32C of the rest
+_COUNT: Final = struct.Struct(">i")
+# Id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch, first offset of what is open.
+_PRODUCER: Final = struct.Struct(">qhiqiqiq")
+
+_OURS: Final = b"kraftpy1"
+_MORE: Final = struct.Struct(">q?B")  # of each producer: last write ms, proven, batches before the last
+_BATCH: Final = struct.Struct(">iiqiq")  # base sequence, last sequence, last offset, offset delta, timestamp
+_COUNTS: Final = struct.Struct(">III")  # transactions ended above the high watermark, aborted ones, indexes
+_TRANSACTION: Final = struct.Struct(">qqqq")  # producer id, first offset, last offset, last stable offset
+_INDEX: Final = struct.Struct(">q8s")  # of a segment with aborted transactions: base offset, xxh64 of its `.txnindex`
+
+
+class WrittenBatch(NamedTuple):
+    """A batch a producer wrote, as far as a duplicate of it must be answered."""
+
+    base_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def base_offset(self) -> int:
+        """The offset of its first record."""
+        return self.last_offset - self.offset_delta
+
+
+class ProducerDescription(NamedTuple):
+    """One producer as DescribeProducers shows it (KIP-664)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    current_txn_start_offset: int
+
+
+class Verification:
+    """A transactional write that is to open a transaction here, and whose coordinator is being asked (KIP-890).
+
+    It is no longer current when a marker came meanwhile: the answer is of a transaction that is over.
+    """
+
+    __slots__ = ("producer_epoch", "waiting")
+
+    def __init__(self, producer_epoch: int) -> None:
+        self.producer_epoch = producer_epoch
+        self.waiting = 0
+        """Requests that wait for the coordinator's answer; with the last of them it is forgotten."""
+
+
+class _Producer:
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "first_open_offset", "proven", "written_at")
+
+    def __init__(self, epoch: int, written_at: int) -> None:
+        self.epoch = epoch
+        self.batches: list[WrittenBatch] = []  # of this epoch, oldest first, at most five
+        self.coordinator_epoch = -1
+        self.first_open_offset = _NO_OFFSET
+        self.proven = False  # every sequence number of this epoch from 0 on is known to be in the log
+        self.written_at = written_at
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else -1
+
+
+class ProducerStates:
+    """The producers of one partition."""
+
+    __slots__ = ("_ended", "_open", "_producers", "_verifications", "aborted")
+
+    def __init__(self) -> None:
+        self.aborted = AbortedTransactions()
+        self._producers: dict[int, _Producer] = {}
+        self._open: dict[int, int] = {}  # first offset -> producer id, in offset order
+        self._ended: list[EndedTransaction] = []  # whose marker may still be above the high watermark
+        self._verifications: dict[int, Verification] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    # --- batches ---
+
+    def check(self, header: BatchHeader) -> WrittenBatch | None:
+        """The batch this one is a duplicate of, or None where it may be appended. Changes nothing.
+
+        Raises KafkaError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER,
+        INVALID_TXN_STATE.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return None  # nothing remembered: any sequence will do
+        sequence, epoch = header.base_sequence, header.producer_epoch
+        if epoch == producer.epoch:
+            last_sequence = header.last_sequence
+            for batch in producer.batches:
+                if batch.base_sequence == sequence and batch.last_sequence == last_sequence:
+                    return batch
+            self._check_sequence(producer, header)
+        elif epoch < producer.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {producer.epoch}, the batch {epoch}",
+            )
+        elif sequence != 0:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} begins epoch {epoch} with sequence {sequence}",
+            )
+        if producer.first_open_offset >= 0 and not header.is_transactional:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has a transaction open and writes outside it",
+            )
+        return None
+
+    def check_epoch(self, header: BatchHeader) -> None:
+        """That the producer of a coordinator's batch is not fenced. Raises KafkaError (INVALID_PRODUCER_EPOCH)."""
+        producer = self._producers.get(header.producer_id)
+        if producer is not None and header.producer_epoch < producer.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {producer.epoch}, the batch {header.producer_epoch}",
+            )
+
+    @staticmethod
+    def _check_sequence(producer: _Producer, header: BatchHeader) -> None:
+        sequence = header.base_sequence
+        expected = (producer.last_sequence + 1) % _SEQUENCES
+        if sequence == expected:
+            return
+        # How far behind the oldest batch of the window this one ends; less than half the numbers, or it is ahead.
+        if producer.proven and producer.batches:
+            behind = (producer.batches[0].base_sequence - 1 - header.last_sequence) % _SEQUENCES
+            if behind < _SEQUENCES // 2:
+                raise KafkaError(
+                    ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+                    f"producer {header.producer_id} wrote sequence {sequence} long ago",
+                )
+        raise KafkaError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {header.producer_id} sent sequence {sequence}, expected {expected}",
+        )
+
+    def appended(self, header: BatchHeader, now: Millis) -> None:
+        """A data batch with a producer id is in the log, at the offsets in its header."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            producer = self._producers[header.producer_id] = _Producer(header.producer_epoch, now)
+            producer.proven = header.base_sequence == 0
+        elif header.producer_epoch != producer.epoch:
+            producer.epoch = header.producer_epoch
+            producer.batches.clear()
+            producer.proven = header.base_sequence == 0
+        elif not producer.batches:
+            producer.proven = header.base_sequence == 0
+        producer.written_at = now
+        producer.batches.append(
+            WrittenBatch(
+                header.base_sequence,
+                header.last_sequence,
+                header.last_offset,
+                header.last_offset_delta,
+                header.max_timestamp,
+            )
+        )
+        if len(producer.batches) > WINDOW_BATCHES:
+            del producer.batches[0]
+        if header.is_transactional and producer.first_open_offset < 0:
+            producer.first_open_offset = header.base_offset
+            self._open[header.base_offset] = header.producer_id
+            self._verifications.pop(header.producer_id, None)
+
+    # --- transactions ---
+
+    def verification(self, producer_id: int, producer_epoch: int) -> Verification | None:
+        """What has to be verified before this producer may write in a transaction; None where it has one open."""
+        producer = self._producers.get(producer_id)
+        if producer is not None and producer.first_open_offset >= 0 and producer.epoch == producer_epoch:
+            return None
+        current = self._verifications.get(producer_id)
+        if current is None or current.producer_epoch != producer_epoch:
+            current = self._verifications[producer_id] = Verification(producer_epoch)
+        return current
+
+    def answered(self, producer_id: int, verification: Verification) -> None:
+        """Count one request that waited for it as over, successful or not; forget it if no other one waits."""
+        verification.waiting -= 1
+        if verification.waiting <= 0 and self._verifications.get(producer_id) is verification:
+            del self._verifications[producer_id]
+
+    def check_verified(self, producer_id: int, producer_epoch: int, verification: Verification | None) -> None:
+        """That this producer may write in a transaction now. Raises KafkaError (INVALID_TXN_STATE)."""
+        needed = self.verification(producer_id, producer_epoch)
+        if needed is not None and needed is not verification:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has no transaction here that is known to go on"
+            )
+
+    def check_raised_epoch(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the marker of a transaction whose end raised the epoch is here already (KIP-1228).
+
+        Raises KafkaError (INVALID_PRODUCER_EPOCH) for one that comes late: the producer has gone on since.
+        """
+        producer = self._producers.get(producer_id)
+        if producer is None or producer_epoch > producer.epoch:
+            return False
+        if producer_epoch == producer.epoch and producer.first_open_offset < 0:
+            return True
+        raise KafkaError(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"producer {producer_id} has epoch {producer.epoch} by now, the marker {producer_epoch}",
+        )
+
+    def check_marker(self, header: BatchHeader, marker: ControlRecord) -> None:
+        """Refuse a marker of a fenced producer or coordinator.
+
+        Raises KafkaError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return
+        if header.producer_epoch < producer.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {producer.epoch}, the marker {header.producer_epoch}",
+            )
+        if 0 <= marker.coordinator_epoch < producer.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"a marker of coordinator epoch {marker.coordinator_epoch} after {producer.coordinator_epoch}",
+            )
+
+    def ended(self, header: BatchHeader, marker: ControlRecord, now: Millis) -> None:
+        """A marker is in the log. Other control records change nothing here."""
+        if marker.type not in (ControlType.ABORT, ControlType.COMMIT):
+            return
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            producer = self._producers[header.producer_id] = _Producer(header.producer_epoch, now)
+        elif header.producer_epoch != producer.epoch:
+            producer.epoch = header.producer_epoch
+            producer.batches.clear()
+            producer.proven = False
+        producer.written_at = now
+        self._verifications.pop(header.producer_id, None)
+        producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
+        first_offset = producer.first_open_offset
+        if first_offset < 0:
+            return  # a marker without data touches nothing
+        producer.first_open_offset = _NO_OFFSET
+        del self._open[first_offset]
+        stable = next(iter(self._open), header.last_offset + 1)
+        ended = EndedTransaction(header.producer_id, first_offset, header.last_offset, stable)
+        self._ended.append(ended)
+        if marker.type == ControlType.ABORT:
+            self.aborted.add(ended)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Where readers of committed records stop: at the first transaction open, or ended above the watermark."""
+        if not self._open and not self._ended:
+            return high_watermark
+        if self._ended:
+            self._ended = [ended for ended in self._ended if ended.last_offset >= high_watermark]
+        stable = next(iter(self._open), high_watermark)
+        for ended in self._ended:
+            stable = min(stable, ended.first_offset)
+        return min(stable, high_watermark)
+
+    @property
+    def first_open_offset(self) -> int | None:
+        """The first offset of the oldest open transaction."""
+        return next(iter(self._open), None)
+
+    # --- keeping ---
+
+    def expire(self, now: Millis, expiration_ms: int) -> list[int]:
+        """Forget producers that have not written for that long and have no transaction open; their ids."""
+        gone = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if producer.first_open_offset < 0 and now - producer.written_at >= expiration_ms
+        ]
+        for producer_id in gone:
+            del self._producers[producer_id]
+        return gone
+
+    def written_at(self) -> list[int]:
+        """When each producer without an open transaction wrote last, in milliseconds, in no order."""
+        return [each.written_at for each in self._producers.values() if each.first_open_offset < 0]
+
+    def forget_open(self) -> None:
+        """The log behind this snapshot is missing: whether what was open then has ended since cannot be known.
+
+        What goes on writing opens its transaction anew.
+        """
+        for producer in self._producers.values():
+            producer.first_open_offset = _NO_OFFSET
+        self._open.clear()
+
+    def describe(self) -> Iterator[ProducerDescription]:
+        """The producers by id."""
+        for producer_id, producer in sorted(self._producers.items()):
+            yield ProducerDescription(
+                producer_id,
+                producer.epoch,
+                producer.last_sequence,
+                producer.batches[-1].timestamp if producer.batches else -1,
+                producer.coordinator_epoch,
+                producer.first_open_offset,
+            )
+
+    def last_sequences(self) -> dict[int, tuple[int, int]]:
+        """Producer id -> (epoch, last offset) of the batch that proves its last sequence number.
+
+        Offset -1 where it has written no batch in that epoch: then only a marker proves the epoch. Compaction keeps
+        those.
+        """
+        return {
+            producer_id: (producer.epoch, producer.batches[-1].last_offset if producer.batches else -1)
+            for producer_id, producer in self._producers.items()
+        }
+
+    # --- snapshots ---
+
+    def encode(self, bases: Sequence[int] = (0,)) -> bytes:
+        """A snapshot of everything here. `bases` are the segments' base offsets up to the one that it stands in."""
+        entries = [_COUNT.pack(len(self._producers))]
+        more = [_OURS]
+        for producer_id, producer in self._producers.items():
+            _, sequence, offset, delta, timestamp = (
+                producer.batches[-1] if producer.batches else (-1, -1, _NO_OFFSET, 0, producer.written_at)
+            )
+            state = (producer.coordinator_epoch, producer.first_open_offset)
+            entries.append(_PRODUCER.pack(producer_id, producer.epoch, sequence, offset, delta, timestamp, *state))
+            older = producer.batches[:-1]
+            more.append(_MORE.pack(producer.written_at, producer.proven, len(older)))
+            more += [_BATCH.pack(*batch) for batch in older]
+        aborted = [ended for ended in self.aborted.between(bases[-1], _NEVER) if ended.last_offset >= bases[-1]]
+        indexes = [(base, self.aborted.encode(base, following)) for base, following in pairwise(bases)]
+        proofs = [_INDEX.pack(base, xxhash.xxh64_digest(data)) for base, data in indexes if data]
+        more.append(_COUNTS.pack(len(self._ended), len(aborted), len(proofs)))
+        more += [_TRANSACTION.pack(*ended) for ended in (*self._ended, *aborted)]
+        body = b"".join((*entries, *more, *proofs))
+        return _HEAD.pack(_VERSION, crc32c(body)) + body
+
+    @classmethod
+    def decode(cls, data: bytes) -> tuple[ProducerStates, dict[int, bytes] | None]:
+        """From the bytes of a snapshot; and by base offset the xxh64 of each `.txnindex` that belongs to it, whose
+        transactions are still to be added before its own. None for those where Kafka wrote it.
+
+        CorruptFile where it is damaged, or of another form.
+        """
+        body = data[_HEAD.size :]
+        if len(data) < _HEAD.size + _COUNT.size or _HEAD.unpack_from(data) != (_VERSION, crc32c(body)):
+            raise CorruptFile("not a whole producer snapshot")
+        states = cls()
+        try:
+            position = states._decode_producers(body)
+            if position == len(body):
+                return states, None
+            if body[position : position + len(_OURS)] != _OURS:
+                raise CorruptFile("a producer snapshot with something unknown behind its producers")
+            return states, states._decode_more(body, position + len(_OURS))
+        except struct.error as error:
+            raise CorruptFile(f"a producer snapshot that ends too early: {error}") from error
+
+    def _decode_producers(self, body: bytes) -> int:
+        (count,) = _COUNT.unpack_from(body)
+        position = _COUNT.size
+        for _ in range(count):
+            fields = _PRODUCER.unpack_from(body, position)
+            position += _PRODUCER.size
+            producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, first_open_offset = fields
+            producer = self._producers[producer_id] = _Producer(epoch, timestamp)
+            producer.coordinator_epoch = coordinator_epoch
+            producer.first_open_offset = first_open_offset
+            if offset >= 0:
+                base_sequence = (sequence - delta) % _SEQUENCES if sequence >= 0 else sequence
+                producer.batches.append(WrittenBatch(base_sequence, sequence, offset, delta, timestamp))
+        still_open = ((p.first_open_offset, key) for key, p in self._producers.items() if p.first_open_offset >= 0)
+        self._open = dict(sorted(still_open))
+        return position
+
+    def _decode_more(self, body: bytes, position: int) -> dict[int, bytes]:
+        for producer in self._producers.values():
+            producer.written_at, producer.proven, count = _MORE.unpack_from(body, position)
+            position += _MORE.size
+            older = [WrittenBatch._make(_BATCH.unpack_from(body, position + n * _BATCH.size)) for n in range(count)]
+            producer.batches[:0] = older
+            position += count * _BATCH.size
+        ended, aborted, proofs = _COUNTS.unpack_from(body, position)
+        position += _COUNTS.size
+        for number in range(ended + aborted):
+            each = EndedTransaction._make(_TRANSACTION.unpack_from(body, position))
+            position += _TRANSACTION.size
+            if number < ended:
+                self._ended.append(each)
+            else:
+                self.aborted.add(each)
+        return dict(_INDEX.unpack_from(body, position + number * _INDEX.size) for number in range(proofs))
