@@ -1,7 +1,7 @@
 """One member of a consumer group: the classic protocol's client side as a state machine, without I/O.
 
-`step(event, now)` returns effects. The shell (`group_member`) does them and hands back what came of each as the next event.
-Times are milliseconds of a clock that never goes back.
+`step(event, now)` returns effects. The shell (`group_member`) does them and hands back what came of each as the next
+event. Times are milliseconds of a clock that never goes back.
 
 ```
 UNJOINED --Revoke done--> JOINING --Joined--> [leader: DESCRIBING] --> SYNCING --Synced--> STABLE
