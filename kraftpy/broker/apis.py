@@ -54,7 +54,6 @@ _MOST_ELEMENTS: dict[int, int] = {
 }
 """Where no client needs `MAX_REQUEST_ELEMENTS`, and one coordinator does all of it at once."""
 
-_MAX_MESSAGE_CHARACTERS = 1000
 _LONG_FETCH = 32
 """Topics of a Fetch answer from which on its elements are counted."""
 _PRODUCE = int(ApiKey.PRODUCE)
@@ -147,13 +146,6 @@ class Encoded(NamedTuple):
 
 
 _routes: dict[int, _Route] = {}
-
-
-def shortened(message: str | None) -> str | None:
-    """An error message that fits its field, whatever a client made it quote."""
-    if message is None or len(message) <= _MAX_MESSAGE_CHARACTERS:
-        return message
-    return f"{message[: _MAX_MESSAGE_CHARACTERS - 3]}..."
 
 
 def served() -> list[ApiKey]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 RETRIABLE = True
+_MAX_MESSAGE_CHARACTERS = 1000
 
 
 class ErrorCode(IntEnum):
@@ -202,3 +203,10 @@ class FrameTooLarge(ProtocolError):
 
 class TooManyElements(ProtocolError):
     """A message with more array elements and tagged fields than its reader allows."""
+
+
+def shortened(message: str | None) -> str | None:
+    """Return an error message that fits the field of a response, whatever a client made it quote."""
+    if message is None or len(message) <= _MAX_MESSAGE_CHARACTERS:
+        return message
+    return f"{message[: _MAX_MESSAGE_CHARACTERS - 3]}..."

@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kraftpy.broker import apis
-from kraftpy.broker.apis import shortened
 from kraftpy.broker.broker_proof import SOFTWARE, who_asks
 from kraftpy.broker.metadata.client_commands import decided_within
 from kraftpy.broker.view import View
 from kraftpy.metadata.commands import FeatureUpdate, UnregisterBroker, UpdateFeatures
 from kraftpy.metadata.features import SUPPORTED
 from kraftpy.protocol.apis import APIS
-from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
 from kraftpy.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,

@@ -18,7 +18,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kraftpy.broker.apis import shortened
 from kraftpy.broker.metadata.config_changes import added_bytes, check_change, named_more_than_once, number_problem
 from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
 from kraftpy.broker.slicing import PIECE
@@ -26,7 +25,7 @@ from kraftpy.config import TOPIC_SETTINGS, BrokerConfig
 from kraftpy.config.describe import ConfigEntry, describe_broker, describe_every_broker, describe_group, describe_topic
 from kraftpy.metadata.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType, SetConfigs
 from kraftpy.metadata.decision import ConfigResult
-from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
 from kraftpy.protocol.messages import alter_configs as alter
 from kraftpy.protocol.messages import describe_configs as describe
 from kraftpy.protocol.messages import incremental_alter_configs as incremental

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kraftpy.broker.apis import shortened
 from kraftpy.broker.handlers.pieces import fetched, in_pieces
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from kraftpy.broker.metadata.auto_creation import found_or_created
 from kraftpy.broker.share.state_requests import is_coordinator_key
 from kraftpy.groups.events import GroupRequest
 from kraftpy.groups.routing import partition_for_group
-from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.errors import ErrorCode, shortened
 from kraftpy.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kraftpy.protocol.messages.delete_groups import DeleteGroupsRequest

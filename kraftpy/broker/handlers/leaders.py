@@ -14,14 +14,13 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from kraftpy.broker.apis import shortened
 from kraftpy.broker.metadata.client_commands import decided_within
 from kraftpy.broker.metadata.topic_changes import UNITS_AT_ONCE
 from kraftpy.broker.slicing import in_slices
 from kraftpy.metadata.commands import AlterReassignments, ElectLeaders, PartitionReference, Reassignment
 from kraftpy.metadata.decision import ElectionResult, ReassignmentResult
 from kraftpy.metadata.image import Image, Topic
-from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
 from kraftpy.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,

@@ -27,14 +27,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
-from kraftpy.broker.apis import shortened
 from kraftpy.broker.leader_hints import LeaderHints
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.log.appending import Prepared
 from kraftpy.log.partition_log import Origin
 from kraftpy.log.producer_states import ProducerStates, Verification
 from kraftpy.metadata.controller import is_internal
-from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError, shortened
 from kraftpy.protocol.messages.fetch import NodeEndpoint
 from kraftpy.protocol.messages.produce import (
     PartitionProduceData,

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kraftpy.broker.apis import shortened
 from kraftpy.broker.handlers.transactions import fenced
-from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
 from kraftpy.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,

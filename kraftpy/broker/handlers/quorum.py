@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from kraftpy.broker.apis import shortened
 from kraftpy.metadata.topics import METADATA_TOPIC
-from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
 from kraftpy.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from kraftpy.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,

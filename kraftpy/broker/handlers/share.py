@@ -25,7 +25,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kraftpy.broker.apis import shortened
 from kraftpy.broker.leader_hints import LeaderHints
 from kraftpy.broker.share.reading import Piece, read_pieces, with_acquired
 from kraftpy.broker.share.sessions import (
@@ -37,7 +36,7 @@ from kraftpy.broker.share.sessions import (
 )
 from kraftpy.broker.waiting import Watch
 from kraftpy.metadata.features import SHARE_FEATURE
-from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
 from kraftpy.protocol.messages import share_acknowledge as acknowledging
 from kraftpy.protocol.messages import share_fetch as fetching
 from kraftpy.protocol.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse

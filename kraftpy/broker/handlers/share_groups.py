@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kraftpy.broker.apis import shortened
 from kraftpy.broker.handlers.pieces import in_pieces
 from kraftpy.broker.share.state_changes import summaries
 from kraftpy.groups.consumer.records import Assignment, TopicIdPartition, by_topic
@@ -19,7 +18,7 @@ from kraftpy.groups.events import GroupRequest
 from kraftpy.groups.routing import refuse
 from kraftpy.metadata.features import SHARE_FEATURE
 from kraftpy.protocol.apis import ApiKey
-from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
 from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from kraftpy.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
 from kraftpy.protocol.messages.describe_share_group_offsets import (

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kraftpy.broker.apis import shortened
 from kraftpy.broker.handlers.pieces import ask, in_pieces
 from kraftpy.groups.routing import refuse
 from kraftpy.metadata.features import STREAMS_FEATURE
-from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.errors import ErrorCode, shortened
 from kraftpy.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
 from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 

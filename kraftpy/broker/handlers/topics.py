@@ -11,7 +11,6 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kraftpy.broker.apis import shortened
 from kraftpy.broker.metadata.auto_creation import new_topic_id
 from kraftpy.broker.metadata.config_changes import topic_problem
 from kraftpy.broker.metadata.topic_changes import change_topics
@@ -27,7 +26,7 @@ from kraftpy.metadata.commands import (
     TopicReference,
 )
 from kraftpy.metadata.image import config_bytes
-from kraftpy.protocol.errors import ErrorCode, KafkaError
+from kraftpy.protocol.errors import ErrorCode, KafkaError, shortened
 from kraftpy.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,

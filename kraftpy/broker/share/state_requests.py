@@ -11,10 +11,9 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kraftpy.broker.apis import shortened
 from kraftpy.groups.routing import partition_for_group
 from kraftpy.protocol.apis import ApiKey
-from kraftpy.protocol.errors import ErrorCode
+from kraftpy.protocol.errors import ErrorCode, shortened
 from kraftpy.protocol.messages import delete_share_group_state as delete
 from kraftpy.protocol.messages import initialize_share_group_state as initialize
 from kraftpy.protocol.messages import read_share_group_state as read
