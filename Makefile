@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-seeds chaos-mutants test test-long test-failures fuzz fuzz-guided check format bench bench-spark bench-failover bench-groups sim compat compat-spark image wheelhouse docker-test clean
+.PHONY: help demo chaos chaos-docker chaos-check chaos-sim chaos-seeds chaos-mutants test test-long test-failures fuzz fuzz-guided check format docs bench bench-spark bench-failover bench-groups sim compat compat-spark image wheelhouse docker-test clean
 .DEFAULT_GOAL := help
 
 help:                ## this list
@@ -37,6 +37,14 @@ check: $(VENV)/.dev  ## format, lint, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+$(VENV)/.docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs  ## the documentation as a site, into build/docs: warnings and dead links are errors
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs build/docs
+	$(BIN)/python docs/_ext/check_links.py build/docs
 
 bench: $(VENV)/.dev  ## rates, start-up and memory, beside a peer's, into bench/RESULTS.md
 	$(BIN)/python -m bench

@@ -1,4 +1,4 @@
-"""docs/durability.md promises, and names the test behind each promise: those tests are there."""
+"""docs/explanation/durability.md promises, and names the test behind each promise: those tests are there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "durability.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "durability.md").read_text(encoding="utf-8")
 
 
 def test_every_test_it_names_is_there() -> None:

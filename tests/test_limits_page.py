@@ -1,4 +1,4 @@
-"""docs/limits.md names every setting that bounds what clients may cost: they exist, with these defaults."""
+"""docs/reference/limits.md names every setting that bounds what clients may cost: they exist, with these defaults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kraftpy.config.broker_settings import BROKER_TABLE
 from kraftpy.groups.patterns import MAX_CHARACTERS, MAX_MEMORY_BYTES
 from kraftpy.protocol.records import MAX_RECORD_HEADERS
 
-PAGE = (Path(__file__).parent.parent / "docs" / "limits.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")
 ROWS = [
     (name, cells[2].strip())
     for line in PAGE.splitlines()

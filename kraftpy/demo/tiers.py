@@ -1,7 +1,7 @@
 """The events by day at each tier: as the producers told the audit topic, as the log has them, as bronze has them.
 
 What the producers counted is read from the audit topic; the log is read and counted; bronze's files are. A record is of
-the day (UTC) of its own time at every tier, so the three can be held against each other (docs/audit.md).
+the day (UTC) of its own time at every tier, so the three can be held against each other (docs/how-to/audit.md).
 """
 
 from __future__ import annotations

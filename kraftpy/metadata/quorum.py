@@ -31,7 +31,7 @@ Invariants:
 
 Left out: the library's forwarding, callbacks and code versions (a command is proposed at the leader, by bytes, and its
 submitter watches what is applied), reads without a log entry, and learners that outlive their connection.
-See docs/raft-library.md for each defect of the library; D1 and the like are its numbers.
+See docs/explanation/raft-library.md for each defect of the library; D1 and the like are its numbers.
 """
 
 from __future__ import annotations

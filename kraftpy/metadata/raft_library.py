@@ -4,7 +4,7 @@
 another version, or without a name that is overridden or called, it is refused at import. Nothing else in this package
 imports pysyncobj.
 
-D16 and the like are numbers of docs/raft-library.md.
+D16 and the like are numbers of docs/explanation/raft-library.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every kind of failure, put between a real broker and a log directory of its, and what it costs (docs/disks.md)."""
+"""Every kind of failure between a real broker and one of its log directories, and its cost (docs/how-to/disks.md)."""
 
 from __future__ import annotations
 

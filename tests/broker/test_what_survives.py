@@ -1,4 +1,4 @@
-"""The table of docs/durability.md, line by line, where test_flush_before_ack and test_crash do not have it already.
+"""The table of docs/explanation/durability.md, line by line, except what test_flush_before_ack and test_crash cover.
 
 Real data paths on disks in memory: a node is killed (its page cache stays), loses its power (what was not synced goes,
 all of it: the worst there is), or loses its disk.

@@ -1,4 +1,4 @@
-"""docs/delivery.md: its examples run and say what they promise."""
+"""docs/explanation/delivery.md: its examples run and say what they promise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from kraftpy.testing.cluster import EmbeddedBroker
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "delivery.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "delivery.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^## ([\w ]+)\n(?:(?!^## ).*\n)*?^```python\n((?:.*\n)*?)^```$", PAGE, re.MULTILINE)
 
 
@@ -38,4 +38,4 @@ def test_an_example_runs(name: str, tmp_path: Path, kraftpy_server: EmbeddedBrok
 
 
 def test_the_readme_leads_to_it() -> None:
-    assert "(docs/delivery.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "(docs/explanation/delivery.md)" in (ROOT / "README.md").read_text(encoding="utf-8")

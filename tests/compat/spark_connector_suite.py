@@ -6,7 +6,7 @@ Needs a JDK, Maven and a repository that has the connector (spark-sql-kafka-0-10
 where there is none, `BEFORE` in the same Spark; which one it was is printed. One broker holds topics that librdkafka
 filled (`spark_topics.py`). In one session each batch query is asked both ways, each stream runs twice on its checkpoint
 with changes in between, the ends of its batches compared too, and each write goes to topics of either's own, which
-librdkafka reads. What differs by design (docs/spark.md) is checked to be as documented. Part of `make compat`.
+librdkafka reads. What differs by design (docs/how-to/spark.md) is checked to be as documented. Part of `make compat`.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class Suite:
         """A difference that the documentation lists."""
         print(f"{'design':<8} {name:<73} {'as documented' if holds else 'NOT as documented'}", flush=True)
         if not holds:
-            self.differences.append(f"not as docs/spark.md says: {name}")
+            self.differences.append(f"not as docs/how-to/spark.md says: {name}")
 
     # --- batches --------------------------------------------------------------------------------------------------
 
@@ -348,7 +348,7 @@ class Suite:
     # --- what differs by design -----------------------------------------------------------------------------------
 
     def designs(self) -> None:
-        """Each is a line of "Beside Spark's own source" in docs/spark.md."""
+        """Each is a line of "Beside Spark's own source" in docs/how-to/spark.md."""
 
         def refusals(work: Callable[[str], object]) -> dict[str, bool]:
             return {kind: bool(attempt(lambda kind=kind: work(kind) and Found()).error) for kind in FORMATS}

@@ -1,4 +1,4 @@
-"""Each defect of the Raft library, by its number in docs/raft-library.md: the stock library has it, our quorum has not.
+"""Each defect of the Raft library, by its number in docs/explanation/raft-library.md: only the stock library has it.
 
 Where one override closes it, a third test takes the override away and sees the defect again.
 """

@@ -1,4 +1,4 @@
-"""The README's Spark block and those of docs/spark.md, run as they stand in the session the other tests use."""
+"""The README's Spark block and those of docs/how-to/spark.md, run as they stand in the session the other tests use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from kraftpy.testing.cluster import EmbeddedBroker
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-PAGE = README.parent / "docs" / "spark.md"
+PAGE = README.parent / "docs" / "how-to" / "spark.md"
 
 pytestmark = [
     pytest.mark.spark,

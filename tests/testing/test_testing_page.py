@@ -1,4 +1,4 @@
-"""docs/testing.md: its examples run, its tables name what there is, and each thing that there is."""
+"""docs/how-to/testing.md: its examples run, its tables name what there is, and each thing that there is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kraftpy.testing import Cluster, EmbeddedBroker
 from kraftpy.testing.faults import Faulty
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "testing.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
@@ -54,4 +54,4 @@ def test_its_tables_have_every_fault_that_there_is() -> None:
 
 
 def test_the_readme_leads_to_it() -> None:
-    assert "(docs/testing.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "(docs/how-to/testing.md)" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -3,7 +3,7 @@
 A checkpoint that is damaged costs what it saves, and nothing else: a scan, a look at deleted records, a cleaning from
 the start, a high watermark that is learnt anew.
 
-`ports.failure_of` alone classifies failures (docs/disks.md has them as a table). A lack of room, descriptors, memory
+`ports.failure_of` alone classifies failures (docs/how-to/disks.md has a table). A lack of room, descriptors, memory
 or threads is temporary and fails only the request that met it; a failed disk, which returns wrong data or none, takes
 the directory offline for the rest of this process's life. Kafka takes a directory offline when it is full, too; here
 a full one still serves what it holds.

@@ -1,0 +1,124 @@
+"""Markdown that is made from the code: the reference of settings, and the tables of differences from Kafka.
+
+Pure functions of the tables in `kraftpy.config` and of docs/differences.toml. `kraftpy_docs` puts what they return into
+the site; tests call them without Sphinx.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from kraftpy.config.broker import DYNAMIC_SETTINGS
+from kraftpy.config.broker_settings import BROKER_TABLE
+from kraftpy.config.group_settings import BROKER_SETTINGS_BEHIND, GROUP_TABLE
+from kraftpy.config.other_settings import OTHER_TABLE
+from kraftpy.config.settings import ConfigType, Setting, parse_table
+from kraftpy.config.topic_settings import NO_EFFECT, SYNONYMS, TOPIC_TABLE
+
+DIFFERENCES = Path(__file__).resolve().parents[1] / "differences.toml"
+
+TABLES = {"broker": BROKER_TABLE, "topic": TOPIC_TABLE, "group": GROUP_TABLE, "unused": OTHER_TABLE}
+DIRECTIVES = {"broker": "setting", "topic": "topic-setting", "group": "group-setting", "unused": "setting"}
+
+
+def chapters(table: str) -> Iterator[tuple[str, list[Setting]]]:
+    """Split a table of settings at its comments: (heading, settings), with an empty heading before the first."""
+    heading, lines = "", list[str]()
+    for line in table.split("\n"):
+        if line.startswith("# "):
+            if found := parse_table("\n".join(lines)):
+                yield heading, list(found.values())
+            heading, lines = line[2:], []
+        else:
+            lines.append(line)
+    if found := parse_table("\n".join(lines)):
+        yield heading, list(found.values())
+
+
+def is_ours(setting: Setting) -> bool:
+    """Whether Kafka has no such setting."""
+    return setting.name.startswith("kraftpy.")
+
+
+def settings_page(kind: str) -> str:
+    """Return the settings of a table (a key of `TABLES`) as Markdown with one `setting` directive each."""
+    lines: list[str] = []
+    for heading, settings in chapters(TABLES[kind]):
+        if heading:
+            lines += [f"## {heading}", ""]
+        for setting in settings:
+            lines += [f"````{{{DIRECTIVES[kind]}}} {setting.name}", *_body(kind, setting), "````", ""]
+    return "\n".join(lines)
+
+
+def _body(kind: str, setting: Setting) -> Iterator[str]:
+    yield _safe(setting.meaning)
+    yield ""
+    yield f"- **Value:** {_safe(setting.wants())}" + (" (hidden)" if setting.type is ConfigType.PASSWORD else "")
+    yield f"- **Default:** {_default_of(kind, setting)}"
+    yield f"- **Whose:** {'kraftpy only' if is_ours(setting) else 'Kafka'}"
+    if kind == "broker" and setting.name in DYNAMIC_SETTINGS:
+        yield "- **Can be changed while the broker runs**"
+    if kind == "topic" and setting.name in NO_EFFECT:
+        yield "- **No effect in this broker**"
+    behind = BROKER_SETTINGS_BEHIND.get(setting.name) if kind == "group" else None
+    if behind is not None and (behind.least or behind.most):
+        bounds = [f"at least {{setting}}`{behind.least}`"] * bool(behind.least)
+        bounds += [f"at most {{setting}}`{behind.most}`"] * bool(behind.most)
+        yield f"- **Bounds:** {', '.join(bounds)}"
+
+
+def _default_of(kind: str, setting: Setting) -> str:
+    sources: Iterable[str] = ()
+    if kind == "topic":
+        sources = SYNONYMS.get(setting.name, ())
+    elif kind == "group" and setting.name in BROKER_SETTINGS_BEHIND:
+        sources = (BROKER_SETTINGS_BEHIND[setting.name].default,)
+    if sources:
+        return "the broker's " + " or ".join(f"{{setting}}`{name}`" for name in sources) + f" ({_shown(setting.default)})"
+    if is_ours(setting) or not setting.differs:
+        return _shown(setting.default)
+    theirs = "must be set" if setting.kafka_default is None else _shown(setting.kafka_default)
+    return f"{_shown(setting.default)} (Kafka: {theirs})"
+
+
+def _shown(value: str | None) -> str:
+    return "none" if value is None else "empty" if value == "" else f"`{value}`"
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"([*_<>\[\]{}])", r"\\\1", text)
+
+
+def differences() -> list[dict[str, Any]]:
+    """Return the entries of docs/differences.toml."""
+    found: list[dict[str, Any]] = tomllib.loads(DIFFERENCES.read_text(encoding="utf-8"))["difference"]
+    return found
+
+
+def numbers(ranges: Iterable[str | int]) -> list[int]:
+    """Return every number of `["0-3", "8"]`, in order."""
+    found: list[int] = []
+    for text in ranges:
+        first, _, last = str(text).partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def differences_page() -> str:
+    """Return the differences as Markdown: a heading and a table for each area."""
+    lines: list[str] = []
+    area = ""
+    for entry in differences():
+        if entry["area"] != area:
+            area = entry["area"]
+            lines += ["", f"## {area}", "", "| Kafka 4.3 | kraftpy |", "|---|---|"]
+        here = entry["here"]
+        if entry.get("check") == "apis":
+            here += f": {', '.join(str(text) for text in entry['apis'])}"
+        lines.append(f"| {entry['kafka']} | {here} |")
+    return "\n".join(lines).strip() + "\n"
