@@ -1,4 +1,4 @@
-"""The README and the pages of docs/ show what happens: their Python runs, commands print what they say, tables are true.
+"""README and docs/ show what happens: their Python runs, their commands print what they say, their tables are true.
 
 A page's blocks of `console` are run in order against one broker, each block of `python` against one of its own; the
 README's block for Spark is in tests/spark/test_spark_readme.py, where a session is. ARCHITECTURE.md names symbols that
@@ -27,7 +27,12 @@ from kraftpy.testing.cluster import EmbeddedBroker
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 CONFIGURE = ROOT / "docs" / "how-to" / "configure.md"
-WITH_COMMANDS = ["README.md", "docs/how-to/command-line.md", "docs/how-to/configure.md", "docs/tutorials/first-steps.md"]
+WITH_COMMANDS = [
+    "README.md",
+    "docs/how-to/command-line.md",
+    "docs/how-to/configure.md",
+    "docs/tutorials/first-steps.md",
+]
 WITH_PYTHON = [
     "README.md",
     "docs/how-to/python-client.md",

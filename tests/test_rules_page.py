@@ -33,4 +33,11 @@ def test_every_block_it_quotes_opens_one_of_its_script() -> None:
 
 
 def test_every_rule_has_a_row() -> None:
-    assert {str(number) for number in range(23, 39)} <= {row[1].strip() for row in ROWS}
+    assert {str(number) for number in range(1, 50)} <= {row[1].strip() for row in ROWS}
+
+
+def test_every_rule_that_code_cites_is_defined() -> None:
+    defined = {row[1].strip() for row in ROWS}
+    for file in [*(ROOT / "kraftpy").rglob("*.py"), *(ROOT / "chaos").rglob("*.py")]:
+        for first, others in re.findall(r"\brules? (\d+)((?:(?:, | and | to )\d+)*)", file.read_text(encoding="utf-8")):
+            assert {first, *re.findall(r"\d+", others)} <= defined, file

@@ -1,11 +1,11 @@
 """The Sphinx extension of this site: directives for what is made from the code, and docstrings made safe.
 
-`settings KIND` and `differences` put in what `pages` makes; `include-root FILE` shows a page from the project's root, its
-links made relative to this folder. `setting`, `topic-setting` and `group-setting` are object types: each setting
+`settings KIND` and `differences` put in what `pages` makes; `include-root FILE` shows a page from the project's root, with
+its links made relative. `setting`, `topic-setting` and `group-setting` are object types: each setting
 can be searched for and linked to.
 
-Docstrings are prose with `code` in single backticks; `safe_lines` makes reStructuredText of them that means the same and
-cannot go wrong.
+Docstrings are prose with `code` in single backticks; `safe_lines` turns them into reStructuredText that means the
+same and cannot go wrong.
 """
 
 from __future__ import annotations
@@ -155,9 +155,7 @@ def safe(line: str) -> str:
     return start + "".join(told)
 
 
-def process_docstring(
-    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
-) -> None:
+def process_docstring(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """Make the docstring safe, in place."""
     lines[:] = safe_lines(lines)
 

@@ -79,7 +79,9 @@ def _default_of(kind: str, setting: Setting) -> str:
     elif kind == "group" and setting.name in BROKER_SETTINGS_BEHIND:
         sources = (BROKER_SETTINGS_BEHIND[setting.name].default,)
     if sources:
-        return "the broker's " + " or ".join(f"{{setting}}`{name}`" for name in sources) + f" ({_shown(setting.default)})"
+        return (
+            "the broker's " + " or ".join(f"{{setting}}`{name}`" for name in sources) + f" ({_shown(setting.default)})"
+        )
     if is_ours(setting) or not setting.differs:
         return _shown(setting.default)
     theirs = "must be set" if setting.kafka_default is None else _shown(setting.kafka_default)

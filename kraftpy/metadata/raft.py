@@ -1,7 +1,8 @@
 """Raft by pysyncobj, its defects closed by overriding: what goes to or comes from a peer, a disk, a clock is ours.
 
 One input at a time, under the clock of the `Quorum` whose turn it is; what is to be sent is left in `outbox`. Its
-invariants are those of `quorum`, which is its only user. D1 and the like number defects in docs/explanation/raft-library.md.
+invariants are those of `quorum`, which is its only user. D1 and the like are numbers of
+docs/explanation/raft-library.md.
 """
 
 from __future__ import annotations
