@@ -47,7 +47,7 @@ FOLLOWS: Final[dict[State, frozenset[State]]] = {
     State.DEAD: frozenset(),
     State.PREPARE_EPOCH_FENCE: frozenset({State.PREPARE_ABORT}),
 }
-"""The states that may follow each state. Aborting nothing (KIP-890) goes to PrepareAbort from a state that is at rest."""
+"""The states that may follow each state. Aborting nothing (KIP-890) goes to PrepareAbort from one that is at rest."""
 
 PREPARED: Final = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
 AT_REST: Final = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
