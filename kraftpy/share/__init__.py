@@ -1,1 +1,1 @@
-"""Share groups (KIP-932): which member holds which records of a partition, and a coordinator that stores the outcome."""
+"""Share groups (KIP-932): which member holds which records of a partition, and where their outcomes are stored."""

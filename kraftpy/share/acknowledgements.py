@@ -61,7 +61,7 @@ def read_batch(first_offset: int, last_offset: int, types: Sequence[int], *, may
 
 
 def check(acknowledgements: Sequence[Acknowledgement]) -> Sequence[Acknowledgement]:
-    """Return them unchanged if they are in order and name no offset twice. Raises BadAcknowledgement (INVALID_REQUEST)."""
+    """Return them if they are in order and name no offset twice. Raises BadAcknowledgement (INVALID_REQUEST)."""
     for before, after in pairwise(acknowledgements):
         if after.first_offset <= before.last_offset:
             message = f"offset {after.first_offset} is acknowledged twice, or out of order"

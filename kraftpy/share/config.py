@@ -12,7 +12,7 @@ class ShareCoordinatorConfig:
     snapshot_update_records_per_snapshot: int = 500
     cold_partition_snapshot_interval_ms: int = 300_000
     kraftpy_share_coordinator_max_bytes: int = 134_217_728
-    """Memory for share-partition state, shared by all coordinators of a broker; beyond it, new partitions are refused."""
+    """Memory for share-partition state that all coordinators of a broker share; beyond it, new ones are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

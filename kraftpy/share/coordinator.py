@@ -117,7 +117,7 @@ class ShareCoordinator:
         self._in_flight: dict[int, _InFlight] = {}
         self._busy: dict[ShareKey, int] = {}
         """The token of the record in flight, for each share partition that has one."""
-        self._lines: dict[ShareKey, deque[Request | None]] = {}
+        self._queues: dict[ShareKey, deque[Request | None]] = {}
         """Requests that wait for a share partition's record in flight; None is the deletion of its topic."""
         self._next_token = 1
         self._is_loaded = False
@@ -163,7 +163,7 @@ class ShareCoordinator:
         self._used = 0
         moved = Result(error_code=ErrorCode.NOT_COORDINATOR)
         waiting = [each.request for each in self._in_flight.values()]
-        waiting += [request for line in self._lines.values() for request in line]
+        waiting += [request for queue in self._queues.values() for request in queue]
         return [Reply(request_id=request.request_id, result=moved) for request in waiting if request is not None]
 
     # ---- the machine
@@ -198,7 +198,7 @@ class ShareCoordinator:
                 self._appended(event, effects, timestamp)
             case TopicsDeleted():
                 for key in sorted(key for key in self.states if key.topic_id in event.topic_ids):
-                    self._line_up(key, None, effects, timestamp)
+                    self._enqueue(key, None, effects, timestamp)
             case Tick():
                 pass
             case _:
@@ -213,14 +213,14 @@ class ShareCoordinator:
             refusal = Result(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             effects.append(Reply(request_id=event.request_id, result=refusal))
             return
-        self._line_up(event.command.key, event, effects, timestamp)
+        self._enqueue(event.command.key, event, effects, timestamp)
 
-    def _line_up(self, key: ShareKey, request: Request | None, effects: list[Effect], timestamp: Millis) -> None:
-        line = self._lines.get(key)
-        if line is not None:
-            line.append(request)
+    def _enqueue(self, key: ShareKey, request: Request | None, effects: list[Effect], timestamp: Millis) -> None:
+        queue = self._queues.get(key)
+        if queue is not None:
+            queue.append(request)
         elif self._is_busy(key):
-            self._lines[key] = deque((request,))
+            self._queues[key] = deque((request,))
         else:
             self._decide(key, request, effects, timestamp)
 
@@ -279,15 +279,15 @@ class ShareCoordinator:
             self.replay(*done.record, event.offset)
             result = None if done.request is None else _result(done.request.command, self.states.get(done.key))
         else:
-            result = Result(error_code=_told(event.error_code))
+            result = Result(error_code=_client_error(event.error_code))
         if done.request is not None:
             assert result is not None
             effects.append(Reply(request_id=done.request.request_id, result=result))
-        line = self._lines.get(done.key)
-        while line and not self._is_busy(done.key):
-            self._decide(done.key, line.popleft(), effects, timestamp)
-        if line is not None and not line:
-            del self._lines[done.key]
+        queue = self._queues.get(done.key)
+        while queue and not self._is_busy(done.key):
+            self._decide(done.key, queue.popleft(), effects, timestamp)
+        if queue is not None and not queue:
+            del self._queues[done.key]
 
     # ---- what is decided
 
@@ -383,8 +383,8 @@ class ShareCoordinator:
         assert len(set(on_the_way)) == len(on_the_way), on_the_way
         assert self._busy == {each.key: token for token, each in self._in_flight.items()}
         assert self._used == sum(map(self._weight, self.states)), self._used
-        assert set(self._lines) <= set(on_the_way), self._lines
-        assert all(self._lines.values()), self._lines
+        assert set(self._queues) <= set(on_the_way), self._queues
+        assert all(self._queues.values()), self._queues
         for state in self.states.values():
             assert combine((), state.batches, max(0, state.start_offset)) == list(state.batches), state
             assert advance(state.start_offset, state.batches)[0] == state.start_offset, state
@@ -494,7 +494,7 @@ def _tombstone(key: ShareKey) -> Record:
     return write_key(SNAPSHOT, key), None
 
 
-def _told(error_code: ErrorCode) -> ErrorCode:
+def _client_error(error_code: ErrorCode) -> ErrorCode:
     """Translate the error of the coordinator's own append into one that makes callers look for the coordinator."""
     match error_code:
         case (

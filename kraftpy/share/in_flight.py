@@ -80,7 +80,7 @@ class Run:
             and self.is_gap == other.is_gap
         )
 
-    def cut(self, offset: int) -> Run:
+    def split_at(self, offset: int) -> Run:
         """Shorten the run to end before `offset`, and return the rest."""
         rest = Run(offset, self.last, self.state, self.count)
         rest.member_id, rest.deadline = self.member_id, self.deadline
@@ -137,7 +137,7 @@ class InFlight:
                 found.append(run)
         return found
 
-    def cut_out(self, first: int, last: int) -> list[Run]:
+    def split_out(self, first: int, last: int) -> list[Run]:
         """Split runs at both ends of the range, and return those that cover exactly these offsets."""
         self._split(first)
         self._split(last + 1)
@@ -146,9 +146,9 @@ class InFlight:
     def _split(self, offset: int) -> None:
         place = bisect_right(self._runs, offset, key=lambda run: run.first) - 1
         if place >= 0 and self._runs[place].first < offset <= self._runs[place].last:
-            self._runs.insert(place + 1, self._runs[place].cut(offset))
+            self._runs.insert(place + 1, self._runs[place].split_at(offset))
 
-    def settle(self) -> None:
+    def consolidate(self) -> None:
         """Join runs that are alike, and drop those that are done at the front: the start offset moves past them."""
         kept: list[Run] = []
         for run in self._runs:
