@@ -161,11 +161,11 @@ def test_the_columns_of_a_query_that_names_none() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"value.format": "xml"}, r"^value\.format: 'xml' is none of json, avro, msgpack"),
+        ({"value.format": "xml"}, r"^value\.format: 'xml' is not one of json, avro, msgpack"),
         ({"value.format": "avro"}, r"^value\.schema: Avro needs the schema"),
         ({"value.format": "avro", "value.schema": "{}"}, r"^value\.schema: an Avro schema of a record is needed"),
         ({"value.format": "json", "value.schema": " "}, r"^value\.schema: there is nothing in it"),
-        ({"value.format": "json", "mode": "lenient"}, r"^mode: 'lenient' is none of permissive"),
+        ({"value.format": "json", "mode": "lenient"}, r"^mode: 'lenient' is not one of permissive"),
         ({"value.format": "json", "mode": "failfast", "deadLetterTopic": "d"}, "^deadLetterTopic: with mode=failfast"),
         ({"value.format": "json", "deadLetterTopic": ""}, "^deadLetterTopic: a topic's name cannot be empty"),
         ({"mode": "failfast"}, r"^mode: it has no meaning without value\.format"),
