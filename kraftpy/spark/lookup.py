@@ -1,4 +1,4 @@
-"""Questions that a query asks brokers before it reads: which topics and partitions exist, and which offsets they hold."""
+"""Questions that a query asks brokers before it reads: which topics and partitions exist, and their offsets."""
 
 from __future__ import annotations
 

@@ -368,7 +368,7 @@ def _split(whole: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 def _split_to(pieces: Sequence[OffsetRange], wanted: int) -> list[OffsetRange]:
-    """Split the range whose pieces are the largest, over and over, until there are `wanted` or nothing is left to split."""
+    """Repeatedly split the range with the largest pieces, until there are `wanted` or nothing is left to split."""
     parts = [1] * len(pieces)
     for _ in range(min(wanted, sum(piece.size for piece in pieces)) - len(pieces)):
         largest = max(range(len(pieces)), key=lambda i: (pieces[i].size / parts[i], -i))

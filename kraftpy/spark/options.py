@@ -282,9 +282,7 @@ def _starting(options: Mapping[str, str]) -> Position | None:
         case "committed":
             group_id = _group(options, "commitGroupId") or _group(options, "kafka.group.id")
             if group_id is None:
-                raise OptionError(
-                    "startingOffsets: 'committed' needs a group: set commitGroupId or kafka.group.id"
-                )
+                raise OptionError("startingOffsets: 'committed' needs a group: set commitGroupId or kafka.group.id")
             return Committed(group_id=group_id)
         case ago if ago.startswith("-"):
             return _ago("startingOffsets", ago)

@@ -79,9 +79,7 @@ def test_records_deleted_between_planning_and_reading(
     strict, lenient = reader_of(topic), reader_of(topic, failOnDataLoss="false")
     planned, planned_leniently = strict.partitions(), lenient.partitions()
     delete_before(kraftpy_server.bootstrap, topic, 12)
-    with pytest.raises(
-        DataLossError, match=rf"{topic}-0: offsets from 0 have been deleted; the log holds \[12, 20\)"
-    ):
+    with pytest.raises(DataLossError, match=rf"{topic}-0: offsets from 0 have been deleted; the log holds \[12, 20\)"):
         rows(strict, planned)
     with caplog.at_level(logging.WARNING, logger="kraftpy.spark"):
         assert [offset for offset, _ in rows(lenient, planned_leniently)] == list(range(12, 20))
