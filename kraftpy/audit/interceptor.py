@@ -64,7 +64,7 @@ class AuditInterceptor:
         self._thread.join()
         self.publish()
 
-    # --- what clients call --------------------------------------------------------------------------------------------
+    # --- called by clients --------------------------------------------------------------------------------------------
 
     def on_acknowledgement(self, metadata: RecordMetadata, error: KafkaError | None) -> None:
         """Count a delivered record; a failed one does not count."""

@@ -289,7 +289,7 @@ class ShareCoordinator:
         if queue is not None and not queue:
             del self._queues[done.key]
 
-    # ---- what is decided
+    # ---- deciding
 
     def _record(self, command: Command, state: ShareState | None, timestamp: Millis) -> Record | None:
         """Return the record to write for an accepted command, or None if it changes nothing."""

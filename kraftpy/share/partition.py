@@ -137,7 +137,7 @@ class SharePartition:
         self.records.fill(known)
         self.records.consolidate()
 
-    # ---- how far it is
+    # ---- position
 
     @property
     def start_offset(self) -> int:
@@ -176,7 +176,7 @@ class SharePartition:
         """Return when the next lock expires; None if there are no locks."""
         return min((run.deadline for run in self.records if run.is_locked), default=None)
 
-    # ---- handing out
+    # ---- acquiring
 
     def acquire(
         self,
@@ -240,7 +240,7 @@ class SharePartition:
     def _deadline(self, now: Millis) -> Millis:
         return Millis(now + self.config.record_lock_duration_ms)
 
-    # ---- what became of it
+    # ---- acknowledging and releasing
 
     def acknowledge(
         self, request_id: int, member_id: str, acknowledgements: Sequence[Acknowledgement], now: Millis

@@ -93,7 +93,7 @@ def narrow(ranges: Iterable[OffsetRange], limits: Limits, from_offsets: Offsets)
     return left
 
 
-# What a filter means -------------------------------------------------------------------------------------------------
+# Translation ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

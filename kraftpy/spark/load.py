@@ -207,7 +207,7 @@ class SparkTasks:
         return self._context.parallelize(tasks, len(tasks)).map(work).collect()  # type: ignore[no-any-return]
 
 
-# --- what tables keep as text -----------------------------------------------------------------------------------------
+# --- state as JSON ----------------------------------------------------------------------------------------------------
 
 
 def offsets_to_json(offsets: NextOffsets) -> dict[str, dict[str, int]]:

@@ -63,7 +63,7 @@ class OffsetRange:
         return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
 
 
-# Which topics --------------------------------------------------------------------------------------------------
+# Topics --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ def present_partitions(subscription: Subscription, found: Mapping[str, Sequence[
     return sorted(partitions)
 
 
-# Where to start and end ----------------------------------------------------------------------------------------
+# Positions -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -199,7 +199,7 @@ class ColumnProducer(BlockingCluster):
             for partition, queue in self._queues.items():
                 by_leader.setdefault(self._leader(partition), []).append(queue[0])
         except KafkaError as failed:
-            self._retry([queue[0] for queue in self._queues.values()], failed)
+            self._back_off([queue[0] for queue in self._queues.values()], failed)
             return
         now = self._runtime.monotonic_ms()
         for node_id, batches in by_leader.items():
@@ -212,7 +212,7 @@ class ColumnProducer(BlockingCluster):
         try:
             asked = _Asked(self._to(node_id))
         except KafkaError as failed:
-            self._retry(batches, failed)
+            self._back_off(batches, failed)
             return
         self._asked.append(asked)
         for together in self._requests(batches):
@@ -296,7 +296,7 @@ class ColumnProducer(BlockingCluster):
             for each in asked:
                 each.connection.close()
         if why is not None:
-            self._retry(refused, why)
+            self._back_off(refused, why)
 
     def _collect_from(self, asked: _Asked) -> tuple[list[Batch], KafkaError] | None:
         """Return the batches of one connection that have to be sent again, and why."""
@@ -365,7 +365,7 @@ class ColumnProducer(BlockingCluster):
         starts = np.array([0, (len(batch.rows) + 1) // 2])
         queue.extendleft(reversed(_batches(batch.partition, batch.rows, starts, batch.timestamp_ms)))
 
-    def _retry(self, batches: list[Batch], why: KafkaError) -> None:
+    def _back_off(self, batches: list[Batch], why: KafkaError) -> None:
         """Wait a little before the next round. Raises `why` if it is permanent, or has lasted too long."""
         is_passing = why.code.retriable or (why.code in _ANOTHER_PRODUCER_ID_HELPS and self._transaction is None)
         if not is_passing:

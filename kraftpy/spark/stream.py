@@ -92,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._group: GroupProgress | None = None
         self._told_losses: tuple[str, ...] = ()
 
-    # --- what Spark calls -----------------------------------------------------------------------------------------
+    # --- called by Spark ------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a new query starts. Raises UnknownTopicError, OptionError, ConnectionError."""
@@ -154,7 +154,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._group is not None:
             self._group.close()
 
-    # --- inside ---------------------------------------------------------------------------------------------------
+    # --- internals ------------------------------------------------------------------------------------------------
 
     def _connected(self) -> RangeReader:
         if self._broker is None:

@@ -82,7 +82,7 @@ def _id_of(text: str) -> bytes:
     return topic_id
 
 
-# Between two ---------------------------------------------------------------------------------------------------------
+# Ranges between offsets ----------------------------------------------------------------------------------------------
 
 
 def first_offset(start: StreamOffsets, end: StreamOffsets, where: TopicPartition) -> int:
@@ -105,7 +105,7 @@ def ranges_between(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange
     return ranges
 
 
-# What the log has become ---------------------------------------------------------------------------------------------
+# Comparison with the log ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -195,7 +195,7 @@ def _json_parser(decimals: bool) -> Callable[[bytes], Any]:
     return parse
 
 
-# What Arrow does not convert by itself -------------------------------------------------------------------------------
+# Conversions that Arrow lacks ----------------------------------------------------------------------------------------
 
 
 def _converter(kind: pa.DataType, *, base64_text: bool = False) -> Converter | None:

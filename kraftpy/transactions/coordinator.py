@@ -241,7 +241,7 @@ class TransactionCoordinator:
             case _:
                 assert_never(command)
 
-    # ---- what is appended
+    # ---- appending
 
     def _append(self, transaction: Transaction, decision: Decision, step: _Step, request_id: int | None = None) -> None:
         assert not transaction.is_pending, transaction
@@ -324,7 +324,7 @@ class TransactionCoordinator:
         if not transaction.unmarked and not transaction.is_pending:
             self._advance(transaction, step)
 
-    # ---- what falls due
+    # ---- timeouts and expiry
 
     def _look_for_open(self, step: _Step) -> None:
         """Abort transactions past their timeout (rule 33), and retry completions that could not be stored."""

@@ -61,7 +61,7 @@ def test_a_project_of_other_transformations(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "1st", "a b", "../up", "a/b", "é"])
 def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ProjectError, match="no name of a project"):
+    with pytest.raises(ProjectError, match="not a project name"):
         create(name, tmp_path, **_ADDRESSES)
     assert list(tmp_path.iterdir()) == []
 
@@ -96,4 +96,4 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for command in ("run", "dry-run"):
         nowhere = CliRunner().invoke(cli, ["pipeline", command], catch_exceptions=False)
         assert nowhere.exit_code == 1
-        assert "kraftpy pipeline init NAME makes one" in nowhere.output
+        assert "kraftpy pipeline init NAME creates one" in nowhere.output

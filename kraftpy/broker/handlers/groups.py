@@ -70,7 +70,7 @@ _DELETE_UNITS = 200
 _FIRST_TOPIC_ID_VERSION = 10
 
 
-# --- straight to the coordinator --------------------------------------------------------------------------------------
+# --- requests passed to the coordinator -------------------------------------------------------------------------------
 
 
 async def _ask(broker: Broker, request: GroupRequest, context: RequestContext) -> Any:
@@ -142,7 +142,7 @@ async def delete_groups(broker: Broker, request: DeleteGroupsRequest, context: R
     return answer
 
 
-# --- where the coordinator is -----------------------------------------------------------------------------------------
+# --- finding coordinators ---------------------------------------------------------------------------------------------
 
 
 async def find_coordinator(
@@ -186,7 +186,7 @@ async def _coordinator(broker: Broker, key: str, key_type: int, context: Request
     return answer
 
 
-# --- offsets, with the topics they are of -----------------------------------------------------------------------------
+# --- committed offsets ------------------------------------------------------------------------------------------------
 
 
 async def offset_commit(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> Any:

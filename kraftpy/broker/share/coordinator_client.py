@@ -85,7 +85,7 @@ class ShareStates:
         self._is_closed = True
         self._peers.close()
 
-    # --- what is asked -----------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------
 
     async def ask(self, api_key: ApiKey, request: Any) -> Any:
         """Answer a request of one of the APIs 83 to 87. Never raises: errors are part of the answer."""
@@ -121,7 +121,7 @@ class ShareStates:
         request = write.WriteShareGroupStateRequest(group_id=key.group_id, topics=[topic])
         return (await self._ask(ApiKey.WRITE_SHARE_GROUP_STATE, request, tries=_WRITE_TRIES))[key]
 
-    # --- who is asked ------------------------------------------------------------------------
+    # --- sending -----------------------------------------------------------------------------
 
     async def _ask(self, api_key: ApiKey, request: Any, *, tries: int = 1) -> dict[ShareKey, Result]:
         """Return the result of each share partition, within `tries` times `share.coordinator.write.timeout.ms`."""

@@ -97,7 +97,7 @@ class SharePartitions:
     def __len__(self) -> int:
         return len(self._held)
 
-    # --- coming and going --------------------------------------------------------------------
+    # --- creating and dropping ---------------------------------------------------------------
 
     def get(self, key: ShareKey) -> HeldPartition:
         """Return the share partition, perhaps still loading. Raises KafkaError as `Replicas.leader_by_id` does."""
