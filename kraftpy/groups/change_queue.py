@@ -25,7 +25,7 @@ from kraftpy.groups.events import GroupResponse, Request
 from kraftpy.groups.member_timers import MemberClocks, Members
 from kraftpy.groups.records import group_record
 from kraftpy.groups.routing import refuse
-from kraftpy.groups.step import Turn
+from kraftpy.groups.step import Step
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
@@ -38,12 +38,12 @@ MOST_COST = 10_000
 _HEARTBEATS = (ConsumerGroupHeartbeatRequest, ShareGroupHeartbeatRequest, StreamsGroupHeartbeatRequest)
 
 
-Reconsider = Callable[[Request | Key, Turn], None]
+Reconsider = Callable[[Request | Key, Step], None]
 D = TypeVar("D", bound=AnyDraft[Any, Any, Any])
 P = TypeVar("P", StoreConsumerGroup, StoreShareGroup, StoreStreamsGroup)
 
 
-class Turns(ABC, Generic[D, P]):
+class ChangeQueue(ABC, Generic[D, P]):
     """The groups of one kind of one partition of `__consumer_offsets`."""
 
     def __init__(self, clocks: MemberClocks, reconsider: Reconsider) -> None:
@@ -67,14 +67,14 @@ class Turns(ABC, Generic[D, P]):
         """To decide on; of a new group where it is none of this kind yet."""
 
     @abstractmethod
-    def _answer(self, group: Group, draft: D, event: Request, turn: Turn) -> GroupResponse | None:
+    def _answer(self, group: Group, draft: D, event: Request, step: Step) -> GroupResponse | None:
         """What a member's request comes to; None where it is no member's of this kind, to be considered by itself."""
 
     @abstractmethod
-    def _is_due(self, group: Group, draft: D, key: Key, turn: Turn) -> None:
+    def _on_due(self, group: Group, draft: D, key: Key, step: Step) -> None:
         """What waited for its time comes to pass, unless something has happened meanwhile."""
 
-    def _ends(self, draft: D, turn: Turn) -> bool:
+    def _ends(self, draft: D, step: Step) -> bool:
         """Whether nothing more may be decided on this draft."""
         return False
 
@@ -82,48 +82,48 @@ class Turns(ABC, Generic[D, P]):
     def _purpose(self, group: Group, draft: D, answers: Answers) -> P:
         """What the draft's records are for."""
 
-    def _consider(self, group: Group, event: Request, turn: Turn) -> None:
+    def _consider(self, group: Group, event: Request, step: Step) -> None:
         """The turn of a request without an answer here has come."""
-        self._reconsider(event, turn)
+        self._reconsider(event, step)
 
-    def _is_stored(self, group: Group, purpose: P, turn: Turn) -> None:
+    def _on_stored(self, group: Group, purpose: P, step: Step) -> None:
         """The records are in the log and have been replayed; the answers follow."""
 
-    def _is_answered(self, group: Group, purpose: P, turn: Turn) -> None:
+    def _on_answered(self, group: Group, purpose: P, step: Step) -> None:
         """And have been given."""
 
     @abstractmethod
-    def _give_up(self, group: Group, waited: deque[Request | Key], turn: Turn) -> None:
+    def _give_up(self, group: Group, waited: deque[Request | Key], step: Step) -> None:
         """Nothing has changed, and whoever waited has been told so: what was found out meanwhile is not so."""
 
-    def _reply(self, group: Group, answers: Answers, turn: Turn) -> None:
+    def _reply(self, group: Group, answers: Answers, step: Step) -> None:
         for request, response in answers:
-            turn.reply(request.request_id, response)
+            step.reply(request.request_id, response)
 
     # ---- the line
 
-    def submit(self, group: Group, item: Request | Key, turn: Turn) -> None:
+    def submit(self, group: Group, item: Request | Key, step: Step) -> None:
         """Decide it now, or when all that came before it is stored."""
         if isinstance(item, Request) and isinstance(item.message, _HEARTBEATS):
-            self._clocks.touch(group, item.message.member_id, turn)
+            self._clocks.touch(group, item.message.member_id, step)
         if item is group.handing:  # by the turns of another kind: it keeps its place at the head of the line
             group.waiting.appendleft(item)
             group.handed_to = self
             return
         group.waiting.append(item)
         if not group.is_changing:
-            self._work(group, turn)
+            self._work(group, step)
 
-    def again(self, group: Group, key: Key, turn: Turn) -> None:
+    def again(self, group: Group, key: Key, step: Step) -> None:
         """Set the clock of `key` again, for a little later, if it is still needed: the event could not be decided."""
         if key in self._clocks.all(group):
-            self._clocks.again(key, turn)
+            self._clocks.again(key, step)
 
-    def restore(self, group: Group, turn: Turn) -> None:
+    def restore(self, group: Group, step: Step) -> None:
         """The group was loaded: its members' clocks begin now."""
-        self._clocks.restore(group, turn)
+        self._clocks.restore(group, step)
 
-    def _work(self, group: Group, turn: Turn) -> None:
+    def _work(self, group: Group, step: Step) -> None:
         """Decide what waits, until records have to be stored first or nothing waits any more.
 
         One loop serves the requests of all kinds: a request that is handed over while the loop runs is left to it, so
@@ -131,45 +131,45 @@ class Turns(ABC, Generic[D, P]):
         """
         if group.handing is not None:
             return
-        turns: Turns[Any, Any] = self
+        queue: ChangeQueue[Any, Any] = self
         handed: Request | Key | None = None
-        handed_by: list[Turns[Any, Any]] = []
+        handed_by: list[ChangeQueue[Any, Any]] = []
         while group.waiting and not group.is_changing:
-            following = turns._advance(group, turn)
+            following = queue._advance(group, step)
             if following is None:
                 continue
             if group.waiting[0] is not handed:
                 handed, handed_by = group.waiting[0], []
-            handed_by.append(turns)
+            handed_by.append(queue)
             if following in handed_by:
                 error = RuntimeError("no kind of group takes the request")
-                following._fail(group, group.waiting.popleft(), error, turn)
-            turns = following
+                following._fail(group, group.waiting.popleft(), error, step)
+            queue = following
 
-    def _advance(self, group: Group, turn: Turn) -> Turns[Any, Any] | None:
+    def _advance(self, group: Group, step: Step) -> ChangeQueue[Any, Any] | None:
         """Decide as much as one draft can hold; the turns of another kind if the next request is theirs."""
         draft = self._draft(group)
-        answers, is_for_others = self._decide(group, draft, turn)
+        answers, is_for_others = self._decide(group, draft, step)
         if draft.records:
-            self._try_to_store(group, draft, answers, turn)
+            self._try_to_store(group, draft, answers, step)
             return None
-        self._reply(group, answers, turn)
+        self._reply(group, answers, step)
         if not is_for_others or answers:
             return None
         item = group.waiting.popleft()
         group.handing, group.handed_to = item, None
         try:
             if isinstance(item, Key):
-                self._reconsider(item, turn)
+                self._reconsider(item, step)
             else:
-                self._consider(group, item, turn)
+                self._consider(group, item, step)
         finally:
             group.handing = None
         following, group.handed_to = group.handed_to, None
-        assert following is None or isinstance(following, Turns)
+        assert following is None or isinstance(following, ChangeQueue)
         return following
 
-    def _decide(self, group: Group, draft: D, turn: Turn) -> tuple[Answers, bool]:
+    def _decide(self, group: Group, draft: D, step: Step) -> tuple[Answers, bool]:
         """Decide on the draft as much as may be: the answers, and whether the next request is none of a member's.
 
         An unexpected error costs the request it was met in: what that has put on the draft is taken back.
@@ -183,14 +183,14 @@ class Turns(ABC, Generic[D, P]):
                 if isinstance(item, Key):
                     if item.kind not in self.kinds:  # of another kind's turns
                         return answers, True
-                    self._is_due(group, draft, item, turn)
-                elif (answer := self._answer(group, draft, item, turn)) is None:
+                    self._on_due(group, draft, item, step)
+                elif (answer := self._answer(group, draft, item, step)) is None:
                     return answers, True
-                is_over = bool(draft.records) and self._ends(draft, turn)
+                is_over = bool(draft.records) and self._ends(draft, step)
             except Exception as error:
                 waiting.popleft()
                 draft.take_back(count)
-                self._fail(group, item, error, turn)
+                self._fail(group, item, error, step)
                 return answers, False
             waiting.popleft()
             if isinstance(item, Request) and answer is not None:
@@ -199,61 +199,61 @@ class Turns(ABC, Generic[D, P]):
                 break
         return answers, False
 
-    def _fail(self, group: Group, item: Request | Key, error: Exception, turn: Turn) -> None:
+    def _fail(self, group: Group, item: Request | Key, error: Exception, step: Step) -> None:
         """Give up this request or clock event after an unexpected error: the group goes on without it."""
-        self._give_up(group, deque((item,)), turn)
+        self._give_up(group, deque((item,)), step)
         if isinstance(item, Request):
-            turn.survived(type(item.message).__name__, group.group_id, error)
-            turn.reply(item.request_id, refuse(item.message, item.api_version, ErrorCode.UNKNOWN_SERVER_ERROR))
+            step.survived(type(item.message).__name__, group.group_id, error)
+            step.reply(item.request_id, refuse(item.message, item.api_version, ErrorCode.UNKNOWN_SERVER_ERROR))
             return
-        turn.survived(item.kind, group.group_id, error)
-        self.again(group, item, turn)
+        step.survived(item.kind, group.group_id, error)
+        self.again(group, item, step)
 
-    def _try_to_store(self, group: Group, draft: D, answers: Answers, turn: Turn) -> None:
+    def _try_to_store(self, group: Group, draft: D, answers: Answers, step: Step) -> None:
         """Have the draft stored. An unexpected error costs those whose requests are on it."""
         try:
-            self._store(group, draft, answers, turn)
+            self._store(group, draft, answers, step)
         except Exception as error:
-            turn.survived("storing a group", group.group_id, error)
-            self._give_up(group, deque(), turn)
-            self._clocks.give_up(group, turn)
+            step.survived("storing a group", group.group_id, error)
+            self._give_up(group, deque(), step)
+            self._clocks.give_up(group, step)
             for event, _ in answers:
                 refusal = refuse(event.message, event.api_version, ErrorCode.UNKNOWN_SERVER_ERROR)
-                turn.reply(event.request_id, refusal)
+                step.reply(event.request_id, refusal)
 
-    def _store(self, group: Group, draft: D, answers: Answers, turn: Turn) -> None:
+    def _store(self, group: Group, draft: D, answers: Answers, step: Step) -> None:
         records = list(draft.records)
         if self.of(group) is None and (group.persisted is not None or group.records_in_flight):
             records.insert(0, group_record(group.group_id, None))
-        turn.append(records, self._purpose(group, draft, tuple(answers)))
+        step.append(records, self._purpose(group, draft, tuple(answers)))
         group.is_changing = True
 
-    def stored(self, group: Group, purpose: P, error_code: ErrorCode, turn: Turn) -> None:
+    def stored(self, group: Group, purpose: P, error_code: ErrorCode, step: Step) -> None:
         """The records are in the log and have been replayed, or it is known that they are not there."""
         group.is_changing = False
         if error_code is ErrorCode.NONE:
-            self._is_stored(group, purpose, turn)
-            self._clocks.stored(group, purpose.changed, turn)
-            self._reply(group, purpose.answers, turn)
-            self._is_answered(group, purpose, turn)
+            self._on_stored(group, purpose, step)
+            self._clocks.stored(group, purpose.changed, step)
+            self._reply(group, purpose.answers, step)
+            self._on_answered(group, purpose, step)
         else:
-            self._refuse(group, purpose, group_error(error_code), turn)
-        self._work(group, turn)
+            self._refuse(group, purpose, group_error(error_code), step)
+        self._work(group, step)
 
-    def _refuse(self, group: Group, purpose: P, error_code: ErrorCode, turn: Turn) -> None:
+    def _refuse(self, group: Group, purpose: P, error_code: ErrorCode, step: Step) -> None:
         """Nothing has changed: who waits is told, and members that were to be removed are so a little later."""
         waited, group.waiting = group.waiting, deque()
         for item in waited:
             if isinstance(item, Request):
-                turn.reply(item.request_id, refuse(item.message, item.api_version, error_code))
-        self._give_up(group, waited, turn)
-        self._clocks.give_up(group, turn)
+                step.reply(item.request_id, refuse(item.message, item.api_version, error_code))
+        self._give_up(group, waited, step)
+        self._clocks.give_up(group, step)
         refused: list[tuple[Request, GroupResponse]] = []
         for request, response in purpose.answers:
             has_failed = bool(getattr(response, "error_code", 0))
             refusal = response if has_failed else refuse(request.message, request.api_version, error_code)
             refused.append((request, refusal))
-        self._reply(group, refused, turn)
+        self._reply(group, refused, step)
 
     def is_asking(self, group: Group) -> bool:
         """Whether the group waits for somebody else than the log."""

@@ -15,9 +15,9 @@ from kraftpy.groups.classic.rebalance import Rebalance
 from kraftpy.groups.consumer.group import Draft
 from kraftpy.groups.events import Request
 from kraftpy.groups.records import Record, group_record
-from kraftpy.groups.share.changes import ShareTurns
+from kraftpy.groups.share.changes import ShareChangeQueue
 from kraftpy.groups.share.group import ShareDraft
-from kraftpy.groups.step import Turn
+from kraftpy.groups.step import Step
 from kraftpy.groups.streams.group import StreamsDraft
 from kraftpy.groups.unloading import failed_deletion
 from kraftpy.protocol.errors import ErrorCode
@@ -29,12 +29,12 @@ _MOST_TOGETHER = 100
 class Deletions:
     """What deletes groups of one partition of `__consumer_offsets`."""
 
-    def __init__(self, groups: dict[str, Group], rebalance: Rebalance, shares: ShareTurns) -> None:
+    def __init__(self, groups: dict[str, Group], rebalance: Rebalance, shares: ShareChangeQueue) -> None:
         self._groups = groups
         self._rebalance = rebalance
         self._shares = shares
 
-    def request(self, event: Request, message: DeleteGroupsRequest, turn: Turn) -> None:
+    def request(self, event: Request, message: DeleteGroupsRequest, step: Step) -> None:
         """Delete empty groups; one that is changing is waited for, since whether it is empty will be known then."""
         for group_id in message.groups_names:
             group = self._groups.get(group_id)
@@ -45,7 +45,7 @@ class Deletions:
                 return
             # When its state is gone, or nobody asks for more of it, all of this is considered again.
             if group.is_empty and (
-                self._shares.is_deferred(group, event) or self._shares.delete_state(group, event, turn)
+                self._shares.is_deferred(group, event) or self._shares.delete_state(group, event, step)
             ):
                 return
         undeleted = self._shares.undeleted(event.request_id)
@@ -65,34 +65,34 @@ class Deletions:
             results.append(DeletableGroupResult(group_id=group_id, error_code=error))
         response = DeleteGroupsResponse(results=results)
         if doomed:
-            self.bury(doomed, turn, event.request_id, response)
+            self.bury(doomed, step, event.request_id, response)
         else:
-            turn.reply(event.request_id, response)
+            step.reply(event.request_id, response)
 
     def bury(
         self,
         doomed: list[Group],
-        turn: Turn,
+        step: Step,
         request_id: int | None = None,
         response: DeleteGroupsResponse | None = None,
     ) -> None:
         """Empty groups become Dead until their tombstones are durable."""
         records = []
         for group in doomed:
-            of_group = self._tombstones(group, turn)
+            of_group = self._tombstones(group, step)
             if len(of_group) > _MOST_TOGETHER:  # what several groups have must fit into one batch
                 for some in offsets.in_batches(of_group[:-1]):
-                    turn.append(some, ExpireOffsets(group_id=group.group_id))
+                    step.append(some, ExpireOffsets(group_id=group.group_id))
                 of_group = of_group[-1:]
             records += of_group
         ids = tuple(group.group_id for group in doomed)
-        turn.append(records, DeleteGroupRecords(group_ids=ids, request_id=request_id, response=response))
+        step.append(records, DeleteGroupRecords(group_ids=ids, request_id=request_id, response=response))
 
-    def _tombstones(self, group: Group, turn: Turn) -> list[Record]:
+    def _tombstones(self, group: Group, step: Step) -> list[Record]:
         for member_id in sorted(group.pending_members):
-            self._rebalance.drop(group, member_id, turn)
-        group.become(State.DEAD, turn.timestamp)
-        turn.note(group, "deleted")
+            self._rebalance.drop(group, member_id, step)
+        group.become(State.DEAD, step.timestamp)
+        step.note(group, "deleted")
         if group.share is not None:
             share_draft = ShareDraft(group.share)
             share_draft.delete_all()
@@ -108,7 +108,7 @@ class Deletions:
             records += draft.records
         return records
 
-    def stored(self, purpose: DeleteGroupRecords, error_code: ErrorCode, turn: Turn) -> None:
+    def stored(self, purpose: DeleteGroupRecords, error_code: ErrorCode, step: Step) -> None:
         """The tombstones are in the log, or it is known that they are not there."""
         response = purpose.response
         if error_code is not ErrorCode.NONE:
@@ -116,4 +116,4 @@ class Deletions:
                 self._groups[group_id] = replace(self._groups[group_id], state=State.EMPTY)
             response = None if response is None else failed_deletion(response, group_error(error_code))
         if purpose.request_id is not None and response is not None:
-            turn.reply(purpose.request_id, response)
+            step.reply(purpose.request_id, response)

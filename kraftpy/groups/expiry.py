@@ -13,7 +13,7 @@ from kraftpy.groups.classic.group import Group
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.deletion import Deletions
-from kraftpy.groups.step import Turn
+from kraftpy.groups.step import Step
 from kraftpy.types import Millis
 
 EXPIRY_KEY: Final = Key("", "expiry")
@@ -34,11 +34,11 @@ class Expiry:
         self._left: list[str] = []
         """The groups that this look has yet to come to, the last first."""
 
-    def arm(self, turn: Turn) -> None:
+    def arm(self, step: Step) -> None:
         """Have the next look when it is time."""
-        self._deadlines.set(EXPIRY_KEY, Millis(turn.now + max(self._config.offsets_retention_check_interval_ms, 1)))
+        self._deadlines.set(EXPIRY_KEY, Millis(step.now + max(self._config.offsets_retention_check_interval_ms, 1)))
 
-    def look(self, turn: Turn) -> None:
+    def look(self, step: Step) -> None:
         """Delete offsets nobody needs, and groups with nothing left. Groups with records in flight have time."""
         if not self._left:
             self._left = sorted(self._groups, reverse=True)
@@ -47,18 +47,18 @@ class Expiry:
             group = self._groups.get(self._left.pop())
             if group is not None:
                 looked_at += 1 + len(group.offsets)
-                self._look_at(group, turn)
+                self._look_at(group, step)
         if self._left:
-            self._deadlines.set(EXPIRY_KEY, Millis(turn.now + _SOON_MS))
+            self._deadlines.set(EXPIRY_KEY, Millis(step.now + _SOON_MS))
         else:
-            self.arm(turn)
+            self.arm(step)
 
-    def _look_at(self, group: Group, turn: Turn) -> None:
+    def _look_at(self, group: Group, step: Step) -> None:
         if group.records_in_flight or group.share is not None:  # a share group is kept until it is deleted
             return
-        partitions = offsets.expired(group, self._config, turn.timestamp)
+        partitions = offsets.expired(group, self._config, step.timestamp)
         ends = group.is_empty and not group.pending_members
         if ends and len(partitions) == len(group.offsets) and not group.unstable:
-            self._deletions.bury([group], turn)
+            self._deletions.bury([group], step)
         elif partitions:
-            offsets.expire(group, partitions, turn)
+            offsets.expire(group, partitions, step)

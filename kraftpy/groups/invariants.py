@@ -16,7 +16,7 @@ from kraftpy.groups.appends import (
     group_ids,
     request_ids,
 )
-from kraftpy.groups.change_queue import Turns
+from kraftpy.groups.change_queue import ChangeQueue
 from kraftpy.groups.classic.group import Group, State
 from kraftpy.groups.classic.rebalance import JOIN, SESSION, SYNC
 from kraftpy.groups.deadlines import Deadlines, Key
@@ -32,19 +32,19 @@ class Invariants:
         groups: Mapping[str, Group],
         deadlines: Deadlines,
         appends: Appends,
-        turns: Sequence[Turns[Any, Any]],
+        queue: Sequence[ChangeQueue[Any, Any]],
         pending_offsets: PendingOffsets,
     ) -> None:
         self._groups = groups
         self._deadlines = deadlines
         self._appends = appends
-        self._turns = turns
+        self._queues = queue
         self._pending_offsets = pending_offsets
 
     def expected_deadlines(self, group: Group) -> set[Key]:
         """The keys for which the group must have deadlines."""
         expected = {Key(group.group_id, SESSION, m) for m in (*group.members, *group.pending_members)}
-        expected = expected.union(*(turns.expected_deadlines(group) for turns in self._turns))
+        expected = expected.union(*(queue.expected_deadlines(group) for queue in self._queues))
         if group.state is State.PREPARING_REBALANCE:
             expected.add(Key(group.group_id, JOIN))
         if group.pending_sync:
@@ -64,7 +64,7 @@ class Invariants:
             return False
         if group.waiting and not group.is_changing:
             return False
-        if group.is_changing and not (purposes or any(turns.is_asking(group) for turns in self._turns)):
+        if group.is_changing and not (purposes or any(queue.is_asking(group) for queue in self._queues)):
             return False
         is_deciding = group.state is State.COMPLETING_REBALANCE and not group.pending_sync
         if is_deciding and not any(isinstance(each, StoreAssignment) for each in purposes):

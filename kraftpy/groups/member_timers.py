@@ -12,7 +12,7 @@ from typing import Protocol
 
 from kraftpy.groups.classic.group import Group
 from kraftpy.groups.deadlines import Deadlines, Key
-from kraftpy.groups.step import Turn
+from kraftpy.groups.step import Step
 from kraftpy.types import Millis
 
 AGAIN_MS = 1_000
@@ -58,26 +58,26 @@ class MemberClocks:
         """Of their deadlines."""
         return (self._session, self._revocation) if self._revocation else (self._session,)
 
-    def touch(self, group: Group, member_id: str, turn: Turn) -> None:
+    def touch(self, group: Group, member_id: str, step: Step) -> None:
         """It was heard of."""
         known = self._of(group)
         if known is not None and member_id in known.members:
-            deadline = Millis(turn.now + self._session_ms(group, member_id))
+            deadline = Millis(step.now + self._session_ms(group, member_id))
             self._deadlines.set(Key(group.group_id, self._session, member_id), deadline)
 
-    def begin_session(self, group: Group, member_id: str, session_ms: int, turn: Turn) -> None:
+    def begin_session(self, group: Group, member_id: str, session_ms: int, step: Step) -> None:
         """It has so long from now on."""
-        self._deadlines.set(Key(group.group_id, self._session, member_id), Millis(turn.now + session_ms))
+        self._deadlines.set(Key(group.group_id, self._session, member_id), Millis(step.now + session_ms))
 
-    def restore(self, group: Group, turn: Turn) -> None:
+    def restore(self, group: Group, step: Step) -> None:
         """The group was loaded: its members' clocks begin now."""
         known = self._of(group)
         assert known is not None
         for member_id in sorted(known.members):
-            self.touch(group, member_id, turn)
-        self._arm_revocations(group, sorted(known.members), turn)
+            self.touch(group, member_id, step)
+        self._arm_revocations(group, sorted(known.members), step)
 
-    def stored(self, group: Group, changed: Iterable[str], turn: Turn) -> None:
+    def stored(self, group: Group, changed: Iterable[str], step: Step) -> None:
         """Of these members the log says something new, or nothing any more."""
         known = self._of(group)
         for member_id in changed:
@@ -85,10 +85,10 @@ class MemberClocks:
             if known is None or member_id not in known.members:
                 self._deadlines.cancel(session)
             elif session not in self._deadlines and session not in group.waiting:
-                self.touch(group, member_id, turn)
-        self._arm_revocations(group, changed, turn)
+                self.touch(group, member_id, step)
+        self._arm_revocations(group, changed, step)
 
-    def _arm_revocations(self, group: Group, member_ids: Iterable[str], turn: Turn) -> None:
+    def _arm_revocations(self, group: Group, member_ids: Iterable[str], step: Step) -> None:
         if not self._revocation:
             return
         known = self._of(group)
@@ -98,17 +98,17 @@ class MemberClocks:
             if revocation_ms is None:
                 self._deadlines.cancel(key)
             else:
-                self._deadlines.set(key, Millis(turn.now + revocation_ms))
+                self._deadlines.set(key, Millis(step.now + revocation_ms))
 
-    def give_up(self, group: Group, turn: Turn) -> None:
+    def give_up(self, group: Group, step: Step) -> None:
         """Nothing could be stored: members that were to be removed are so a little later."""
         for key in self.all(group):
             if key not in self._deadlines:
-                self._deadlines.set(key, Millis(turn.now + AGAIN_MS))
+                self._deadlines.set(key, Millis(step.now + AGAIN_MS))
 
-    def again(self, key: Key, turn: Turn) -> None:
+    def again(self, key: Key, step: Step) -> None:
         """Set the clock of `key` again, for a little later, because the event could not be decided."""
-        self._deadlines.set(key, Millis(turn.now + AGAIN_MS))
+        self._deadlines.set(key, Millis(step.now + AGAIN_MS))
 
     def why_removed(self, known: Members, key: Key) -> str | None:
         """Why the member whose clock has run out is removed; None where it has gone or has been heard of meanwhile."""

@@ -21,7 +21,7 @@ from kraftpy.groups.consumer.group import ConsumerGroup
 from kraftpy.groups.events import Request
 from kraftpy.groups.memory import MAX_BYTES_SETTING, Room, Usage, weight_of_offset
 from kraftpy.groups.records import NO_TIMESTAMP, OffsetCommitKey, OffsetCommitValue, Record, offset_record
-from kraftpy.groups.step import Turn
+from kraftpy.groups.step import Step
 from kraftpy.groups.streams.group import StreamsGroup
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.offset_commit import (
@@ -154,7 +154,7 @@ def lacks_room(
 
 
 def commit(
-    event: Request, message: OffsetCommitRequest, group: Group, config: GroupConfig, room: Room, turn: Turn
+    event: Request, message: OffsetCommitRequest, group: Group, config: GroupConfig, room: Room, step: Step
 ) -> None:
     """Store what passed `check_commit`; partitions with too much metadata, or no room, are refused on their own."""
     growth = 0
@@ -169,7 +169,7 @@ def commit(
                 error = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 key = OffsetCommitKey(group_id=group.group_id, topic=topic.name, partition=each.partition_index)
-                value = _to_value(each, message.retention_time_ms, turn.timestamp)
+                value = _to_value(each, message.retention_time_ms, step.timestamp)
                 partition = key.topic_partition
                 code = lacks_room(group, partition, value, room, growth)
                 if code is not None:
@@ -183,13 +183,13 @@ def commit(
         topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     response = OffsetCommitResponse(topics=topics)
     if not records:
-        turn.reply(event.request_id, response)
+        step.reply(event.request_id, response)
         return
     group.offsets_in_flight.update(stored)
     purpose = StoreOffsets(
         group_id=group.group_id, request_id=event.request_id, partitions=tuple(stored), response=response
     )
-    turn.append(records, purpose)
+    step.append(records, purpose)
 
 
 def _to_value(partition: OffsetCommitRequestPartition, retention_time_ms: int, timestamp: Millis) -> OffsetCommitValue:
@@ -344,11 +344,11 @@ def in_batches(records: list[Record]) -> Iterator[list[Record]]:
         yield batch
 
 
-def delete(event: Request, message: OffsetDeleteRequest, group: Group | None, turn: Turn) -> None:
+def delete(event: Request, message: OffsetDeleteRequest, group: Group | None, step: Step) -> None:
     """Delete offsets of topics nobody in the group reads (KIP-496)."""
     error = _check_delete(group)
     if error is not ErrorCode.NONE or group is None:
-        turn.reply(event.request_id, OffsetDeleteResponse(error_code=error))
+        step.reply(event.request_id, OffsetDeleteResponse(error_code=error))
         return
     records: list[Record] = []
     topics = []
@@ -365,12 +365,12 @@ def delete(event: Request, message: OffsetDeleteRequest, group: Group | None, tu
         topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
     response = OffsetDeleteResponse(topics=topics)
     if not records:
-        turn.reply(event.request_id, response)
+        step.reply(event.request_id, response)
         return
     *before, records = in_batches(records)
     for each_batch in before:
-        turn.append(each_batch, ExpireOffsets(group_id=group.group_id))
-    turn.append(records, DeleteOffsets(group_id=group.group_id, request_id=event.request_id, response=response))
+        step.append(each_batch, ExpireOffsets(group_id=group.group_id))
+    step.append(records, DeleteOffsets(group_id=group.group_id, request_id=event.request_id, response=response))
 
 
 def _check_delete(group: Group | None) -> ErrorCode:
@@ -418,8 +418,8 @@ def expired(group: Group, config: GroupConfig, timestamp: Millis) -> list[TopicP
     return sorted(due)
 
 
-def expire(group: Group, partitions: list[TopicPartition], turn: Turn) -> None:
+def expire(group: Group, partitions: list[TopicPartition], step: Step) -> None:
     """Delete these offsets; the group stays."""
-    turn.note(group, f"{len(partitions)} offsets have expired")
+    step.note(group, f"{len(partitions)} offsets have expired")
     for records in in_batches([_tombstone(group, each) for each in partitions]):
-        turn.append(records, ExpireOffsets(group_id=group.group_id))
+        step.append(records, ExpireOffsets(group_id=group.group_id))

@@ -11,7 +11,7 @@ from kraftpy.groups.records import Record
 from kraftpy.types import Millis
 
 
-class Turn:
+class Step:
     """Collects effects in their order. `now` drives timers, `timestamp` (the wall clock) goes into records."""
 
     __slots__ = ("_appends", "_groups", "effects", "now", "timestamp")

@@ -24,7 +24,7 @@ from kraftpy.groups.events import Request
 from kraftpy.groups.memory import Room, Usage, weight_of_offset
 from kraftpy.groups.offsets import lacks_room
 from kraftpy.groups.records import OffsetCommitKey, OffsetCommitValue, Record, offset_record
-from kraftpy.groups.step import Turn
+from kraftpy.groups.step import Step
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -73,7 +73,7 @@ class PendingOffsets:
         for pending in self._by_producer.values():
             if key in pending and (by is None or pending[key][0] < by):
                 self._usage.pending -= weight_of_offset(pending.pop(key)[1])
-                settle(group, [partition])
+                mark_stable(group, [partition])
 
     def take(self, producer_id: int) -> dict[tuple[str, TopicPartition], tuple[int, OffsetCommitValue]]:
         """The transaction has ended: what it had pending, each with its place among all that were."""
@@ -99,7 +99,7 @@ class PendingOffsets:
         )
 
 
-def settle(group: Group, partitions: list[TopicPartition] | tuple[TopicPartition, ...]) -> None:
+def mark_stable(group: Group, partitions: list[TopicPartition] | tuple[TopicPartition, ...]) -> None:
     """One offset of each is unstable no longer."""
     group.unstable.subtract(partitions)
     for partition in partitions:
@@ -156,7 +156,7 @@ def failed(prepared: TxnOffsetCommitResponse, error_code: ErrorCode) -> TxnOffse
 
 
 def commit(
-    event: Request, message: TxnOffsetCommitRequest, group: Group, config: GroupConfig, room: Room, turn: Turn
+    event: Request, message: TxnOffsetCommitRequest, group: Group, config: GroupConfig, room: Room, step: Step
 ) -> None:
     """Store what passed `check`; partitions with too much metadata, or without room, are refused on their own."""
     growth = 0
@@ -173,7 +173,7 @@ def commit(
                 offset=each.committed_offset,
                 leader_epoch=each.committed_leader_epoch,
                 metadata=each.committed_metadata or "",
-                commit_timestamp=turn.timestamp,
+                commit_timestamp=step.timestamp,
             )
             if (code := lacks_room(group, key.topic_partition, value, room, growth)) is not None:
                 answer.error_code = code
@@ -183,7 +183,7 @@ def commit(
             records.append(offset_record(key, value))
             stored.append(key.topic_partition)
     if not records:
-        turn.reply(event.request_id, response)
+        step.reply(event.request_id, response)
         return
     group.unstable.update(stored)
     purpose = StoreTransactionalOffsets(
@@ -194,7 +194,7 @@ def commit(
         producer_id=message.producer_id,
         producer_epoch=message.producer_epoch,
     )
-    turn.append(records, purpose)
+    step.append(records, purpose)
 
 
 # ---- OffsetFetch

@@ -22,7 +22,7 @@ from kraftpy.groups.classic.group import Group, Member, State, Waiting
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.records import group_record
-from kraftpy.groups.step import Turn
+from kraftpy.groups.step import Step
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from kraftpy.protocol.messages.sync_group import SyncGroupResponse
@@ -92,15 +92,15 @@ class Rebalance:
 
     # ---- sessions
 
-    def touch(self, group: Group, member: Member, turn: Turn) -> None:
+    def touch(self, group: Group, member: Member, step: Step) -> None:
         """A sign of life: the member's session runs from now. One that cannot send heartbeats yet gets longer."""
         timeout_ms = NEW_MEMBER_JOIN_TIMEOUT_MS if member.is_new else member.session_timeout_ms
-        self._session(group, member.member_id, Millis(turn.now + max(timeout_ms, 1)))
+        self._session(group, member.member_id, Millis(step.now + max(timeout_ms, 1)))
 
-    def await_claim(self, group: Group, member_id: str, session_timeout_ms: int, turn: Turn) -> None:
+    def await_claim(self, group: Group, member_id: str, session_timeout_ms: int, step: Step) -> None:
         """A member id was given out; it must join with it within its session timeout (KIP-394)."""
         group.pending_members.add(member_id)
-        self._session(group, member_id, Millis(turn.now + max(session_timeout_ms, 1)))
+        self._session(group, member_id, Millis(step.now + max(session_timeout_ms, 1)))
 
     def _session(self, group: Group, member_id: str, deadline: Millis) -> None:
         self.deadlines.set(Key(group.group_id, SESSION, member_id), deadline)
@@ -111,145 +111,145 @@ class Rebalance:
 
     # ---- answers to those who wait
 
-    def answer_join(self, member: Member, response: JoinGroupResponse, turn: Turn) -> None:
+    def answer_join(self, member: Member, response: JoinGroupResponse, step: Step) -> None:
         """Answer the member's waiting JoinGroup, if there is one."""
         if member.join is not None:
-            turn.reply(member.join.request_id, response)
+            step.reply(member.join.request_id, response)
             member.join = None
 
-    def refuse_join(self, member: Member, error_code: ErrorCode, turn: Turn, member_id: str = "") -> None:
+    def refuse_join(self, member: Member, error_code: ErrorCode, step: Step, member_id: str = "") -> None:
         """Answer the member's waiting JoinGroup, if there is one, with an error."""
         if member.join is not None:
-            self.answer_join(member, join_error(member.join.api_version, member_id, error_code), turn)
+            self.answer_join(member, join_error(member.join.api_version, member_id, error_code), step)
 
-    def refuse_sync(self, member: Member, error_code: ErrorCode, turn: Turn) -> None:
+    def refuse_sync(self, member: Member, error_code: ErrorCode, step: Step) -> None:
         """Answer the member's waiting SyncGroup, if there is one, with an error."""
         if member.sync is not None:
-            turn.reply(member.sync.request_id, SyncGroupResponse(error_code=error_code, assignment=b""))
+            step.reply(member.sync.request_id, SyncGroupResponse(error_code=error_code, assignment=b""))
             member.sync = None
 
-    def wait_for_join(self, member: Member, join: Waiting, turn: Turn) -> None:
+    def wait_for_join(self, member: Member, join: Waiting, step: Step) -> None:
         """Let this request wait for the barrier. An earlier one of the same member has lost its reader."""
-        self.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, turn, member.member_id)
+        self.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, step, member.member_id)
         member.join = join
 
-    def wait_for_sync(self, member: Member, sync: Waiting, turn: Turn) -> None:
+    def wait_for_sync(self, member: Member, sync: Waiting, step: Step) -> None:
         """Let this request wait for the assignment. An earlier one of the same member has lost its reader."""
-        self.refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS, turn)
+        self.refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS, step)
         member.sync = sync
 
     # ---- membership changes
 
-    def add(self, group: Group, member: Member, turn: Turn, reason: str) -> None:
+    def add(self, group: Group, member: Member, step: Step, reason: str) -> None:
         """A member joins for the first time; its request already waits."""
         if group.state is State.PREPARING_REBALANCE and group.previous_state is State.EMPTY:
             group.joined_while_initial = True
         group.add(member)
-        self.touch(group, member, turn)
-        self.prepare_or_complete(group, turn, f"member {member.member_id} is new ({reason})")
+        self.touch(group, member, step)
+        self.prepare_or_complete(group, step, f"member {member.member_id} is new ({reason})")
 
-    def drop(self, group: Group, member_id: str, turn: Turn) -> None:
+    def drop(self, group: Group, member_id: str, step: Step) -> None:
         """Take a member or pending member out, and answer what it waits for. The group does not react yet."""
         member = group.members.get(member_id)
         if member is not None:
-            self.refuse_join(member, ErrorCode.UNKNOWN_MEMBER_ID, turn)
-            self.refuse_sync(member, ErrorCode.UNKNOWN_MEMBER_ID, turn)
+            self.refuse_join(member, ErrorCode.UNKNOWN_MEMBER_ID, step)
+            self.refuse_sync(member, ErrorCode.UNKNOWN_MEMBER_ID, step)
         group.remove(member_id)
         self.forget_session(group, member_id)
         if not group.pending_sync:
             self.deadlines.cancel(Key(group.group_id, SYNC))
 
-    def react_to_departure(self, group: Group, turn: Turn, reason: str) -> None:
+    def react_to_departure(self, group: Group, step: Step, reason: str) -> None:
         """Members have gone: the rest share the work anew, or no longer wait for them."""
         if group.state in (State.STABLE, State.COMPLETING_REBALANCE):
-            self.prepare(group, turn, reason)
+            self.prepare(group, step, reason)
         else:
-            self.complete_if_joined(group, turn)
+            self.complete_if_joined(group, step)
 
-    def replace_static(self, group: Group, old_id: str, new_id: str, turn: Turn) -> Member:
+    def replace_static(self, group: Group, old_id: str, new_id: str, step: Step) -> Member:
         """A static member is back under a new id: whoever still uses the old one is fenced (KIP-345)."""
         member = group.members[old_id]
-        self.refuse_join(member, ErrorCode.FENCED_INSTANCE_ID, turn, old_id)
-        self.refuse_sync(member, ErrorCode.FENCED_INSTANCE_ID, turn)
+        self.refuse_join(member, ErrorCode.FENCED_INSTANCE_ID, step, old_id)
+        self.refuse_sync(member, ErrorCode.FENCED_INSTANCE_ID, step)
         self.forget_session(group, old_id)
         return group.rename(old_id, new_id)
 
     # ---- the join barrier
 
-    def prepare_or_complete(self, group: Group, turn: Turn, reason: str) -> None:
+    def prepare_or_complete(self, group: Group, step: Step, reason: str) -> None:
         """Begin a rebalance, or, where one is under way, see whether this was what it waited for."""
         if State.PREPARING_REBALANCE is group.state:
-            self.complete_if_joined(group, turn)
+            self.complete_if_joined(group, step)
         else:
-            self.prepare(group, turn, reason)
+            self.prepare(group, step, reason)
 
-    def complete_if_joined(self, group: Group, turn: Turn) -> None:
+    def complete_if_joined(self, group: Group, step: Step) -> None:
         """Let the join barrier fall if everybody is there. An initial delay is waited out while anybody is."""
         if group.state is not State.PREPARING_REBALANCE or not group.all_joined:
             return
         if group.previous_state is not State.EMPTY or not group.members:
-            self.complete_join(group, turn)
+            self.complete_join(group, step)
 
-    def prepare(self, group: Group, turn: Turn, reason: str) -> None:
+    def prepare(self, group: Group, step: Step, reason: str) -> None:
         """Ask everybody to join again."""
         if group.state is State.COMPLETING_REBALANCE:
-            self._drop_assignment(group, turn, ErrorCode.REBALANCE_IN_PROGRESS)
+            self._drop_assignment(group, step, ErrorCode.REBALANCE_IN_PROGRESS)
         group.pending_sync.clear()
         self.deadlines.cancel(Key(group.group_id, SYNC))
         initial = group.state is State.EMPTY
-        group.become(State.PREPARING_REBALANCE, turn.timestamp)
-        turn.note(group, f"rebalancing after generation {group.generation_id}: {reason}")
+        group.become(State.PREPARING_REBALANCE, step.timestamp)
+        step.note(group, f"rebalancing after generation {group.generation_id}: {reason}")
         delay_ms = self.config.group_initial_rebalance_delay_ms
         if initial and delay_ms > 0:
             group.joined_while_initial = False
             group.initial_delay_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
-            self.deadlines.set(Key(group.group_id, JOIN), Millis(turn.now + delay_ms))
+            self.deadlines.set(Key(group.group_id, JOIN), Millis(step.now + delay_ms))
         elif initial or group.all_joined:
-            self.complete_join(group, turn)
+            self.complete_join(group, step)
         else:
-            self.deadlines.set(Key(group.group_id, JOIN), Millis(turn.now + group.rebalance_timeout_ms))
+            self.deadlines.set(Key(group.group_id, JOIN), Millis(step.now + group.rebalance_timeout_ms))
 
-    def join_time_is_up(self, group: Group, turn: Turn) -> None:
+    def join_time_is_up(self, group: Group, step: Step) -> None:
         """The join deadline has passed: an initial delay is extended while members keep coming, else it is over."""
         if group.previous_state is State.EMPTY and group.joined_while_initial and group.initial_delay_left_ms > 0:
             delay_ms = min(self.config.group_initial_rebalance_delay_ms, group.initial_delay_left_ms)
             group.joined_while_initial = False
             group.initial_delay_left_ms -= delay_ms
-            self.deadlines.set(Key(group.group_id, JOIN), Millis(turn.now + delay_ms))
+            self.deadlines.set(Key(group.group_id, JOIN), Millis(step.now + delay_ms))
             return
-        self.complete_join(group, turn)
+        self.complete_join(group, step)
 
-    def complete_join(self, group: Group, turn: Turn) -> None:
+    def complete_join(self, group: Group, step: Step) -> None:
         """The join barrier falls: a new generation of those who came, and of static members, who may be late."""
         self.deadlines.cancel(Key(group.group_id, JOIN))
         late = [m.member_id for m in group.members.values() if m.join is None and m.group_instance_id is None]
         for member_id in late:
-            self.drop(group, member_id, turn)
+            self.drop(group, member_id, step)
         if group.members and not group.elect_joined_leader():
             # Only static members are left and none is here. Their sessions will end, or they will come.
             again_ms = max(group.rebalance_timeout_ms, LEAST_TIME_BETWEEN_VAIN_BARRIERS_MS)
-            self.deadlines.set(Key(group.group_id, JOIN), Millis(turn.now + again_ms))
+            self.deadlines.set(Key(group.group_id, JOIN), Millis(step.now + again_ms))
             return
         group.generation_id += 1
         if not group.members:
-            self._complete_empty(group, turn)
+            self._complete_empty(group, step)
             return
         group.protocol_name = group.select_protocol()
-        group.become(State.COMPLETING_REBALANCE, turn.timestamp)
-        turn.note(group, f"generation {group.generation_id} has {len(group.members)} members")
+        group.become(State.COMPLETING_REBALANCE, step.timestamp)
+        step.note(group, f"generation {group.generation_id} has {len(group.members)} members")
         for member in group.members.values():
             member.assignment = None
             member.is_new = False
-            self.answer_join(member, join_answer(group, member, leads=member.member_id == group.leader_id), turn)
-            self.touch(group, member, turn)
+            self.answer_join(member, join_answer(group, member, leads=member.member_id == group.leader_id), step)
+            self.touch(group, member, step)
         group.pending_sync = set(group.members)
-        self.deadlines.set(Key(group.group_id, SYNC), Millis(turn.now + group.rebalance_timeout_ms))
+        self.deadlines.set(Key(group.group_id, SYNC), Millis(step.now + group.rebalance_timeout_ms))
 
-    def _complete_empty(self, group: Group, turn: Turn) -> None:
+    def _complete_empty(self, group: Group, step: Step) -> None:
         group.protocol_name = None
-        group.become(State.EMPTY, turn.timestamp)
-        turn.note(group, f"empty in generation {group.generation_id}")
-        turn.append([group_record(group.group_id, group.to_value({}))], StoreEmpty(group_id=group.group_id))
+        group.become(State.EMPTY, step.timestamp)
+        step.note(group, f"empty in generation {group.generation_id}")
+        step.append([group_record(group.group_id, group.to_value({}))], StoreEmpty(group_id=group.group_id))
 
     # ---- the sync barrier
 
@@ -259,52 +259,52 @@ class Rebalance:
         if not group.pending_sync:
             self.deadlines.cancel(Key(group.group_id, SYNC))
 
-    def store_assignment(self, group: Group, given: dict[str, bytes], turn: Turn) -> None:
+    def store_assignment(self, group: Group, given: dict[str, bytes], step: Step) -> None:
         """The leader has decided. Members it forgot get nothing to do; the first decision of a generation stands."""
         if group.assignment_in_flight:
             return
         assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
         purpose = StoreAssignment(group_id=group.group_id, generation_id=group.generation_id, assignments=assignments)
-        turn.append([group_record(group.group_id, group.to_value(assignments))], purpose)
+        step.append([group_record(group.group_id, group.to_value(assignments))], purpose)
         group.assignment_in_flight = True
 
-    def assignment_stored(self, group: Group, purpose: StoreAssignment, error_code: ErrorCode, turn: Turn) -> None:
+    def assignment_stored(self, group: Group, purpose: StoreAssignment, error_code: ErrorCode, step: Step) -> None:
         """The assignment is durable, or failed. Of no interest if the group has moved on meanwhile (rule 35)."""
         if group.state is not State.COMPLETING_REBALANCE or group.generation_id != purpose.generation_id:
             return
         group.assignment_in_flight = False
         if error_code is not ErrorCode.NONE:
-            self._drop_assignment(group, turn, group_error(error_code))
-            self.prepare(group, turn, f"its assignment could not be stored: {error_code.name}")
+            self._drop_assignment(group, step, group_error(error_code))
+            self.prepare(group, step, f"its assignment could not be stored: {error_code.name}")
             return
-        group.become(State.STABLE, turn.timestamp)
+        group.become(State.STABLE, step.timestamp)
         for member in group.members.values():
             member.assignment = purpose.assignments[member.member_id]
             if member.sync is not None:
-                turn.reply(member.sync.request_id, sync_answer(group, member))
+                step.reply(member.sync.request_id, sync_answer(group, member))
                 member.sync = None
-                self.touch(group, member, turn)
+                self.touch(group, member, step)
 
-    def _drop_assignment(self, group: Group, turn: Turn, error_code: ErrorCode) -> None:
+    def _drop_assignment(self, group: Group, step: Step, error_code: ErrorCode) -> None:
         group.assignment_in_flight = False
         for member in group.members.values():
             member.assignment = None
             if member.sync is not None:
-                self.refuse_sync(member, error_code, turn)
-                self.touch(group, member, turn)
+                self.refuse_sync(member, error_code, step)
+                self.touch(group, member, step)
 
     # ---- a static member's next incarnation in a Stable group
 
-    def static_member_stored(self, group: Group, purpose: StoreStaticMember, error_code: ErrorCode, turn: Turn) -> None:
+    def static_member_stored(self, group: Group, purpose: StoreStaticMember, error_code: ErrorCode, step: Step) -> None:
         """Its new id is durable, or failed. If a rebalance has begun meanwhile, its request waits for that instead."""
         member = group.members.get(purpose.member_id)
         if group.state is not State.STABLE or member is None or member.join is None:
             return
         if error_code is not ErrorCode.NONE:
-            self.refuse_join(member, group_error(error_code), turn)
+            self.refuse_join(member, group_error(error_code), step)
             self.forget_session(group, purpose.member_id)
             group.revert_static(purpose.group_instance_id)
-            self.touch(group, member, turn)
+            self.touch(group, member, step)
             return
         if member.join.api_version >= FIRST_JOIN_WITH_SKIP_ASSIGNMENT:
             leads = member.member_id == group.leader_id
@@ -312,53 +312,53 @@ class Rebalance:
         else:
             # Told the leader's old id it will not compute an assignment that nobody would wait for.
             response = join_answer(group, member, leads=False, leader_id=purpose.leader_id)
-        self.answer_join(member, response, turn)
+        self.answer_join(member, response, step)
 
     # ---- passing from one protocol to the other
 
-    def dissolve(self, group: Group, turn: Turn) -> None:
+    def dissolve(self, group: Group, step: Step) -> None:
         """The coordinator assigns to the group now. Who waits joins again, and is a member of that."""
         if group.protocol_type is None and not group.pending_members:
             return  # nobody has ever joined by the classic protocol, or not since
         for member_id in sorted({*group.members, *group.pending_members}):
             member = group.members.get(member_id)
             if member is not None:
-                self.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, turn, member_id)
-                self.refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS, turn)
+                self.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, step, member_id)
+                self.refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS, step)
             self.forget_session(group, member_id)
         for kind in (JOIN, SYNC):
             self.deadlines.cancel(Key(group.group_id, kind))
         group.forget_classic()
 
-    def resume(self, group: Group, turn: Turn, reason: str) -> None:
+    def resume(self, group: Group, step: Step, reason: str) -> None:
         """The group is of the classic protocol now, as the log says; its members agree on a generation of their own."""
         group.restore()
         for member in group.members.values():
-            self.touch(group, member, turn)
-        self.prepare(group, turn, reason)
+            self.touch(group, member, step)
+        self.prepare(group, step, reason)
 
     # ---- clocks
 
-    def session_is_over(self, group: Group, member_id: str, turn: Turn) -> None:
+    def session_is_over(self, group: Group, member_id: str, step: Step) -> None:
         """Nothing was heard of it for too long. A member whose request we keep waiting is not silent."""
         member = group.members.get(member_id)
         if member is not None:
             waits = member.join is not None or member.sync is not None
             if waits and not member.is_new:
-                self.touch(group, member, turn)
+                self.touch(group, member, step)
                 return
-        self.drop(group, member_id, turn)
+        self.drop(group, member_id, step)
         if member is None:  # an id nobody claimed: at most a barrier waited for it
-            self.complete_if_joined(group, turn)
+            self.complete_if_joined(group, step)
         else:
-            self.react_to_departure(group, turn, f"member {member_id} was silent for too long")
+            self.react_to_departure(group, step, f"member {member_id} was silent for too long")
 
-    def sync_time_is_up(self, group: Group, turn: Turn) -> None:
+    def sync_time_is_up(self, group: Group, step: Step) -> None:
         """Members of this generation never asked for their assignment: go on without them."""
         silent = sorted(group.pending_sync)
         for member_id in silent:
-            self.drop(group, member_id, turn)
-        self.prepare(group, turn, f"members {', '.join(silent)} did not ask for their assignment")
+            self.drop(group, member_id, step)
+        self.prepare(group, step, f"members {', '.join(silent)} did not ask for their assignment")
 
 
 def sync_answer(group: Group, member: Member) -> SyncGroupResponse:

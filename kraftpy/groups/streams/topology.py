@@ -129,7 +129,7 @@ class Configured:
         return self.status is None
 
 
-class _Wrong(Exception):
+class _Misfit(Exception):
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
         self.status = status
@@ -144,7 +144,7 @@ def configure(topology: Topology, topics: Topics, matches: TopicMatches) -> Conf
     try:
         sources = {each.subtopology_id: _sources(each, topics, matches) for each in topology.subtopologies}
         counts = _counts(topology, sources, topics, matches)
-    except _Wrong as wrong:
+    except _Misfit as wrong:
         return Configured(status=wrong.status, detail=str(wrong))
     tasks: dict[str, int] = {}
     wanted: dict[str, InternalTopic] = {}
@@ -230,7 +230,7 @@ def _sources(subtopology: Subtopology, topics: Topics, matches: TopicMatches) ->
     """The topics it reads that are not the application's own. Raises _Wrong if one is missing, or NotLookedUp."""
     missing = [name for name in subtopology.source_topics if topics.topic(name) is None]
     if missing:
-        raise _Wrong(MISSING_SOURCE_TOPICS, f"Source topics {', '.join(sorted(missing))} are missing.")
+        raise _Misfit(MISSING_SOURCE_TOPICS, f"Source topics {', '.join(sorted(missing))} are missing.")
     return tuple(sorted({*subtopology.source_topics, *_matching(subtopology, matches)}))
 
 
@@ -256,7 +256,7 @@ def _counts(
     if pending:
         names = ", ".join(sorted(pending))
         detail = f"How many partitions {names} shall have cannot be told from what is written to them."
-        raise _Wrong(MISSING_SOURCE_TOPICS, detail)
+        raise _Misfit(MISSING_SOURCE_TOPICS, detail)
     for each in topology.subtopologies:
         for group in each.copartition_groups:
             _copartition(each, group, counts, fixed, matches)
@@ -320,7 +320,7 @@ def _copartition(
     if len(set(bound.values())) > 1:
         told = ", ".join(f"{name} ({count})" for name, count in sorted(bound.items()))
         detail = f"Topics that must have as many partitions as each other have not: {told}."
-        raise _Wrong(INCORRECTLY_PARTITIONED_TOPICS, detail)
+        raise _Misfit(INCORRECTLY_PARTITIONED_TOPICS, detail)
     count = next(iter(bound.values()), None) or max((counts[name] for name in made), default=0)
     for name in made:
         counts[name] = count
