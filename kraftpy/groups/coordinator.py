@@ -1,4 +1,4 @@
-"""The coordinator of the groups whose ids fall to one partition of `__consumer_offsets`.
+"""The coordinator of the groups whose ids map to one partition of `__consumer_offsets`.
 
     coordinator = GroupCoordinator(config, new_id)
     for each record of the partition, in order: coordinator.replay(key, value, offset)
@@ -6,23 +6,22 @@
     effects = coordinator.step(event, now, timestamp)     # for every request, Appended, and at next_deadline() a Tick
     effects = coordinator.unload()                        # the partition is no longer ours; then drop the object
 
-Two clocks: `now` drives sessions and barriers and should never jump (a monotonic clock); `timestamp` is the wall clock,
-which goes into records and decides about expiry. Where only `now` is given it is both.
+There are two clocks. `now` drives sessions and barriers and should never jump (a monotonic clock). `timestamp` is the
+wall clock, which goes into records and determines expiry. If only `now` is given, it serves as both.
 
-Invariants: what is durable changes in `replay` alone, when the log has it, so replaying the log gives the same again; a
-request is answered once; what a client may rely on is answered after its records are durable.
+Invariants: durable state changes in `replay` alone, once the log has the record, so replaying the log gives the same
+state again; each request is answered once; an answer that a client may rely on is sent after its records are durable.
 
-An append that failed must not be in the log. Where that is not known (REQUEST_TIMED_OUT or
-NOT_ENOUGH_REPLICAS_AFTER_APPEND after the write), the shell should unload and load again once it has reported.
+An append that failed must not be in the log. If that is not known (REQUEST_TIMED_OUT or
+NOT_ENOUGH_REPLICAS_AFTER_APPEND after the write), the shell should unload and load again after reporting it.
 
-A group of the consumer protocol is a `Group` whose classic half stays empty and whose `consumer` is set; what it is
-asked goes through its line (`change_queue`, `consumer.changes`), and so does whatever else may not overtake its
-records.
+A group of the consumer protocol is a `Group` whose classic half stays empty and whose `consumer` is set. Its requests
+go through its queue (`change_queue`, `consumer.changes`), and so does anything else that must not overtake its records.
 
-A share group is one whose `share` is set, and which has nothing else; `share.changes` is to it what
-`consumer.changes` is to those. What it needs of the share coordinators the shell asks them (`ChangeState`).
+A share group has `share` set and nothing else; `share.changes` does for it what `consumer.changes` does for consumer
+groups. The shell passes its requests on to the share coordinators (`ChangeState`).
 
-A streams group is one whose `streams` is set (`streams.changes`). Internal topics that it misses the shell makes
+A streams group has `streams` set (`streams.changes`). The shell creates the internal topics that it lacks
 (`MakeTopics`).
 
 Left out: authorization; quotas.
@@ -126,7 +125,7 @@ from kraftpy.types import Millis, TopicId
 
 
 class GroupCoordinator:
-    """All groups of one partition of `__consumer_offsets`, and their committed offsets."""
+    """All groups in one partition of `__consumer_offsets`, and their committed offsets."""
 
     def __init__(
         self,
@@ -137,10 +136,11 @@ class GroupCoordinator:
         matches: TopicMatches | None = None,
         room: Room | None = None,
     ) -> None:
-        """`new_id` gives text that never repeats and cannot be guessed, for member ids; `topics` are the cluster's.
+        """`new_id` returns text for member ids that never repeats and cannot be guessed; `topics` are the cluster's
+        topics.
 
-        `settings` gives those of single groups; without it all have those of `config`. `matches` and `room` are shared
-        by the coordinators of a node: what they may spend on regular expressions, and on what clients have kept.
+        `settings` returns the settings of a single group; without it, every group uses those of `config`. `matches` and
+        `room` are shared by all coordinators of a node and bound their work on regular expressions and their memory.
         """
         self._matches = matches = matches or TopicMatches(topics or NoTopics())
         self.config = config
@@ -178,7 +178,7 @@ class GroupCoordinator:
     # ---- loading and unloading
 
     def replay(self, key: Buffer | None, value: Buffer | None, offset: int = -1) -> None:
-        """What one record of the partition says becomes so. Raises ProtocolError where it is not in Kafka's format."""
+        """Apply one record of the partition. Raises ProtocolError if it is not in Kafka's format."""
         if key is None:
             return
         try:
@@ -197,14 +197,14 @@ class GroupCoordinator:
             raise ProtocolError(f"the record at offset {offset}: {error}") from error
 
     def replay_pending(self, producer_id: int, key: Buffer | None, value: Buffer | None) -> None:
-        """The same, for a record that is part of this producer's transaction. Raises ProtocolError."""
+        """Apply one record that is part of this producer's transaction. Raises ProtocolError."""
         named = None if key is None else read_key(key)
         if isinstance(named, OffsetCommitKey) and value is not None:
             group = self._group(named.group_id)
             self._pending_offsets.add(producer_id, group, named.topic_partition, read_offset(value))
 
     def replay_end(self, producer_id: int, *, is_commit: bool) -> None:
-        """The producer's transaction has ended: what it committed becomes so, or is forgotten."""
+        """End the producer's transaction: its offsets are committed, or dropped."""
         for (group_id, partition), (place, value) in self._pending_offsets.take(producer_id).items():
             group = self.groups[group_id]
             mark_stable(group, [partition])
@@ -231,14 +231,14 @@ class GroupCoordinator:
             self._forget_if_vacant(group_id)
 
     def loaded(self, now: Millis, timestamp: Millis | None = None) -> list[Effect]:
-        """The whole partition has been replayed: sessions of the members found begin now."""
+        """Begin serving once the whole partition has been replayed. The sessions of all members start now."""
         step = self._begin_step(now, timestamp)
         self._loaded = True
         self._expiry.arm(step)
         for _, group in sorted(self.groups.items()):
             try:
                 self._restore(group, step)
-            except Exception as error:  # what was stored of its members cannot be used: they join again
+            except Exception as error:  # the stored members cannot be used: they join again
                 self._rebalance.dissolve(group, step)
                 step.survived("a group's restoration", group.group_id, error)
             self._usage.count(group)
@@ -258,18 +258,18 @@ class GroupCoordinator:
             self._rebalance.prepare(group, step, f"{len(group.members)} members are more than is allowed now")
 
     def unload(self) -> list[Effect]:
-        """The partition is another broker's now: whoever waits shall look for it there. Drop the object afterwards."""
+        """Refuse all waiting requests: the partition moved to another broker. Drop the object afterwards."""
         self._admission.room.leave(self._usage)
         return [*refusals(self.groups, self._appends.purposes(), self._shares.waiting())]
 
     # ---- the machine
 
     def next_deadline(self) -> Millis | None:
-        """When a Tick is due at the latest, on the clock of `now`; None before `loaded`."""
+        """The latest time for the next Tick, on the clock of `now`; None before `loaded`."""
         return self._deadlines.next()
 
     def step(self, event: Event, now: Millis, timestamp: Millis | None = None) -> list[Effect]:
-        """What follows from an event at that time, in this order."""
+        """Handle an event and return its effects, in order."""
         step = self._begin_step(now, timestamp)
         match event:
             case Request():
@@ -310,7 +310,7 @@ class GroupCoordinator:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether all of the partition was replayed."""
+        """True once the whole partition has been replayed."""
         return self._loaded
 
     def _begin_step(self, now: Millis, timestamp: Millis | None) -> Step:
@@ -318,7 +318,7 @@ class GroupCoordinator:
         return Step(now, now if timestamp is None else timestamp, self._appends, self.groups)
 
     def _group(self, group_id: str) -> Group:
-        """The group, made if need be."""
+        """Return the group, creating it if necessary."""
         return self.groups.setdefault(group_id, Group(group_id=group_id))
 
     def _forget_if_vacant(self, group_id: str) -> None:
@@ -332,9 +332,9 @@ class GroupCoordinator:
     # ---- requests
 
     def _attempt(self, event: Request, step: Step) -> None:
-        """Handle a request. An unexpected error costs this request, as long as its groups are whole afterwards.
+        """Handle a request. An unexpected error costs only this request, provided its groups are still consistent.
 
-        If they are not, the error leaves `step`, and the shell loads the partition again.
+        If they are not, the error propagates out of `step`, and the shell loads the partition again.
         """
         try:
             self._request(event, step)
@@ -348,14 +348,14 @@ class GroupCoordinator:
                 step.reply(event.request_id, refusal)
 
     def _reconsider(self, item: Request | Key, step: Step) -> None:
-        """Handle what one kind's turns found in the line of a group, and is not theirs."""
+        """Handle an item from a group's queue that does not belong to that kind of group."""
         if isinstance(item, Key):
             self._due(item, step)
         else:
             self._attempt(item, step)
 
     def _check_whole(self, group_ids: Iterable[str], error: Exception) -> None:
-        """Raise the error if it has left one of these groups half changed."""
+        """Raise the error if it left one of these groups half changed."""
         for group_id in group_ids:
             self._forget_if_vacant(group_id)
             if group_id in self.groups and not self._invariants.is_whole(self.groups[group_id]):
@@ -422,7 +422,7 @@ class GroupCoordinator:
             return
         if self._appends.stores(
             message.group_id, StoreAssignment, StoreStaticMember
-        ):  # who they are is known in a moment
+        ):  # its members will be known in a moment
             step.reply(event.request_id, refuse(message, event.api_version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
         group = self._group(message.group_id)
@@ -434,7 +434,7 @@ class GroupCoordinator:
         self._forget_if_vacant(message.group_id)
 
     def _is_with_consumers(self, group_id: str) -> bool:
-        """Whether a classic member's request is for a consumer group with members, or one that may be about to be."""
+        """Return True if a classic request is for a consumer group that has members, or may be about to."""
         group = self.groups.get(group_id)
         if group is None or group.state is State.DEAD:
             return False
@@ -443,7 +443,7 @@ class GroupCoordinator:
         return group.is_changing or (group.consumer is not None and bool(group.consumer.members))
 
     def _is_streams(self, group: Group) -> bool:
-        """Whether it is a streams group, or is becoming one."""
+        """Return True if this is a streams group, or is becoming one."""
         return group.streams is not None or self._appends.stores(group.group_id, StoreStreamsGroup)
 
     def _of_share_group(self, event: Request, group_id: str, step: Step) -> None:
@@ -456,7 +456,7 @@ class GroupCoordinator:
         self._forget_if_vacant(group_id)
 
     def _of_streams_group(self, event: Request, group_id: str, step: Step) -> None:
-        if self._appends.stores(group_id, StoreShareGroup):  # of which kind it is is known in a moment
+        if self._appends.stores(group_id, StoreShareGroup):  # its kind will be known in a moment
             told = refuse(event.message, event.api_version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             step.reply(event.request_id, told)
             return
@@ -538,7 +538,7 @@ class GroupCoordinator:
             case DeleteGroupRecords():
                 self._deletions.stored(purpose, error_code, step)
             case StoreConsumerGroup():
-                # Where the log deleted the group, and nothing else is left of it, those who wait begin a new one.
+                # If the log deleted the group and nothing else is left of it, the waiting requests start a new one.
                 self._consumers.stored(self._group(purpose.group_id), purpose, error_code, step)
             case StoreShareGroup():
                 self._shares.stored(self._group(purpose.group_id), purpose, error_code, step)
@@ -554,7 +554,7 @@ class GroupCoordinator:
     # ---- what falls due
 
     def _attempt_due(self, key: Key, step: Step) -> None:
-        """Have come to pass what is due. After an unexpected error it is due again a little later."""
+        """Handle what is due. After an unexpected error it falls due again a little later."""
         try:
             self._due(key, step)
         except Exception as error:
@@ -576,7 +576,7 @@ class GroupCoordinator:
             return
         if queue is not None:
             queue.submit(group, key, step)
-        elif group.is_changing:  # it may have passed to the other protocol when its records are stored
+        elif group.is_changing:  # it may have migrated to the other protocol by the time its records are stored
             self._deadlines.set(key, Millis(step.now + AGAIN_MS))
         elif key not in self._invariants.expected_deadlines(group):
             pass
@@ -594,11 +594,11 @@ class GroupCoordinator:
     # ---- for tests and simulations
 
     def durable(self) -> Durable:
-        """What the log says of every group. Equal to that of a fresh coordinator that replayed the log."""
+        """The durable state of every group. Equals that of a new coordinator that replayed the log."""
         return durable(self.groups)
 
     def validate(self) -> None:
-        """Assert the invariants. For tests and simulations, between steps, once loaded."""
+        """Assert the invariants. For tests and simulations: call between steps, once loaded."""
         self._usage.validate(self.groups)
         self._pending_offsets.validate()
         self._invariants.check(EXPIRY_KEY)

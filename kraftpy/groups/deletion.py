@@ -1,7 +1,8 @@
-"""Groups that go: those that an administrator deletes, and those of which nothing is left.
+"""Deletion of groups, by an administrator or because nothing is left in them.
 
-A group that goes is Dead until its tombstones are durable, and is not seen any more; if they fail to be written, it is
-there again as it was. Of a share group the share coordinators have forgotten everything before (`share.changes`).
+A group being deleted is Dead, and invisible, until its tombstones are durable; if writing them fails, the group is
+restored as it was. Before a share group is deleted, the share coordinators have already dropped its state
+(`share.changes`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _MOST_TOGETHER = 100
 
 
 class Deletions:
-    """What deletes groups of one partition of `__consumer_offsets`."""
+    """Deletes groups in one partition of `__consumer_offsets`."""
 
     def __init__(self, groups: dict[str, Group], rebalance: Rebalance, shares: ShareChangeQueue) -> None:
         self._groups = groups
@@ -35,7 +36,7 @@ class Deletions:
         self._shares = shares
 
     def request(self, event: Request, message: DeleteGroupsRequest, step: Step) -> None:
-        """Delete empty groups; one that is changing is waited for, since whether it is empty will be known then."""
+        """Delete empty groups. Waits for a group that is changing, which may or may not turn out empty."""
         for group_id in message.groups_names:
             group = self._groups.get(group_id)
             if group is None or group.state is State.DEAD:
@@ -43,7 +44,7 @@ class Deletions:
             if group.is_changing:
                 group.waiting.append(event)
                 return
-            # When its state is gone, or nobody asks for more of it, all of this is considered again.
+            # Reconsider the whole request once the group's state is deleted, or once nothing of it is in flight.
             if group.is_empty and (
                 self._shares.is_deferred(group, event) or self._shares.delete_state(group, event, step)
             ):
@@ -76,11 +77,11 @@ class Deletions:
         request_id: int | None = None,
         response: DeleteGroupsResponse | None = None,
     ) -> None:
-        """Empty groups become Dead until their tombstones are durable."""
+        """Make empty groups Dead until their tombstones are durable."""
         records = []
         for group in doomed:
             of_group = self._tombstones(group, step)
-            if len(of_group) > _MOST_TOGETHER:  # what several groups have must fit into one batch
+            if len(of_group) > _MOST_TOGETHER:  # tombstones of several groups must fit into one batch
                 for some in offsets.in_batches(of_group[:-1]):
                     step.append(some, ExpireOffsets(group_id=group.group_id))
                 of_group = of_group[-1:]
@@ -109,10 +110,10 @@ class Deletions:
         return records
 
     def stored(self, purpose: DeleteGroupRecords, error_code: ErrorCode, step: Step) -> None:
-        """The tombstones are in the log, or it is known that they are not there."""
+        """Handle the outcome of writing the tombstones: in the log, or known not to be there."""
         response = purpose.response
         if error_code is not ErrorCode.NONE:
-            for group_id in purpose.group_ids:  # nothing leads back from Dead itself
+            for group_id in purpose.group_ids:  # there is no transition out of Dead
                 self._groups[group_id] = replace(self._groups[group_id], state=State.EMPTY)
             response = None if response is None else failed_deletion(response, group_error(error_code))
         if purpose.request_id is not None and response is not None:
