@@ -243,8 +243,7 @@ class ChangeQueue(ABC, Generic[D, P]):
         self._work(group, step)
 
     def _refuse(self, group: Group, purpose: P, error_code: ErrorCode, step: Step) -> None:
-        """Refuse all waiting requests because nothing was stored. Members due for removal are removed a little later.
-        """
+        """Refuse all waiting requests: nothing was stored. Members due for removal are removed a little later."""
         waited, group.waiting = group.waiting, deque()
         for item in waited:
             if isinstance(item, Request):

@@ -1,7 +1,7 @@
-"""Expires offsets that nobody needs any more, and groups of which nothing is left, from time to time (KIP-211).
+"""Periodically expires offsets that are no longer needed and groups that have become empty of everything (KIP-211).
 
-A look at all groups is made in pieces of about `OFFSETS_AT_ONCE` offsets, each at a tick of its own, so that others are
-served in between. A look covers the groups that exist when it begins.
+One pass over all groups is made in pieces of about `OFFSETS_AT_ONCE` offsets, each at its own tick, so that other
+requests are served in between. A pass covers the groups that exist when it begins.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SOON_MS: Final = 1
 
 
 class Expiry:
-    """The looks at the groups of one coordinator."""
+    """The expiry passes of one coordinator."""
 
     def __init__(
         self, config: GroupConfig, groups: dict[str, Group], deadlines: Deadlines, deletions: Deletions
@@ -32,14 +32,14 @@ class Expiry:
         self._deadlines = deadlines
         self._deletions = deletions
         self._left: list[str] = []
-        """The groups that this look has yet to come to, the last first."""
+        """The groups remaining in this pass, in reverse order."""
 
     def arm(self, step: Step) -> None:
-        """Have the next look when it is time."""
+        """Schedule the next pass."""
         self._deadlines.set(EXPIRY_KEY, Millis(step.now + max(self._config.offsets_retention_check_interval_ms, 1)))
 
     def look(self, step: Step) -> None:
-        """Delete offsets nobody needs, and groups with nothing left. Groups with records in flight have time."""
+        """Delete expired offsets and groups with nothing left. Groups with records in flight wait for the next pass."""
         if not self._left:
             self._left = sorted(self._groups, reverse=True)
         looked_at = 0
