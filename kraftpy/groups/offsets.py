@@ -156,7 +156,7 @@ def lacks_room(
 def commit(
     event: Request, message: OffsetCommitRequest, group: Group, config: GroupConfig, room: Room, step: Step
 ) -> None:
-    """Store offsets that passed `check_commit`. Partitions with too much metadata or no room are refused individually."""
+    """Store offsets that passed `check_commit`. Partitions with too much metadata or no room are refused one by one."""
     growth = 0
     records: list[Record] = []
     stored: list[TopicPartition] = []

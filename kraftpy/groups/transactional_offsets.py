@@ -158,7 +158,7 @@ def failed(prepared: TxnOffsetCommitResponse, error_code: ErrorCode) -> TxnOffse
 def commit(
     event: Request, message: TxnOffsetCommitRequest, group: Group, config: GroupConfig, room: Room, step: Step
 ) -> None:
-    """Store offsets that passed `check`. Partitions with too much metadata or no room are refused individually."""
+    """Store offsets that passed `check`. Partitions with too much metadata or no room are refused one by one."""
     growth = 0
     records: list[Record] = []
     stored: list[TopicPartition] = []

@@ -1,4 +1,4 @@
-"""The internal topics of streams groups, repartition topics and changelogs, made when they are missed (KIP-1071)."""
+"""Creates the internal topics of streams groups, repartition topics and changelogs, when they are missing (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEFAULT = -1
 async def make_internal_topics(
     topics: Sequence[InternalTopic], metadata: MetadataLog, config: BrokerConfig, clock: Clock
 ) -> dict[str, str]:
-    """Create them with the partitions and settings the group has decided on; why not, of each that could not be."""
+    """Create topics with the partitions and settings the group decided on. Returns an error text for each that failed."""
     command = CreateTopics(
         topics=tuple(_new_topic(topic) for topic in topics),
         time_ms=clock.now(),

@@ -1,12 +1,13 @@
-"""The four requests of a group's members: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+"""Handlers for the four requests of classic members: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-Each handler refuses what does not fit the group, changes it through `rebalance`, and answers now or leaves a
-request waiting there. Order of refusals: the member, its instance id, its generation, its protocol, the state.
+Each handler refuses a request that does not fit the group, changes the group through `rebalance`, and either answers
+now or leaves the request waiting there. Checks are made in this order: the member, its instance id, its generation, its
+protocol, the state.
 
-Where this differs from Kafka, on purpose: a second request of a member whose first still waits has the first one
-answered REBALANCE_IN_PROGRESS instead of dropped; the first assignment a leader sends for a generation stands, where
-Kafka stores a repeated one but goes on with the first; a pending member that suddenly names an instance id gets
-UNKNOWN_MEMBER_ID.
+Deliberate differences from Kafka: if a member sends a second request while its first still waits, the first is answered
+REBALANCE_IN_PROGRESS instead of being dropped; the first assignment that a leader sends for a generation stands,
+whereas Kafka stores a repeated one but continues with the first; a pending member that suddenly names an instance id
+gets UNKNOWN_MEMBER_ID.
 
 Read: KIP-345, KIP-394, KIP-559 (protocol checks in SyncGroup), KIP-800 (reasons), KIP-814 (static leader).
 """
@@ -29,7 +30,7 @@ from kraftpy.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupR
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 UNKNOWN_MEMBER = ""
-"""The member id of somebody who has none yet."""
+"""The member id sent by a client that does not have one yet."""
 
 FIRST_JOIN_WITH_MEMBER_ID_REQUIRED = 4
 FIRST_LEAVE_WITH_MEMBERS = 3
@@ -38,7 +39,7 @@ _MAX_NAME_IN_ID = 249
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joining:
-    """A JoinGroup request, put right: what older versions leave out is filled in."""
+    """A normalized JoinGroup request: fields missing in older versions are filled in."""
 
     group_id: str
     member_id: str
@@ -54,7 +55,7 @@ class Joining:
 
     @classmethod
     def of(cls, event: Request, message: JoinGroupRequest) -> Joining:
-        """The request as any version of it is meant: v0 has one timeout for both purposes."""
+        """Normalize a request of any version: v0 has one timeout for both purposes."""
         rebalance_timeout_ms = message.rebalance_timeout_ms
         return cls(
             group_id=message.group_id,
@@ -72,12 +73,12 @@ class Joining:
 
 
 def member_id_for(joining: Joining, unique: str) -> str:
-    """An id for a member that has none. A name that fills its field would leave no room for what is unique."""
+    """Build a member id. The client's name is cut so that the unique part always fits."""
     return f"{(joining.group_instance_id or joining.client_id)[:_MAX_NAME_IN_ID]}-{unique}"
 
 
 class Membership:
-    """Handles members' requests. `new_id` gives the unguessable, never repeated part of a member id."""
+    """Handles members' requests. `new_id` returns the unguessable, unique part of a member id."""
 
     def __init__(self, rebalance: Rebalance, new_id: Callable[[], str]) -> None:
         self.rebalance = rebalance
@@ -87,7 +88,7 @@ class Membership:
     # ---- JoinGroup
 
     def join(self, event: Request, message: JoinGroupRequest, groups: dict[str, Group], step: Step) -> None:
-        """Let a member in, or in again; it is answered when everybody has joined."""
+        """Let a member join or rejoin. The answer is sent when all members have joined."""
         joining = Joining.of(event, message)
         group = groups.get(joining.group_id)
         error = self._check_join(joining, group)
@@ -125,10 +126,10 @@ class Membership:
         step.reply(joining.waiting.request_id, join_error(joining.waiting.api_version, named, error))
 
     def _has_room(self, group: Group, joining: Joining) -> bool:
-        """Whether this member may come in without the group growing too large.
+        """Return True if this member can join without exceeding the maximum group size.
 
-        While members are joining again, those who wait are counted: so a group that has become too large (the limit
-        was lowered) sheds those who come last. A static member that comes back takes its own place.
+        During a rebalance, the members waiting at the barrier are counted. A group that has become too large (because
+        the limit was lowered) thus sheds the last to arrive. A static member that returns takes its own place.
         """
         place = joining.member_id or group.static_members.get(joining.group_instance_id or "", UNKNOWN_MEMBER)
         member = group.members.get(place)
@@ -183,8 +184,8 @@ class Membership:
         if (group.state is State.COMPLETING_REBALANCE and unchanged) or (
             group.state is State.STABLE and unchanged and not leads
         ):
-            # It may have missed the answer to its first request: the same generation once more. A leader in a Stable
-            # group means it: that is how it asks for a rebalance when, say, a topic has grown (rule 34).
+            # The answer to its first request may have been lost: send the same generation again. For the leader of a
+            # Stable group a rejoin is how it asks for a rebalance, for example when a topic has grown (rule 34).
             self.rebalance.touch(group, member, step)
             step.reply(joining.waiting.request_id, join_answer(group, member, leads=leads))
             return
@@ -192,7 +193,7 @@ class Membership:
         self.rebalance.prepare_or_complete(group, step, f"member {member_id} joins again ({joining.reason})")
 
     def _update(self, joining: Joining, group: Group, member: Member, step: Step) -> None:
-        """Take over what the member says of itself now, and let its request wait."""
+        """Update the member from its request, and let the request wait."""
         group.resubscribe(member, joining.protocols)
         member.rebalance_timeout_ms = joining.rebalance_timeout_ms
         member.session_timeout_ms = joining.session_timeout_ms
@@ -202,7 +203,7 @@ class Membership:
         self.rebalance.touch(group, member, step)
 
     def _rejoin_static(self, joining: Joining, group: Group, old_id: str, new_id: str, step: Step) -> None:
-        """A static member is back: no rebalance in a Stable group whose protocol stays the same (rule 36)."""
+        """Let a static member return. No rebalance in a Stable group whose protocol stays the same (rule 36)."""
         old_leader = group.leader_id or ""
         member = self.rebalance.replace_static(group, old_id, new_id, step)
         self._update(joining, group, member, step)
@@ -216,7 +217,7 @@ class Membership:
             )
             step.append([group_record(group.group_id, group.to_value(assignments))], purpose)
             return
-        # In CompletingRebalance the leader may be assigning to the old id right now: all must join again.
+        # In CompletingRebalance the leader may be assigning to the old id right now: all members must rejoin.
         self.rebalance.prepare_or_complete(
             group, step, f"static member {joining.group_instance_id} is back ({joining.reason})"
         )
@@ -224,7 +225,7 @@ class Membership:
     # ---- SyncGroup
 
     def sync(self, event: Request, message: SyncGroupRequest, group: Group | None, step: Step) -> None:
-        """A member asks for its assignment; the leader brings everybody's."""
+        """Answer with the member's assignment once it is known; the leader's request carries all assignments."""
         error = self._check_sync(message, group)
         if error is not ErrorCode.NONE or group is None:
             step.reply(event.request_id, SyncGroupResponse(error_code=error, assignment=b""))
@@ -268,7 +269,7 @@ class Membership:
     # ---- Heartbeat
 
     def heartbeat(self, event: Request, message: HeartbeatRequest, group: Group | None, step: Step) -> None:
-        """A member is alive; it learns here that it must join again."""
+        """Keep a member alive; the answer tells it if it must rejoin."""
         error = self._check_generation(message, group)
         if error is ErrorCode.NONE and group is not None:
             self.rebalance.touch(group, group.members[message.member_id], step)
@@ -279,7 +280,7 @@ class Membership:
     # ---- LeaveGroup
 
     def leave(self, event: Request, message: LeaveGroupRequest, group: Group | None, step: Step) -> None:
-        """Members go: one, before v3; from v3 several, static ones by instance id alone if need be (KIP-345)."""
+        """Remove members: one before v3; from v3 several, and static ones by instance id alone (KIP-345)."""
         if event.api_version >= FIRST_LEAVE_WITH_MEMBERS:
             leaving = [(each.member_id, each.group_instance_id) for each in message.members]
         else:
@@ -314,7 +315,7 @@ class Membership:
     def _leaver(
         self, group: Group | None, member_id: str, group_instance_id: str | None
     ) -> tuple[str | None, ErrorCode]:
-        """The id of the member meant, or why there is none."""
+        """Return the id of the member to remove, or the error."""
         if group is None:
             return None, ErrorCode.UNKNOWN_MEMBER_ID
         if member_id == UNKNOWN_MEMBER:

@@ -1,21 +1,22 @@
-"""What members of the consumer protocol ask, decided: one heartbeat, one silence (KIP-848).
+"""Decides the requests and timeouts of members of the consumer protocol (KIP-848).
 
-Every decision works on a `Draft` and either refuses, before it has put anything there, or puts the records of all that
-follows: the member, the group's epoch, the new targets, and how far the member itself now comes. Nothing here waits
-or is told to anyone; `changes` has the records stored and answers afterwards.
+Every decision works on a `Draft`. It either refuses before adding anything to it, or adds all resulting records: the
+member, the group's epoch, the new targets, and the member's progress towards its own. Nothing here waits or sends;
+`changes` has the records stored and answers afterwards.
 
-A change of topics or partitions is noticed by the next heartbeat of any member, since the topics' version is another.
+A change of topics or partitions is noticed at the next heartbeat of any member, because the version of the topics has
+changed.
 
-Regular expressions are looked up as far as one step may go (`topic_matches`), for most of them to the end. The rest
-follows a little later (`look_at_topics`); until then an expression matches what it matched before, or nothing.
+Regular expressions are resolved as far as one step allows (`topic_matches`), which is enough for most. The rest follows
+a little later (`look_at_topics`); until then an expression keeps its previous matches, or has none.
 
-Where this differs from Kafka: a static member may join again under the id it has (Kafka: UNRELEASED_INSTANCE_ID); an
-unknown group is UNKNOWN_MEMBER_ID to a heartbeat, on which every client joins again; targets are made at once, without
-KIP-1263's interval.
+Differences from Kafka: a static member may rejoin under its present id (Kafka: UNRELEASED_INSTANCE_ID); a heartbeat to
+an unknown group gets UNKNOWN_MEMBER_ID, on which every client rejoins; targets are computed at once, without KIP-1263's
+interval.
 
-Members that speak the classic protocol are `classic_members`.
+Members that speak the classic protocol are handled in `classic_members`.
 
-Left out: racks, which Kafka's assignors do not look at either.
+Left out: racks, which Kafka's assignors ignore as well.
 """
 
 from __future__ import annotations
@@ -60,18 +61,18 @@ from kraftpy.types import Millis, TopicId
 JOINING = 0
 LEAVING = -1
 LEAVING_FOR_NOW = -2
-"""The epochs by which a heartbeat joins, leaves, or leaves as a static member that will be back."""
+"""The epochs with which a member joins, leaves, or (if static) leaves temporarily."""
 
 FIRST_HEARTBEAT_WITH_OWN_MEMBER_ID = 1
 
 
 def heartbeat_error(error_code: ErrorCode, text: str | None = None) -> ConsumerGroupHeartbeatResponse:
-    """A heartbeat's answer that is nothing but an error."""
+    """Return a heartbeat response that carries only an error."""
     return ConsumerGroupHeartbeatResponse(error_code=error_code, error_message=text or error_code.meaning)
 
 
 class ConsumerProtocol:
-    """Decides for groups of one partition. `new_id` gives ids for members that have none."""
+    """Decides for the groups in one partition. `new_id` returns ids for members that have none."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class ConsumerProtocol:
     def heartbeat(
         self, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, timestamp: Millis
     ) -> ConsumerGroupHeartbeatResponse:
-        """Let a member in, on, or out."""
+        """Let a member join, carry on or leave."""
         try:
             self._check(message, event.api_version)
             if message.member_epoch < JOINING:
@@ -102,7 +103,7 @@ class ConsumerProtocol:
             return heartbeat_error(error.code, str(error))
 
     def _check(self, message: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse invalid requests."""
         problem = None
         joins = message.member_epoch == JOINING
         if not message.group_id.strip():
@@ -167,9 +168,10 @@ class ConsumerProtocol:
         timestamp: Millis,
         predecessor: str | None,
     ) -> tuple[CurrentValue, CurrentValue]:
-        """Let a member be what it says: what it was told before, and what it is told now. Refuses nothing.
+        """Update a member from its request: what it said before, and what it says now. Never refuses.
 
-        `owned` is what it says it has, None where it says nothing of that; `predecessor` the id whose place it takes.
+        `owned` is what the member reports as owned, None if it reports nothing; `predecessor` is the id of the member
+        that it replaces.
         """
         if predecessor is not None:
             _take_over(draft, predecessor, member_id)
@@ -187,11 +189,11 @@ class ConsumerProtocol:
         return before, after
 
     def look_at_topics(self, draft: Draft, timestamp: Millis) -> None:
-        """Begin the group's next epoch if the topics it reads have changed, or more of its expressions are known."""
+        """Start the group's next epoch if its topics have changed, or more of its expressions are resolved."""
         self._refresh(draft, timestamp, changed=False)
 
     def _admit(self, group: ConsumerGroup, member_id: str, message: ConsumerGroupHeartbeatRequest) -> str | None:
-        """Check that it may come in or stay. The id of the member whose place it takes, where it takes one."""
+        """Check that the member may join or stay. Returns the id of the member that it replaces, if any."""
         joins = message.member_epoch == JOINING
         holder = None if message.instance_id is None else group.static_members.get(message.instance_id)
         if message.instance_id is not None:
@@ -214,7 +216,8 @@ class ConsumerProtocol:
     # ---- going
 
     def _leave(self, draft: Draft, message: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
-        """It goes, for good or, a static member, for now: then its partitions wait for it as long as its session."""
+        """Let a member leave. If a static member leaves temporarily, its partitions stay reserved for its session
+        timeout."""
         group, member_id = draft.group, message.member_id
         if message.instance_id is not None:
             _check_static(group.static_members.get(message.instance_id), member_id, message.instance_id)
@@ -223,7 +226,7 @@ class ConsumerProtocol:
         if message.member_epoch == LEAVING_FOR_NOW:
             left = CurrentValue(
                 member_epoch=LEAVING_FOR_NOW,
-                previous_member_epoch=LEAVING_FOR_NOW,  # whatever it sent before it left comes too late
+                previous_member_epoch=LEAVING_FOR_NOW,  # requests sent before it left are too late
                 assigned=group.current(member_id).assigned,
             )
             draft.put(CurrentKey(group.group_id, member_id), left)
@@ -232,14 +235,14 @@ class ConsumerProtocol:
         return ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=message.member_epoch)
 
     def remove(self, draft: Draft, member_id: str) -> None:
-        """It is no member any more, and holds nothing. The next heartbeat of another makes new targets."""
+        """Remove a member and release its partitions. The next heartbeat of another member computes new targets."""
         _erase(draft, member_id)
         self._refresh(draft, Millis(0), changed=True)
 
     # ---- the group
 
     def _refresh(self, draft: Draft, timestamp: Millis, *, changed: bool) -> None:
-        """The group's next epoch, where who is in it or what they read has changed, be it the topics themselves."""
+        """Start the group's next epoch if its members, their subscriptions or the topics have changed."""
         group = draft.group
         is_pointless = group.is_resolving and self.matches.is_spent
         if not changed and (group.topics_version == self.topics.version or is_pointless):
@@ -256,13 +259,15 @@ class ConsumerProtocol:
             draft.put(GroupKey(group.group_id), value)
 
     def _look_up_regexes(self, draft: Draft, timestamp: Millis) -> bool:
-        """Have the topics of every expression in use; False if there are some left, to be asked for again."""
+        """Resolve every expression in use; False if some are left for later."""
         group, version = draft.group, self.topics.version
         needed = {regex for member in group.members.values() if (regex := member.subscribed_topic_regex) is not None}
         for regex in sorted(group.regexes.keys() - needed):
             draft.put(RegexKey(group.group_id, regex), None)
         looked_up = {regex: at for regex, at in group.looked_up.items() if regex in needed}
-        for regex in sorted(needed, key=lambda each: (looked_up.get(each, NEVER), each)):  # the least known first
+        for regex in sorted(
+            needed, key=lambda each: (looked_up.get(each, NEVER), each)
+        ):  # the longest unresolved first
             known = draft.group.regexes.get(regex)
             if known is not None and looked_up.get(regex) == version:
                 continue
@@ -278,7 +283,7 @@ class ConsumerProtocol:
         return all(looked_up.get(regex) == version for regex in needed)
 
     def _retarget(self, draft: Draft) -> None:
-        """Targets for the group's epoch, where there are none yet."""
+        """Compute targets for the group's epoch if there are none yet."""
         group = draft.group
         if group.epoch == group.assignment_epoch:
             return
@@ -304,9 +309,9 @@ class ConsumerProtocol:
         draft.put(TargetMetadataKey(group.group_id), TargetMetadataValue(assignment_epoch=group.epoch))
 
     def assignor_name(self, group: ConsumerGroup) -> str:
-        """The assignor its members want, or the broker's first."""
+        """Return the assignor its members want, or the broker's first."""
         wanted = group.assignor(self.config.group_consumer_assignors[0])
-        # A member may have asked for it when another coordinator allowed it.
+        # A member may have requested it from another coordinator that allowed it.
         return wanted if wanted in ASSIGNORS else self.config.group_consumer_assignors[0]
 
 
@@ -318,13 +323,13 @@ def _reads(member: MemberValue) -> tuple[tuple[str, ...], str | None]:
 
 
 def _says_everything(message: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether the heartbeat leaves nothing out, as after an answer that got lost: then neither does its answer."""
+    """Return True if the heartbeat is complete, as after a lost response: then the response must be complete too."""
     subscribes = message.subscribed_topic_names is not None or message.subscribed_topic_regex is not None
     return message.rebalance_timeout_ms >= 0 and subscribes and message.topic_partitions is not None
 
 
 def _updated(known: MemberValue, message: ConsumerGroupHeartbeatRequest, event: Request) -> MemberValue:
-    """The member, with what the heartbeat says of it. What joins says everything anew."""
+    """Return the member, updated from the heartbeat. A joining member starts from scratch."""
     base = MemberValue(instance_id=known.instance_id) if message.member_epoch == JOINING else known
     names, regex = message.subscribed_topic_names, message.subscribed_topic_regex
     return replace(
@@ -351,7 +356,7 @@ def _check_static(holder: str | None, member_id: str, instance_id: str) -> None:
 
 
 def _check_epoch(current: CurrentValue, message: ConsumerGroupHeartbeatRequest) -> None:
-    """The epoch must be the member's, or its last one where the answer with the new one may have been lost."""
+    """Check the epoch: the member's, or its previous one if the response with the new one may have been lost."""
     if current.state is MemberState.UNKNOWN and message.topic_partitions != []:
         raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, "what was agreed with it cannot be read: join again")
     if message.member_epoch == current.member_epoch:
@@ -372,7 +377,7 @@ def _erase(draft: Draft, member_id: str) -> None:
 
 
 def _take_over(draft: Draft, old_id: str, new_id: str) -> None:
-    """A static member's next incarnation has the place, the target and the partitions of the last one (KIP-345)."""
+    """Let a static member's new instance inherit the place, target and partitions of the old one (KIP-345)."""
     group_id = draft.group.group_id
     member, target, current = (
         draft.group.members[old_id],
