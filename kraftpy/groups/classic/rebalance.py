@@ -199,7 +199,7 @@ class Rebalance:
         self.deadlines.cancel(Key(group.group_id, SYNC))
         initial = group.state is State.EMPTY
         group.become(State.PREPARING_REBALANCE, step.timestamp)
-        step.note(group, f"preparing to rebalance after generation {group.generation_id}: {reason}")
+        step.note(group, f"rebalancing after generation {group.generation_id}: {reason}")
         delay_ms = self.config.group_initial_rebalance_delay_ms
         if initial and delay_ms > 0:
             group.joined_while_initial = False

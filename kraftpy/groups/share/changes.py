@@ -1,10 +1,11 @@
-"""Changes of share groups, one after the other (`change_queue`), and what share coordinators are asked (KIP-932).
+"""Changes to share groups in the `change_queue`, and requests to the share coordinators (KIP-932).
 
-Besides the log there are the share coordinators. What heartbeats have initialized is asked for beside everything else,
-and how it went comes into the line like a session that ran out. What an administrator asks (`operations`) has the
-group for itself until it is done: it begins when no question is under way, and the line waits for it.
+In addition to the log, a share group depends on the share coordinators. Partitions that heartbeats need initialized are
+requested in the background, and the result enters the queue like an expired session. A request by an administrator
+(`operations`) has the group exclusively until it is done: it starts when no background request is in flight, and the
+queue waits for it.
 
-A share group is one from its first record to its deletion: it passes to no other protocol, nor another group to this.
+A share group remains one from its first record until it is deleted: groups do not migrate to or from this kind.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ TOPICS_GONE = "share-topics-gone"
 
 
 class _Asked:
-    """What heartbeats of a group had the share coordinators asked for; `failed` once they have been."""
+    """Partitions requested from the share coordinators for a group's heartbeats; `failed` is set once they answer."""
 
     def __init__(self, group_id: str, partitions: Assignment) -> None:
         self.group_id = group_id
@@ -49,7 +50,7 @@ class _Asked:
 
 
 class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
-    """The share groups of one partition of `__consumer_offsets`."""
+    """The share groups in one partition of `__consumer_offsets`."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         topics: Topics,
         reconsider: Reconsider,
     ) -> None:
-        """`reconsider` handles a request that is none of share groups alone, whose turn has come."""
+        """`reconsider` handles requests at the head of a queue that do not concern share groups alone."""
         clocks = MemberClocks(
             deadlines,
             session=SHARE_SESSION,
@@ -69,9 +70,11 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         super().__init__(clocks, reconsider)
         self._topics = topics
         self._next_token = 1
-        self._asked: dict[int, _Asked | Operation] = {}  # under way to the share coordinators, by token
-        self._answered: dict[int, _Asked] = {}  # waits in the line of its group
-        self._deferred: dict[str, list[Request]] = {}  # of administrators, until nothing of the group is under way
+        self._asked: dict[int, _Asked | Operation] = {}  # in flight to the share coordinators, by token
+        self._answered: dict[int, _Asked] = {}  # answered, and waiting in the group's queue
+        self._deferred: dict[
+            str, list[Request]
+        ] = {}  # administrators' requests, until nothing of the group is in flight
         self._gone: dict[str, set[TopicId]] = {}
         self._undeleted: dict[int, dict[str, ErrorCode]] = {}  # by request, groups that could not be deleted
         self.protocol = ShareProtocol(config, settings, topics)
@@ -80,15 +83,15 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of deadlines and of events that it submits itself."""
+        """The kinds of deadlines and of internal events that are submitted here."""
         return (*super().kinds, STATE_CHANGED, TOPICS_GONE)
 
     def of(self, group: Group) -> ShareGroup | None:
-        """The group as a share group."""
+        """Return the group as a share group."""
         return group.share
 
     def topics_deleted(self, groups: Mapping[str, Group], topic_ids: frozenset[TopicId], step: Step) -> None:
-        """The share coordinators forget these topics by themselves, and so do the groups."""
+        """Make groups forget deleted topics. The share coordinators do so on their own."""
         for group_id, group in sorted(groups.items()):
             if group.share is None or group.state is State.DEAD:
                 continue
@@ -98,7 +101,8 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
             self.submit(group, Key(group_id, TOPICS_GONE), step)
 
     def delete_state(self, group: Group, event: Request, step: Step) -> bool:
-        """Whether, before the empty group is deleted, its state is: then `event` is considered again afterwards."""
+        """Start deleting the state of an empty group if it has any. True if started: `event` is then reconsidered
+        afterwards."""
         share = group.share
         if share is None or share.partitions.is_nothing or group.group_id in self._undeleted.get(event.request_id, {}):
             return False
@@ -106,11 +110,11 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         return True
 
     def undeleted(self, request_id: int) -> dict[str, ErrorCode]:
-        """The groups this request cannot delete, since their state could not be. It is told once."""
+        """Take the groups that this request cannot delete because their state could not be deleted."""
         return self._undeleted.pop(request_id, {})
 
     def is_deferred(self, group: Group, event: Request) -> bool:
-        """Whether what an administrator asks has to wait: it does, until nothing of the group is under way."""
+        """Defer an administrator's request while something of the group is in flight. True if deferred."""
         if group.share is None or not self._is_asking(group.group_id):
             return False
         self._deferred.setdefault(group.group_id, []).append(event)
@@ -182,7 +186,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         return ErrorCode.NONE if group.is_empty else ErrorCode.NON_EMPTY_GROUP
 
     def _begin(self, group: Group, operation: Operation, step: Step) -> None:
-        """The group belongs to the operation until `_finish`."""
+        """Give the group to the operation until `_finish`."""
         draft = self._draft(group)
         try:
             change = operation.begin(draft, self._topics, step.timestamp)
@@ -196,7 +200,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
             self._go_on(group, operation, change, step)
 
     def _abandon(self, group: Group, operation: Operation, error: Exception, step: Step) -> None:
-        """An unexpected error ends the operation: it costs its request, and the group goes on."""
+        """End an operation after an unexpected error: its request fails, and the group continues."""
         group.is_changing = False
         event = operation.event
         self._undeleted.pop(event.request_id, None)
@@ -205,7 +209,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         self._work(group, step)
 
     def _go_on(self, group: Group, operation: Operation, change: Initialization | Deletion | None, step: Step) -> None:
-        """What is about to happen is stored."""
+        """Ask the share coordinators, now that the operation's intent is stored."""
         if change is None:
             self._finish(group, operation, step)
         elif isinstance(change, Deletion) and not change.partitions:
@@ -228,7 +232,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
             self._finish(group, operation, step)
 
     def _finish(self, group: Group, operation: Operation, step: Step) -> None:
-        """It is done: answered, or what it was part of goes on, before anybody else's turn."""
+        """Finish the operation: answer it, or continue the request it was part of, ahead of everything in the queue."""
         group.is_changing = False
         event, response = operation.event, operation.response
         if response is not None:
@@ -243,14 +247,14 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
     # ---- what is stored
 
     def stored(self, group: Group, purpose: StoreShareGroup, error_code: ErrorCode, step: Step) -> None:
-        """The records are in the log and have been replayed, or it is known that they are not there."""
+        """Handle the outcome of an append: the records are in the log and replayed, or known not to be in the log."""
         operation = purpose.operation
         if operation is None:
             super().stored(group, purpose, error_code, step)
         elif error_code is ErrorCode.NONE:
             self._go_on(group, operation, purpose.change, step)
         else:
-            group.waiting.appendleft(operation.event)  # the first of those who are told
+            group.waiting.appendleft(operation.event)  # it is refused first
             super().stored(group, purpose, error_code, step)
 
     def _on_answered(self, group: Group, purpose: StoreShareGroup, step: Step) -> None:
@@ -263,7 +267,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         for item in waited:
             if isinstance(item, Request):
                 self._undeleted.pop(item.request_id, None)
-            elif item.kind == STATE_CHANGED:  # asked for again after a while
+            elif item.kind == STATE_CHANGED:  # will be requested again after a while
                 self._answered.pop(int(item.member_id), None)
         if group.share is not None:
             group.share.topics_version = NEVER
@@ -277,14 +281,14 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         step.effects.append(ChangeState(group_id=what.group_id, token=token, change=change))
 
     def is_asking(self, group: Group) -> bool:
-        """Whether share coordinators are asked for something of the group."""
+        """Return True if the share coordinators are being asked about the group."""
         return self._is_asking(group.group_id)
 
     def _is_asking(self, group_id: str) -> bool:
         return any(what.group_id == group_id for what in self._asked.values())
 
     def state_changed(self, event: StateChanged, groups: Mapping[str, Group], step: Step) -> None:
-        """The share coordinators have been asked."""
+        """Handle the answer of the share coordinators."""
         what = self._asked.pop(event.token)
         group = groups.get(what.group_id)
         if isinstance(what, Operation):
@@ -300,13 +304,13 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
                 self._reconsider(deferred, step)
 
     def waiting(self) -> list[Request]:
-        """Requests that wait neither in a line nor for the log."""
+        """The requests that wait neither in a queue nor for the log."""
         asked = [what.event for what in self._asked.values() if isinstance(what, Operation)]
         return asked + [event for events in self._deferred.values() for event in events]
 
 
 def _is_of_another_type(group: Group) -> bool:
-    """Whether there is a group of that id and it is no share group, be it only one that stores offsets."""
+    """Return True if a group with this id exists and is not a share group, even if it only stores offsets."""
     if group.share is not None:
         return False
     return (

@@ -1,7 +1,7 @@
-"""Streams groups, whose line is that of `change_queue`: what is decided in it, and what it comes to (KIP-1071).
+"""Streams groups in the `change_queue`: the decisions made there, and their results (KIP-1071).
 
-A group that only has offsets, or an empty classic group, becomes a streams group when somebody joins it so; a streams
-group stays one until it is deleted.
+A group that only has offsets, or an empty classic group, becomes a streams group when a streams member joins; a streams
+group remains one until it is deleted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STREAMS_DELAY = "streams-delay"
 
 
 class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
-    """The streams groups of one partition."""
+    """The streams groups in one partition."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
         reconsider: Reconsider,
         matches: TopicMatches,
     ) -> None:
-        """`reconsider` handles an administrator's request whose turn has come."""
+        """`reconsider` handles administrators' requests that reach the head of the queue."""
         clocks = MemberClocks(
             rebalance.deadlines,
             session=STREAMS_SESSION,
@@ -60,11 +60,11 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Sessions, what members have to give up, the delay of a group's first assignment."""
+        """Sessions, deadlines for giving up tasks, and the delay of a group's first assignment."""
         return (*super().kinds, STREAMS_DELAY)
 
     def of(self, group: Group) -> StreamsGroup | None:
-        """The group as a streams group."""
+        """Return the group as a streams group."""
         return group.streams
 
     # ---- what is decided
@@ -124,7 +124,7 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
     # ---- clocks
 
     def again(self, group: Group, key: Key, step: Step) -> None:
-        """Set the clock of `key` again, for a little later, if it is still needed: the event could not be decided."""
+        """Set the clock of `key` again for a little later, if it is still needed: the event could not be decided."""
         super().again(group, key, step)
         if key.kind == STREAMS_DELAY:
             self._arm_delay(group, step)
@@ -138,7 +138,7 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
             self._deadlines.set(key, Millis(step.now + delay_ms))
 
     def expected_deadlines(self, group: Group) -> set[Key]:
-        """What must fall due for the group; whatever waits in its line has done so. For tests and simulations."""
+        """The deadlines the group must have, apart from those already in its queue. For tests and simulations."""
         expected = super().expected_deadlines(group)
         delay = Key(group.group_id, STREAMS_DELAY)
         if group.streams is not None and (
