@@ -95,8 +95,7 @@ class ChangeQueue(ABC, Generic[D, P]):
 
     @abstractmethod
     def _give_up(self, group: Group, waited: deque[Request | Key], step: Step) -> None:
-        """Forget what was learned for the failed change. Nothing was stored, and the waiting requests have been
-        refused."""
+        """Forget what was learned for a change that failed. The waiting requests have been refused."""
 
     def _reply(self, group: Group, answers: Answers, step: Step) -> None:
         for request, response in answers:
@@ -144,7 +143,7 @@ class ChangeQueue(ABC, Generic[D, P]):
                 handed, handed_by = group.waiting[0], []
             handed_by.append(queue)
             if following in handed_by:
-                error = RuntimeError("no kind of group takes the request")
+                error = RuntimeError("no kind of group accepts the request")
                 following._fail(group, group.waiting.popleft(), error, step)
             queue = following
 

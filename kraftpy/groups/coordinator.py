@@ -255,7 +255,7 @@ class GroupCoordinator:
         for member in group.members.values():
             self._rebalance.touch(group, member, step)
         if len(group.members) > self.config.group_max_size:
-            self._rebalance.prepare(group, step, f"{len(group.members)} members are more than is allowed now")
+            self._rebalance.prepare(group, step, f"{len(group.members)} members exceed the maximum size")
 
     def unload(self) -> list[Effect]:
         """Refuse all waiting requests: the partition moved to another broker. Drop the object afterwards."""
@@ -427,7 +427,9 @@ class GroupCoordinator:
             return
         group = self._group(message.group_id)
         if group.share is not None or self._is_streams(group):
-            refusal = heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, f"{message.group_id} is not a consumer group")
+            refusal = heartbeat_error(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {message.group_id} is not a consumer group."
+            )
             step.reply(event.request_id, refusal)
             return
         self._consumers.submit(group, event, step)

@@ -37,7 +37,7 @@ class Pattern:
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_CHARACTERS:
-            raise PatternError(f"it has {len(text)} characters; {MAX_CHARACTERS} are allowed")
+            raise PatternError(f"it has {len(text)} characters, more than the maximum of {MAX_CHARACTERS}")
         import re2
 
         options = re2.Options()

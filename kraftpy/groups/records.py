@@ -260,7 +260,7 @@ class RecordReader:
         """Read the version at the start of a value, which determines its layout."""
         version = self.int16()
         if not 0 <= version <= LAST_VALUE_VERSION:
-            raise ProtocolError(f"{what} in version {version}; 0 to {LAST_VALUE_VERSION} are known")
+            raise ProtocolError(f"{what} has unknown version {version}; 0 to {LAST_VALUE_VERSION} are supported")
         self.flexible = version >= FIRST_FLEXIBLE_VERSION
         return version
 

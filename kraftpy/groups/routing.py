@@ -76,8 +76,7 @@ FIRST_FETCH_WITH_ERROR = 2
 
 
 def partition_for_group(group_id: str, count: int) -> int:
-    """Return the partition of `__consumer_offsets`, out of `count`, that holds the group: Java's hash of the id, made
-    positive."""
+    """Return the partition of `__consumer_offsets`, out of `count`, for the group: Java's hash, made positive."""
     code_units = group_id.encode("utf-16-be", "surrogatepass")
     hashed = 0
     for (unit,) in struct.iter_unpack(">H", code_units):
@@ -104,8 +103,7 @@ def group_ids(message: GroupRequest, api_version: int) -> list[str] | None:
 
 
 def split(message: GroupRequest, api_version: int, partition_count: int) -> dict[int, GroupRequest]:
-    """Split a request by partition of `__consumer_offsets`, each with its own groups. ListGroups goes to every
-    partition."""
+    """Split a request by partition of `__consumer_offsets`, each with its own groups. ListGroups goes to all."""
     named = group_ids(message, api_version)
     if named is None:
         return dict.fromkeys(range(partition_count), message)

@@ -145,7 +145,7 @@ class TopicMatches:
         except PatternError as error:
             entry.is_broken = True
             self._broken = self._broken[-_MOST_LINES:]
-            self._broken.append(f"the regular expression {shown(regex)} is taken to match nothing: {error}")
+            self._broken.append(f"the regular expression {shown(regex)} does not compile and matches nothing: {error}")
             return True
         position, before = entry.position, len(entry.found)
         while position < end and self._units > 0:

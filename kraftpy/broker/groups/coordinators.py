@@ -299,8 +299,7 @@ class Coordinators(Shards[GroupCoordinator]):
         return error_code
 
     def shared_partitions(self, group_id: str) -> Assignment | ErrorCode:
-        """Return the partitions for which the share coordinators keep a group's state; none if the group does not
-        exist."""
+        """Return the partitions of a group that have state at the share coordinators; none if it does not exist."""
         topic = self._metadata.image.topic(CONSUMER_OFFSETS)
         if topic is None:
             return ErrorCode.NOT_COORDINATOR

@@ -270,7 +270,7 @@ class Group:
         return names
 
     def select_protocol(self) -> str:
-        """Return the protocol with most votes among those all members support. The longest-standing member breaks ties."""
+        """Return the protocol with most votes among those all members support. The oldest member breaks ties."""
         members = list(self.members.values())
         names = self._common({name for name, _ in members[0].protocols})
         common = [name for name, _ in members[0].protocols if name in names]

@@ -32,8 +32,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """How long the JoinGroup of a member without an id may wait: it cannot send heartbeats in the meantime."""
 
 LEAST_TIME_BETWEEN_VAIN_BARRIERS_MS = 1_000
-"""If no member reaches a barrier, it is set up again, but no sooner than this: rebalance timeouts of 0 must not keep
-the broker busy."""
+"""How soon a barrier that no member reached is set up again: timeouts of 0 must not keep the broker busy."""
 
 JOIN = "join"
 SYNC = "sync"
@@ -211,8 +210,7 @@ class Rebalance:
             self.deadlines.set(Key(group.group_id, JOIN), Millis(step.now + group.rebalance_timeout_ms))
 
     def join_time_is_up(self, group: Group, step: Step) -> None:
-        """Handle the join deadline: an initial delay is extended while members keep joining; otherwise the barrier is
-        lifted."""
+        """Handle the join deadline: extend an initial delay while members keep joining, otherwise lift the barrier."""
         if group.previous_state is State.EMPTY and group.joined_while_initial and group.initial_delay_left_ms > 0:
             delay_ms = min(self.config.group_initial_rebalance_delay_ms, group.initial_delay_left_ms)
             group.joined_while_initial = False
@@ -222,7 +220,7 @@ class Rebalance:
         self.complete_join(group, step)
 
     def complete_join(self, group: Group, step: Step) -> None:
-        """Lift the join barrier: a new generation of the members that joined, plus static members, which may be late."""
+        """Lift the join barrier: the new generation has the members that joined, and all static members."""
         self.deadlines.cancel(Key(group.group_id, JOIN))
         late = [m.member_id for m in group.members.values() if m.join is None and m.group_instance_id is None]
         for member_id in late:

@@ -55,7 +55,7 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
         reconsider: Reconsider,
         matches: TopicMatches,
     ) -> None:
-        """`reconsider` handles requests of the classic protocol and of administrators that reach the head of the queue."""
+        """`reconsider` handles queued requests of the classic protocol and of administrators."""
         clocks = MemberClocks(
             rebalance.deadlines,
             session=CONSUMER_SESSION,
@@ -162,8 +162,13 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
             return heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, problem)
         if message.member_epoch != JOINING:  # it was removed when the group migrated back
             if message.instance_id is not None and message.instance_id in group.static_members:
-                return heartbeat_error(ErrorCode.FENCED_INSTANCE_ID, f"{message.instance_id} is somebody else now")
-            return heartbeat_error(ErrorCode.UNKNOWN_MEMBER_ID, f"{message.member_id} is not a member: it may join")
+                return heartbeat_error(
+                    ErrorCode.FENCED_INSTANCE_ID,
+                    f"Static member {message.member_id} with instance id {message.instance_id} was fenced.",
+                )
+            return heartbeat_error(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {message.member_id} is not a member of group {group.group_id}."
+            )
         upgraded = Draft(ConsumerGroup(group_id=group.group_id))
         migration.upgrade(upgraded, group, self.protocol.topics)
         answer = self.protocol.heartbeat(upgraded, event, message, step.timestamp)

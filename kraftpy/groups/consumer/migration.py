@@ -47,27 +47,30 @@ from kraftpy.types import Millis
 _UPGRADING = ("bidirectional", "upgrade")
 _DOWNGRADING = ("bidirectional", "downgrade")
 _STANDARD_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
-"""Assignors that add nothing important to an assignment. librdkafka copies the member's subscription user data there,
-with the sticky ones if the member was in an earlier generation: it is never read, so it may be lost."""
+"""Assignors whose user data in an assignment may be lost.
+
+librdkafka copies the member's subscription user data there, with the sticky assignors if the member was in an earlier
+generation, but nothing reads it.
+"""
 
 
 def why_not_upgraded(group: Group, config: GroupConfig) -> str | None:
     """Explain why this classic group with members cannot become a consumer group; None if it can."""
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-        return f"{group.group_id} is a group of the classic protocol"
+        return f"Group {group.group_id} is not a consumer group."
     if config.group_consumer_migration_policy.lower() not in _UPGRADING:
-        return f"{group.group_id} is a group of the classic protocol, and group.consumer.migration.policy keeps it so"
+        return f"Cannot upgrade classic group {group.group_id}: group.consumer.migration.policy does not allow it."
     if len(group.members) >= config.group_consumer_max_size:
-        return f"{group.group_id} has more members than a consumer group may"
+        return f"Cannot upgrade classic group {group.group_id}: it has too many members for a consumer group."
     try:
         for member in group.members.values():
             _subscription(group, member)
             decode_assignment(member.assignment or b"")
             has_user_data = bool(assignment_user_data(member.assignment or b""))
             if has_user_data and group.protocol_name not in _STANDARD_ASSIGNORS:
-                return f"{group.group_id} is assigned by an assignor of its own"
+                return f"Cannot upgrade classic group {group.group_id}: it uses a custom assignor."
     except ProtocolError as error:
-        return f"{group.group_id} has a member whose metadata cannot be read: {error}"
+        return f"Cannot upgrade classic group {group.group_id}: a member's metadata cannot be parsed: {error}."
     return None
 
 

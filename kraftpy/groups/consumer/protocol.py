@@ -47,6 +47,7 @@ from kraftpy.groups.consumer.records import (
     by_topic,
 )
 from kraftpy.groups.events import Request
+from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
 from kraftpy.groups.patterns import PatternError, shown
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -107,28 +108,29 @@ class ConsumerProtocol:
         problem = None
         joins = message.member_epoch == JOINING
         if not message.group_id.strip():
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "the group id is empty")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
         if message.member_epoch < LEAVING_FOR_NOW:
-            problem = f"member epoch {message.member_epoch} means nothing"
+            problem = "MemberEpoch is invalid."
         elif not message.member_id.strip() and (not joins or api_version >= FIRST_HEARTBEAT_WITH_OWN_MEMBER_ID):
-            problem = "the member id is empty"
+            problem = "MemberId can't be empty."
         elif message.instance_id is not None and not message.instance_id.strip():
-            problem = "the instance id is empty"
+            problem = "InstanceId can't be empty."
         elif message.rack_id is not None and not message.rack_id.strip():
-            problem = "the rack id is empty"
+            problem = "RackId can't be empty."
         elif message.member_epoch == LEAVING_FOR_NOW and message.instance_id is None:
-            problem = "only a member with an instance id can leave for now"
+            problem = "InstanceId can't be null."
         elif joins and message.rebalance_timeout_ms < 0:
-            problem = "who joins gives a rebalance timeout"
+            problem = "RebalanceTimeoutMs must be provided in first request."
         elif joins and (message.topic_partitions is None or message.topic_partitions):
-            problem = "who joins has no partitions, and says so"
+            problem = "TopicPartitions must be empty when (re-)joining."
         elif joins and message.subscribed_topic_names is None and message.subscribed_topic_regex is None:
-            problem = "who joins says what it reads"
+            problem = "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
         if problem is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
         if message.server_assignor is not None and message.server_assignor not in self.config.group_consumer_assignors:
             known = ", ".join(self.config.group_consumer_assignors)
-            raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, f"{message.server_assignor} is not among {known}")
+            text = f"ServerAssignor {message.server_assignor} is not supported. Supported assignors: {known}."
+            raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, text)
 
     def _join_or_stay(
         self, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, timestamp: Millis
@@ -151,7 +153,7 @@ class ConsumerProtocol:
 
     def _check_regex(self, regex: str) -> None:
         if self.matches.is_overdrawn:
-            text = "too many regular expressions are being compiled: try again"
+            text = "Too many regular expressions are being compiled. Try again."
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text)
         try:
             self.matches.check(regex)
@@ -200,15 +202,19 @@ class ConsumerProtocol:
             if joins and holder is not None and holder != member_id:
                 is_kept = group.members[holder].classic is None
                 if is_kept and group.current(holder).member_epoch != LEAVING_FOR_NOW:
-                    raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, f"{message.instance_id} is held by {holder}")
+                    text = (
+                        f"Static member {member_id} with instance id {message.instance_id} cannot join the group "
+                        f"because the instance id is owned by member {holder}."
+                    )
+                    raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, text)
                 return holder
             if not joins:
                 _check_static(holder, member_id, message.instance_id)
         if member_id not in group.members:
             if not joins:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of {group.group_id}")
+                raise unknown_member(member_id, group.group_id)
             if len(group.members) >= self.config.group_consumer_max_size:
-                raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} has all the members it may")
+                raise group_is_full("consumer", self.config.group_consumer_max_size)
         elif not joins:
             _check_epoch(group.current(member_id), message)
         return None
@@ -216,13 +222,12 @@ class ConsumerProtocol:
     # ---- going
 
     def _leave(self, draft: Draft, message: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
-        """Let a member leave. If a static member leaves temporarily, its partitions stay reserved for its session
-        timeout."""
+        """Let a member leave. A static member may leave temporarily, and keeps its partitions for a session timeout."""
         group, member_id = draft.group, message.member_id
         if message.instance_id is not None:
             _check_static(group.static_members.get(message.instance_id), member_id, message.instance_id)
         if member_id not in group.members:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of {group.group_id}")
+            raise unknown_member(member_id, group.group_id)
         if message.member_epoch == LEAVING_FOR_NOW:
             left = CurrentValue(
                 member_epoch=LEAVING_FOR_NOW,
@@ -350,23 +355,22 @@ def _updated(known: MemberValue, message: ConsumerGroupHeartbeatRequest, event: 
 
 def _check_static(holder: str | None, member_id: str, instance_id: str) -> None:
     if holder is None:
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"nobody holds the instance id {instance_id}")
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
     if holder != member_id:
-        raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} has been taken over by {holder}")
+        text = f"Static member {member_id} with instance id {instance_id} was fenced by member {holder}."
+        raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, text)
 
 
 def _check_epoch(current: CurrentValue, message: ConsumerGroupHeartbeatRequest) -> None:
     """Check the epoch: the member's, or its previous one if the response with the new one may have been lost."""
     if current.state is MemberState.UNKNOWN and message.topic_partitions != []:
-        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, "what was agreed with it cannot be read: join again")
+        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, "The member's stored state is unreadable. It must rejoin.")
     if message.member_epoch == current.member_epoch:
         return
     is_last = message.member_epoch == current.previous_member_epoch and message.topic_partitions is not None
     if is_last and _assignment(message.topic_partitions or []) <= current.assigned:
         return
-    raise KafkaError(
-        ErrorCode.FENCED_MEMBER_EPOCH, f"epoch {message.member_epoch} is not {current.member_epoch}: join again"
-    )
+    raise fenced_member("consumer", message.member_epoch, current.member_epoch)
 
 
 def _erase(draft: Draft, member_id: str) -> None:

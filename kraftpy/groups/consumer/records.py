@@ -365,7 +365,7 @@ def read_value(key: ConsumerKey, data: Buffer) -> ConsumerValue:
     reader = RecordReader(data)
     version = reader.int16()
     if version != VERSION:
-        raise ProtocolError(f"a {type(key).__name__} has a value of version {version}; {VERSION} is known")
+        raise ProtocolError(f"a {type(key).__name__} has unknown version {version}; only {VERSION} is supported")
     reader.flexible = True
     if isinstance(key, GroupKey):
         epoch = reader.int32()

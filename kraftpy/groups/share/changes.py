@@ -101,8 +101,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
             self.submit(group, Key(group_id, TOPICS_GONE), step)
 
     def delete_state(self, group: Group, event: Request, step: Step) -> bool:
-        """Start deleting the state of an empty group if it has any. True if started: `event` is then reconsidered
-        afterwards."""
+        """Start deleting an empty group's state. False if it has none; otherwise `event` is reconsidered afterwards."""
         share = group.share
         if share is None or share.partitions.is_nothing or group.group_id in self._undeleted.get(event.request_id, {}):
             return False
@@ -132,7 +131,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         if group.state is State.DEAD:
             return share_heartbeat_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if _is_of_another_type(group):
-            return share_heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, f"{group.group_id} is not a share group")
+            return share_heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a share group.")
         return self.protocol.heartbeat(draft, event, message, step.timestamp)
 
     def _on_due(self, group: Group, draft: ShareDraft, key: Key, step: Step) -> None:

@@ -90,7 +90,7 @@ class Alteration(Operation):
                 if info is None or not 0 <= each.partition_index < info.partition_count:
                     _refuse(told, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 elif each.start_offset < LOWEST_START_OFFSET:
-                    _refuse(told, ErrorCode.INVALID_REQUEST, f"{each.start_offset} is no offset")
+                    _refuse(told, ErrorCode.INVALID_REQUEST, f"{each.start_offset} is not a valid offset.")
                 else:
                     partition = TopicIdPartition(info.topic_id, each.partition_index)
                     self._start_offsets[partition] = each.start_offset

@@ -20,6 +20,7 @@ from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer.group import Topics, hash_of_topics
 from kraftpy.groups.consumer.records import Assignment, by_topic
 from kraftpy.groups.events import Request
+from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
 from kraftpy.groups.share import partitions as share_partitions
 from kraftpy.groups.share.assignor import ShareSubscriber, assign_simple
 from kraftpy.groups.share.group import ShareDraft, ShareGroup
@@ -108,27 +109,24 @@ class ShareProtocol:
         """Check that the member may join or stay."""
         joins = message.member_epoch == JOINING
         if group.is_gone and not joins:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group.group_id}")
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
         if message.member_id not in group.members:
             if len(group.members) >= self.config.group_share_max_size:
-                raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} has all the members it may")
+                raise group_is_full("share", self.config.group_share_max_size)
             if not joins:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{message.member_id} is no member of {group.group_id}")
+                raise unknown_member(message.member_id, group.group_id)
         elif not joins:
             current = group.current(message.member_id)
             if message.member_epoch not in (current.member_epoch, current.previous_member_epoch):
-                raise KafkaError(
-                    ErrorCode.FENCED_MEMBER_EPOCH,
-                    f"epoch {message.member_epoch} is not {current.member_epoch}: join again",
-                )
+                raise fenced_member("share", message.member_epoch, current.member_epoch)
 
     # ---- going
 
     def _leave(self, draft: ShareDraft, message: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
         if draft.group.is_gone:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {draft.group.group_id}")
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {draft.group.group_id} not found.")
         if message.member_id not in draft.group.members:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{message.member_id} is no member of {draft.group.group_id}")
+            raise unknown_member(message.member_id, draft.group.group_id)
         self.remove(draft, message.member_id)
         return ShareGroupHeartbeatResponse(member_id=message.member_id, member_epoch=LEAVING)
 
@@ -199,15 +197,15 @@ def _check(message: ShareGroupHeartbeatRequest) -> None:
     """Refuse invalid requests."""
     problem = None
     if not message.group_id.strip():
-        problem = "the group id is empty"
+        problem = "GroupId can't be empty."
     elif not message.member_id.strip():
-        problem = "the member id is empty"
+        problem = "MemberId can't be empty."
     elif message.rack_id is not None and not message.rack_id.strip():
-        problem = "the rack id is empty"
+        problem = "RackId can't be empty."
     elif message.member_epoch < LEAVING:
-        problem = f"member epoch {message.member_epoch} means nothing"
+        problem = "MemberEpoch is invalid."
     elif message.member_epoch == JOINING and not message.subscribed_topic_names:
-        problem = "who joins says what it reads"
+        problem = "SubscribedTopicNames must be set in first request."
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 

@@ -307,7 +307,7 @@ def read_value(key: ShareKey, data: Buffer) -> ShareValue:
     reader = RecordReader(data)
     version = reader.int16()
     if version != VERSION:
-        raise ProtocolError(f"a {type(key).__name__} has a value of version {version}; {VERSION} is known")
+        raise ProtocolError(f"a {type(key).__name__} has unknown version {version}; only {VERSION} is supported")
     reader.flexible = True
     value = _read_fields(key, reader)
     reader.tagged_fields()

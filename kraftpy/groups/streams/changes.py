@@ -79,7 +79,7 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
         if group.state is State.DEAD:
             return streams_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if group.state is not State.EMPTY or group.consumer is not None or group.share is not None:
-            return streams_error(ErrorCode.GROUP_ID_NOT_FOUND, f"{group.group_id} is not a streams group")
+            return streams_error(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a streams group.")
         return self.protocol.heartbeat(draft, event, message)
 
     def _on_due(self, group: Group, draft: StreamsDraft, key: Key, step: Step) -> None:

@@ -21,6 +21,7 @@ from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer.group import Topics
 from kraftpy.groups.consumer.protocol import JOINING, LEAVING
 from kraftpy.groups.events import Request
+from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
 from kraftpy.groups.streams.assignor import Worker, assign
 from kraftpy.groups.streams.endpoints import endpoints
 from kraftpy.groups.streams.group import NEVER, StreamsDraft, StreamsGroup, TaskOffsets
@@ -147,9 +148,9 @@ class StreamsProtocol:
     def _admit(self, group: StreamsGroup, message: StreamsGroupHeartbeatRequest) -> None:
         if message.member_id not in group.members:
             if message.member_epoch != JOINING:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{message.member_id} is no member of {group.group_id}")
+                raise unknown_member(message.member_id, group.group_id)
             if len(group.members) >= self.config.group_streams_max_size:
-                raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} has all the members it may")
+                raise group_is_full("streams", self.config.group_streams_max_size)
         elif message.member_epoch != JOINING:
             _check_epoch(group.current(message.member_id), message)
 
@@ -203,15 +204,19 @@ class StreamsProtocol:
     def _status(self, group: StreamsGroup, member_id: str) -> list[wire.Status]:
         found = []
         topology, configured = group.topology, group.volatile.configured
-        if topology is not None and group.members[member_id].topology_epoch < topology.epoch:
-            found.append(wire.Status(status_code=STALE_TOPOLOGY, status_detail="The topology of this member is old."))
+        if topology is not None and (epoch := group.members[member_id].topology_epoch) < topology.epoch:
+            detail = f"The member's topology epoch {epoch} is behind the group's topology epoch {topology.epoch}."
+            found.append(wire.Status(status_code=STALE_TOPOLOGY, status_detail=detail))
         if configured is not None and configured.status is not None:
             found.append(wire.Status(status_code=configured.status, status_detail=configured.detail))
         if group.volatile.shutdown_by is not None:
-            detail = f"{group.volatile.shutdown_by} has asked that the whole application shut down."
+            detail = (
+                f"Streams group member {group.volatile.shutdown_by} encountered a fatal error "
+                "and requested a shutdown for the entire application."
+            )
             found.append(wire.Status(status_code=SHUTDOWN_APPLICATION, status_detail=detail))
         if group.volatile.is_delayed:
-            detail = "The first assignment waits for further members."
+            detail = "Assignment delayed due to the configured initial rebalance delay."
             found.append(wire.Status(status_code=ASSIGNMENT_DELAYED, status_detail=detail))
         return found
 
@@ -219,7 +224,7 @@ class StreamsProtocol:
 
     def _leave(self, draft: StreamsDraft, message: StreamsGroupHeartbeatRequest) -> StreamsGroupHeartbeatResponse:
         if message.member_id not in draft.group.members:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{message.member_id} is no member of {draft.group.group_id}")
+            raise unknown_member(message.member_id, draft.group.group_id)
         if message.shutdown_application:
             draft.group.volatile.shutdown_by = message.member_id
         self.remove(draft, message.member_id)
@@ -258,7 +263,10 @@ class StreamsProtocol:
             volatile.topics_version = self.topics.version
         except NotLookedUp:
             if volatile.configured is None or volatile.configured_for is not group.topology:
-                volatile.configured = Configured(status=ASSIGNMENT_DELAYED, detail="Source topics are looked up.")
+                volatile.configured = Configured(
+                    status=ASSIGNMENT_DELAYED,
+                    detail="Source topics are being resolved.",
+                )
             volatile.topics_version = NEVER
         volatile.configured_for = group.topology
         return volatile.configured
@@ -319,25 +327,25 @@ def _check(message: StreamsGroupHeartbeatRequest) -> None:
     """Refuse invalid requests."""
     problem = None
     joins = message.member_epoch == JOINING
-    told = (message.active_tasks, message.standby_tasks, message.warmup_tasks)
+    reported = (message.active_tasks, message.standby_tasks, message.warmup_tasks)
     if message.member_epoch < LEAVING:
-        problem = f"member epoch {message.member_epoch} means nothing"
+        problem = f"MemberEpoch is {message.member_epoch}, but must be greater than or equal to {LEAVING}."
     elif not message.member_id.strip():
-        problem = "the member id is empty"
+        problem = "MemberId can't be empty."
     elif message.instance_id is not None:
-        problem = "static members of streams groups are not served"
+        problem = "Static membership is not yet supported."
     elif message.rack_id is not None and not message.rack_id.strip():
-        problem = "the rack id is empty"
+        problem = "RackId can't be empty."
     elif joins and message.rebalance_timeout_ms < 0:
-        problem = "who joins gives a rebalance timeout"
+        problem = "RebalanceTimeoutMs must be provided in first request."
     elif joins and message.topology is None:
-        problem = "who joins brings its topology"
-    elif joins and any(tasks is None or tasks for tasks in told):
-        problem = "who joins has no tasks, and says so"
+        problem = "Topology must be non-null when (re-)joining."
+    elif joins and any(tasks is None or tasks for tasks in reported):
+        problem = "ActiveTasks, StandbyTasks and WarmupTasks must be empty when (re-)joining."
     elif joins and message.process_id is None:
-        problem = "who joins says which process it is of"
+        problem = "ProcessId must be non-null when (re-)joining."
     elif not joins and message.topology is not None:
-        problem = "only who joins brings a topology"
+        problem = "Topology can only be provided when (re-)joining."
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
@@ -349,7 +357,8 @@ def _check_topology(group: StreamsGroup, topology: Topology, matches: TopicMatch
     topology.check(matches)
     if known is None or topology.epoch < known.epoch or not group.members:
         return
-    raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, f"{group.group_id} has members that work on another topology")
+    text = f"Group {group.group_id} has members with another topology. Topology updates are not supported yet."
+    raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, text)
 
 
 def _replaces(group: StreamsGroup, topology: Topology, *, is_first: bool) -> bool:
@@ -360,15 +369,13 @@ def _check_epoch(current: StreamsCurrentValue, message: StreamsGroupHeartbeatReq
     """Check the epoch: the member's, or its previous one if the response with the new one may have been lost."""
     owned = _owned(message)
     if current.state is StreamsState.UNKNOWN and (owned is None or owned):
-        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, "what was agreed with it cannot be read: join again")
+        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, "The member's stored state is unreadable. It must rejoin.")
     if message.member_epoch == current.member_epoch:
         return
     is_last = message.member_epoch == current.previous_member_epoch and owned is not None
     if is_last and owned is not None and not owned - current.assigned:
         return
-    raise KafkaError(
-        ErrorCode.FENCED_MEMBER_EPOCH, f"epoch {message.member_epoch} is not {current.member_epoch}: join again"
-    )
+    raise fenced_member("streams", message.member_epoch, current.member_epoch)
 
 
 def _updated(known: StreamsMemberValue, message: StreamsGroupHeartbeatRequest, event: Request) -> StreamsMemberValue:

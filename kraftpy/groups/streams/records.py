@@ -465,7 +465,7 @@ def read_value(key: StreamsKey, data: Buffer) -> StreamsValue:
     reader = RecordReader(data)
     version = reader.int16()
     if version != VERSION:
-        raise ProtocolError(f"a {type(key).__name__} has a value of version {version}; {VERSION} is known")
+        raise ProtocolError(f"a {type(key).__name__} has unknown version {version}; only {VERSION} is supported")
     reader.flexible = True
     if isinstance(key, StreamsGroupKey):
         epoch, metadata_hash = reader.int32(), reader.int64()

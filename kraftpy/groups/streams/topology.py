@@ -76,13 +76,13 @@ class Topology:
     subtopologies: tuple[Subtopology, ...] = ()
 
     def check(self, matches: TopicMatches) -> None:
-        """Raise KafkaError if the topology contradicts itself, or an expression cannot be compiled, at least for now."""
+        """Raise KafkaError if the topology contradicts itself, or an expression cannot be compiled (yet)."""
         ids = [each.subtopology_id for each in self.subtopologies]
         problem = None
         if not ids:
-            problem = "the topology is empty"
+            problem = "The topology is empty."
         elif len(set(ids)) < len(ids):
-            problem = "a subtopology comes twice"
+            problem = "A subtopology id occurs twice."
         for each in self.subtopologies:
             problem = problem or _problem(each, matches)
         if problem is not None:
@@ -91,8 +91,12 @@ class Topology:
 
 def _problem(subtopology: Subtopology, matches: TopicMatches) -> str | None:
     name = subtopology.subtopology_id
-    if any(topic.partitions != 0 for topic in subtopology.state_changelog_topics):
-        return f"subtopology {name} says how many partitions a changelog has"
+    for topic in subtopology.state_changelog_topics:
+        if topic.partitions != 0:
+            return (
+                f"Changelog topic {topic.name} must have an undefined partition count, "
+                f"but it is set to {topic.partitions}."
+            )
     for group in subtopology.copartition_groups:
         for places, there in (
             (group.source_topics, subtopology.source_topics),
@@ -100,15 +104,15 @@ def _problem(subtopology: Subtopology, matches: TopicMatches) -> str | None:
             (group.repartition_source_topics, subtopology.repartition_source_topics),
         ):
             if any(not 0 <= place < len(there) for place in places):
-                return f"subtopology {name} has a copartition group with a topic that it does not read"
+                return f"Subtopology {name} has a copartition group with a topic that it does not read."
     for regex in subtopology.source_topic_regex:
         if matches.is_overdrawn:
-            text = "too many regular expressions are being compiled: try again"
+            text = "Too many regular expressions are being compiled. Try again."
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text)
         try:
             matches.check(regex)
         except PatternError as error:
-            return f"subtopology {name} reads by {shown(regex)}, which is not a valid regular expression: {error}"
+            return f"SourceTopicRegex {shown(regex)} of subtopology {name} is not a valid expression: {error}."
     return None
 
 
@@ -255,7 +259,7 @@ def _counts(
     _count_pending(topology, pending, sources, counts)
     if pending:
         names = ", ".join(sorted(pending))
-        detail = f"How many partitions {names} shall have cannot be told from what is written to them."
+        detail = f"Cannot determine the number of partitions of {names} from the topics that their writers read."
         raise _Misfit(MISSING_SOURCE_TOPICS, detail)
     for each in topology.subtopologies:
         for group in each.copartition_groups:
@@ -318,8 +322,8 @@ def _copartition(
     made = [subtopology.repartition_source_topics[place].name for place in group.repartition_source_topics]
     bound = {name: counts[name] for name in [*given, *(name for name in made if name in fixed)]}
     if len(set(bound.values())) > 1:
-        told = ", ".join(f"{name} ({count})" for name, count in sorted(bound.items()))
-        detail = f"Topics that must have as many partitions as each other have not: {told}."
+        differing = ", ".join(f"{name} ({count})" for name, count in sorted(bound.items()))
+        detail = f"Copartitioned topics must have the same number of partitions: {differing}."
         raise _Misfit(INCORRECTLY_PARTITIONED_TOPICS, detail)
     count = next(iter(bound.values()), None) or max((counts[name] for name in made), default=0)
     for name in made:
