@@ -65,7 +65,7 @@ from streams_words import read_roles, read_topology, show_made
 from topics_now import once_called
 
 from kraftpy.groups.config import GroupConfig
-from kraftpy.groups.events import Append, ChangeState, Effect, MakeTopics, Note, Reply
+from kraftpy.groups.events import Append, ChangeState, CreateInternalTopics, Effect, Note, Reply
 from kraftpy.protocol.consumer_protocol import Subscription, encode_subscription
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_describe import (
@@ -155,7 +155,7 @@ class Script(World):
                     self.lines.append(f"{head} {owner}{show_record(record)}")
             case ChangeState():
                 self.lines.append(show_change(effect))
-            case MakeTopics():
+            case CreateInternalTopics():
                 self.lines.append(show_made(effect))
             case Note():
                 self.lines.append(f"note {effect.group_id}: {effect.text}")

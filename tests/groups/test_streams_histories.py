@@ -16,7 +16,7 @@ from histories import REVOCATION_MS, SESSION_MS, Client, Clients
 from streams_words import read_topology, told
 
 from kraftpy.groups.config import GroupConfig
-from kraftpy.groups.events import Effect, MakeTopics
+from kraftpy.groups.events import CreateInternalTopics, Effect
 from kraftpy.groups.streams.protocol import task_ids
 from kraftpy.groups.streams.records import NO_TASKS, Tasks
 from kraftpy.protocol.errors import ErrorCode
@@ -51,7 +51,7 @@ class Workers(Clients[Member, StreamsGroupHeartbeatResponse]):
         super().__init__(chance, config)
 
     def happened(self, effect: Effect) -> None:
-        if isinstance(effect, MakeTopics):
+        if isinstance(effect, CreateInternalTopics):
             self.wanted = {topic.name: topic.partitions for topic in effect.topics}
 
     def make_topics(self) -> None:

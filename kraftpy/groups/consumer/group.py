@@ -268,7 +268,7 @@ class Draft(AnyDraft[ConsumerGroup, ConsumerKey, ConsumerValue]):
         """Take over the contents of another draft of the same group. This one must still be empty."""
         assert not self.records, self.records
         self.group, self.records, self.changed = other.group, other.records, other.changed
-        self._said = other._said
+        self._written = other._written
         self.cost += other.cost
 
     def _keys_of(self, member_id: str) -> tuple[ConsumerKey, ...]:

@@ -143,7 +143,7 @@ class ConsumerProtocol:
             self._check_regex(message.subscribed_topic_regex)
         owned = None if message.topic_partitions is None else _assignment(message.topic_partitions)
         before, after = self.take_in(draft, member_id, updated, owned, timestamp, predecessor)
-        whole = message.member_epoch == JOINING or _says_everything(message)
+        whole = message.member_epoch == JOINING or _is_complete(message)
         return ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=after.member_epoch,
@@ -327,7 +327,7 @@ def _reads(member: MemberValue) -> tuple[tuple[str, ...], str | None]:
     return member.subscribed_topic_names, member.subscribed_topic_regex
 
 
-def _says_everything(message: ConsumerGroupHeartbeatRequest) -> bool:
+def _is_complete(message: ConsumerGroupHeartbeatRequest) -> bool:
     """Return True if the heartbeat is complete, as after a lost response: then the response must be complete too."""
     subscribes = message.subscribed_topic_names is not None or message.subscribed_topic_regex is not None
     return message.rebalance_timeout_ms >= 0 and subscribes and message.topic_partitions is not None

@@ -196,7 +196,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         if draft.records:
             step.append(draft.records, StoreShareGroup(group_id=group.group_id, operation=operation, change=change))
         else:
-            self._go_on(group, operation, change, step)
+            self._proceed(group, operation, change, step)
 
     def _abandon(self, group: Group, operation: Operation, error: Exception, step: Step) -> None:
         """End an operation after an unexpected error: its request fails, and the group continues."""
@@ -207,7 +207,9 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         step.reply(event.request_id, refuse(event.message, event.api_version, ErrorCode.UNKNOWN_SERVER_ERROR))
         self._work(group, step)
 
-    def _go_on(self, group: Group, operation: Operation, change: Initialization | Deletion | None, step: Step) -> None:
+    def _proceed(
+        self, group: Group, operation: Operation, change: Initialization | Deletion | None, step: Step
+    ) -> None:
         """Ask the share coordinators, now that the operation's intent is stored."""
         if change is None:
             self._finish(group, operation, step)
@@ -251,7 +253,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         if operation is None:
             super().stored(group, purpose, error_code, step)
         elif error_code is ErrorCode.NONE:
-            self._go_on(group, operation, purpose.change, step)
+            self._proceed(group, operation, purpose.change, step)
         else:
             group.waiting.appendleft(operation.event)  # it is refused first
             super().stored(group, purpose, error_code, step)

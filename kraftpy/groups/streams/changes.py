@@ -16,7 +16,7 @@ from kraftpy.groups.classic.rebalance import Rebalance
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer.group import Topics
 from kraftpy.groups.deadlines import Key
-from kraftpy.groups.events import GroupResponse, MakeTopics, Request
+from kraftpy.groups.events import CreateInternalTopics, GroupResponse, Request
 from kraftpy.groups.member_timers import MemberClocks
 from kraftpy.groups.step import Step
 from kraftpy.groups.streams.group import NEVER, StreamsDraft, StreamsGroup
@@ -113,7 +113,7 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
             step.note(group, text)
         configured = None if group.streams is None else group.streams.volatile.configured
         if answers and configured is not None and configured.missing:
-            step.effects.append(MakeTopics(group_id=group.group_id, topics=configured.missing))
+            step.effects.append(CreateInternalTopics(group_id=group.group_id, topics=configured.missing))
 
     def _give_up(self, group: Group, waited: deque[Request | Key], step: Step) -> None:
         if group.streams is not None:
