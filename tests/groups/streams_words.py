@@ -95,7 +95,7 @@ def tasks_of(ids: list[wire.TaskIds] | None) -> TaskSet:
 
 
 def told(answer: StreamsGroupHeartbeatResponse) -> Tasks | None:
-    """The tasks an answer carries."""
+    """Return the tasks in a response."""
     if answer.active_tasks is None:
         return None
     return Tasks(

@@ -31,7 +31,7 @@ TASKS = 15
 
 @dataclass(kw_only=True)
 class Member(Client):
-    """A member as it sees itself: `owns` is what it works on or keeps ready, `told` what it was told last."""
+    """A member's own view: `owns` is what it works on or keeps ready, `told` is what it was last told."""
 
     process_id: str
     owns: Tasks = NO_TASKS
@@ -55,7 +55,7 @@ class Workers(Clients[Member, StreamsGroupHeartbeatResponse]):
             self.wanted = {topic.name: topic.partitions for topic in effect.topics}
 
     def make_topics(self) -> None:
-        """What the group asked for is there, a while later."""
+        """Create the topics that the group asked for, a while later."""
         if self.wanted:
             self.topics.become({**self.wanted, **self.topics.counts()})
             self.wanted = {}

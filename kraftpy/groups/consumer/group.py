@@ -115,9 +115,7 @@ class ConsumerGroup:
     static_members: dict[str, str] = field(default_factory=dict)  # instance id -> member id
     holders: dict[TopicIdPartition, str] = field(default_factory=dict)
     topics_version: int = NEVER  # volatile: the version of the topics its hash was last compared with
-    looked_up: Mapping[str, int] = field(
-        default_factory=dict, compare=False
-    )  # volatile: by regex, the version of the topics it was resolved for
+    looked_up: Mapping[str, int] = field(default_factory=dict, compare=False)  # volatile: topics' version by regex
     is_resolving: bool = field(default=False, compare=False)  # volatile: a regex is not resolved for this version yet
 
     # ---- what records say

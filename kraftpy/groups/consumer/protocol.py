@@ -270,9 +270,7 @@ class ConsumerProtocol:
         for regex in sorted(group.regexes.keys() - needed):
             draft.put(RegexKey(group.group_id, regex), None)
         looked_up = {regex: at for regex, at in group.looked_up.items() if regex in needed}
-        for regex in sorted(
-            needed, key=lambda each: (looked_up.get(each, NEVER), each)
-        ):  # the longest unresolved first
+        for regex in sorted(needed, key=lambda each: (looked_up.get(each, NEVER), each)):  # oldest results first
             known = draft.group.regexes.get(regex)
             if known is not None and looked_up.get(regex) == version:
                 continue

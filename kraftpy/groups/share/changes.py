@@ -72,9 +72,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         self._next_token = 1
         self._asked: dict[int, _Asked | Operation] = {}  # in flight to the share coordinators, by token
         self._answered: dict[int, _Asked] = {}  # answered, and waiting in the group's queue
-        self._deferred: dict[
-            str, list[Request]
-        ] = {}  # administrators' requests, until nothing of the group is in flight
+        self._deferred: dict[str, list[Request]] = {}  # from administrators, until nothing of the group is in flight
         self._gone: dict[str, set[TopicId]] = {}
         self._undeleted: dict[int, dict[str, ErrorCode]] = {}  # by request, groups that could not be deleted
         self.protocol = ShareProtocol(config, settings, topics)
@@ -112,7 +110,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         """Take the groups that this request cannot delete because their state could not be deleted."""
         return self._undeleted.pop(request_id, {})
 
-    def is_deferred(self, group: Group, event: Request) -> bool:
+    def defer(self, group: Group, event: Request) -> bool:
         """Defer an administrator's request while something of the group is in flight. True if deferred."""
         if group.share is None or not self._is_asking(group.group_id):
             return False
@@ -170,9 +168,9 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         if error is not ErrorCode.NONE:
             step.reply(event.request_id, refuse(message, event.api_version, error))
         elif isinstance(message, AlterShareGroupOffsetsRequest):
-            if not self.is_deferred(group, event):
+            if not self.defer(group, event):
                 self._begin(group, Alteration(event, message), step)
-        elif not self.is_deferred(group, event):
+        elif not self.defer(group, event):
             self._begin(group, OffsetDeletion(event, message), step)
 
     def _check(self, group: Group, event: Request) -> ErrorCode:
