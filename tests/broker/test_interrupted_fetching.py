@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from kraftpy.broker import fetching
+from kraftpy.broker.replication import fetchers
 from kraftpy.config import load
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.replication.fetch_plan import PartitionKey
@@ -47,13 +47,13 @@ async def test_a_partition_that_comes_and_goes_costs_the_others_no_rest(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     leader = _Leader()
-    fetchers = SimpleNamespace(
+    owner = SimpleNamespace(
         config=load("", {}, []).config,
         clock=SimpleNamespace(monotonic_ms=lambda: 1000),
         throttles=SimpleNamespace(follower_wait_ms=lambda replica: None),
         broker_epoch=lambda: 1,
     )
-    fetcher = fetching._Fetcher(cast("Any", fetchers), cast("Any", (BrokerId(2), "")))
+    fetcher = fetchers._Fetcher(cast("Any", owner), cast("Any", (BrokerId(2), "")))
 
     async def connect() -> Any:
         return leader
