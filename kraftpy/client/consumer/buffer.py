@@ -154,7 +154,7 @@ class Supply:
 
     @property
     def is_asking(self) -> bool:
-        """Whether the application is waiting for records right now, or never will again."""
+        """True if the application is waiting for records right now, or will never ask again."""
         return self._asking > 0 or self._ended
 
     def take_asked(self) -> bool:
