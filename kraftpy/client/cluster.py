@@ -482,8 +482,7 @@ class Cluster:
         group_id: str | None = None,
         final: frozenset[ErrorCode] = frozenset(),
     ) -> T:
-        """Repeat `attempt` while it fails with a retriable code not in `final` and time is left; then raise the error.
-        """
+        """Repeat `attempt` while it fails with a retriable code not in `final` and time is left; then raise that."""
         wait_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
         deadline = self.runtime.monotonic_ms() + wait_ms
         failures = 0

@@ -221,7 +221,9 @@ class ConsumerOptions(ClientOptions):
         if self.group_protocol == "consumer":
             for field in fields(ConsumerOptions):
                 if field.name in _CLASSIC_ONLY and getattr(self, field.name) != field.default:
-                    raise ValueError(f"{field.name} cannot be set with group_protocol='consumer': the broker decides it")
+                    raise ValueError(
+                        f"{field.name} cannot be set with group_protocol='consumer': the broker decides it"
+                    )
         elif self.group_remote_assignor is not None:
             raise ValueError("group_remote_assignor needs group_protocol='consumer'")
         strategies = self.partition_assignment_strategy

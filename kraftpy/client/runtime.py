@@ -66,6 +66,5 @@ class RealRuntime:
 
 
 def backoff_ms(attempt: int, *, base_ms: float, max_ms: float, random: Callable[[], float]) -> float:
-    """Return how long to wait before retry `attempt` (from 0): exponential, with jitter of a fifth each way (KIP-580).
-    """
+    """Return how long to wait before retry `attempt` (from 0): exponential, with 20 % jitter each way (KIP-580)."""
     return float(min(base_ms * 2.0 ** min(attempt, 30), max_ms) * (0.8 + 0.4 * random()))

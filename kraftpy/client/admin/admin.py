@@ -67,8 +67,7 @@ from kraftpy.types import TopicPartition
 
 
 class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
-    """Administer a cluster: `async with Admin(bootstrap_servers=...) as admin:`. Options are those of `ClientOptions`.
-    """
+    """Administer a cluster: `async with Admin(bootstrap_servers=...) as admin:`. Options: `ClientOptions`."""
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
@@ -198,8 +197,7 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
         *,
         validate_only: bool = False,
     ) -> None:
-        """Change individual settings: a string sets, None restores the default, a pair names the operation (KIP-339).
-        """
+        """Change single settings: a string sets, None restores the default, a pair names the operation (KIP-339)."""
         for node_id, listed in by_broker(changes).items():
             request = incremental_alter_configs.IncrementalAlterConfigsRequest(
                 resources=[

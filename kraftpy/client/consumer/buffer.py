@@ -47,8 +47,7 @@ class Supply:
     # --- handing out ----------------------------------------------------------------------------------------------
 
     async def next_reader(self, timeout_ms: float | None) -> PartitionReader | None:
-        """Return a reader with a decoded record, waiting for it; None after `timeout_ms` or once the buffer has ended.
-        """
+        """Wait for a reader with a decoded record; None after `timeout_ms` or once the buffer has ended."""
         self.settle()
         self.asked = True
         self._asking += 1

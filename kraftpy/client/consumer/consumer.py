@@ -356,8 +356,7 @@ class Consumer:
         return self._reader(partition).lag
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """Return one past the last offset that all in-sync replicas have, as of the last fetch; None before the first.
-        """
+        """Return the offset after the last that all in-sync replicas have, as of the last fetch; None before it."""
         mark = self._reader(partition).high_watermark
         return mark if mark >= 0 else None
 
@@ -374,8 +373,7 @@ class Consumer:
         return {name: offset.offset if offset is not None else 0 for name, offset in found.items()}
 
     async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> Found:
-        """Return each partition's first record at or after a time in ms, or None. An `OffsetSpec` may replace the time.
-        """
+        """Return each partition's first record at or after a time in ms (or for an `OffsetSpec`); None without one."""
         await self.start()
         return await list_offsets(self._cluster, times, isolation=self.options.isolation)
 

@@ -71,8 +71,7 @@ class _Broker:
 
 
 class Fetcher:
-    """The readers of all assigned partitions. `on_news` is called when there may be something to hand out or to raise.
-    """
+    """The readers of all assigned partitions. Calls `on_news` when there may be something to hand out or to raise."""
 
     def __init__(
         self, cluster: Cluster, options: ConsumerOptions, committed: CommittedLookup | None, on_news: Callable[[], None]
@@ -327,7 +326,9 @@ class Fetcher:
             text = f"{reader.name} has no offset {offset}, and auto_offset_reset is none"
             self._fail(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, text))
             return
-        logger.info("%s has no offset %d: continuing at the %s one", reader.name, offset, self._options.auto_offset_reset)
+        logger.info(
+            "%s has no offset %d: continuing at the %s one", reader.name, offset, self._options.auto_offset_reset
+        )
         reader.lose_position(spec)
 
     def _fail(self, error: KafkaError) -> None:

@@ -330,8 +330,7 @@ class GroupMember:
                 assert_never(effect)
 
     async def _join(self, effect: SendJoin) -> Joined:
-        """Send JoinGroup. The answer comes once all members have joined, which may take up to their rebalance timeout.
-        """
+        """Send JoinGroup. The answer comes once all members have joined, within their rebalance timeout."""
         request = JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=self._options.session_timeout_ms,

@@ -31,8 +31,7 @@ class Visibility:
         self._aborting: set[int] = set()
 
     def shows(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Return whether the batch's records are for the application. Raises `CorruptBatch` for an unreadable marker.
-        """
+        """Return whether the batch's records are for the application. Raises CorruptBatch for an unreadable marker."""
         while self._ahead and self._ahead[0][0] <= header.last_offset:
             self._aborting.add(self._ahead.popleft()[1])
         if header.is_control:

@@ -107,8 +107,7 @@ class Batch:
         self.whole: Batch | None = None
 
     def outcome(self, index: int) -> tuple[int, int]:
-        """Return offset and timestamp in ms of the record at `index`. Raises its `KafkaError`. Call only when `done`.
-        """
+        """Return offset and timestamp in ms of the record at `index`. Raises its `KafkaError`. Only when `done`."""
         if self.halves is not None:
             left, right = self.halves
             first = len(left.records)
@@ -216,8 +215,7 @@ class Accumulator:
         size_bytes: int,
         now_ms: Callable[[], float],
     ) -> Batch:
-        """Add a record of at most `size_bytes`, as the last of the batch returned. The caller has checked `free_bytes`.
-        """
+        """Add a record of at most `size_bytes`, last in the batch returned. The caller has checked `free_bytes`."""
         batch = queue.open
         if batch is None or batch.size_bytes + size_bytes > self._batch_size:
             batch = self._open(queue, now_ms())  # the time matters to a batch, not to a record

@@ -84,8 +84,7 @@ class _Topic:
 
 
 class Producer:
-    """Send records: `async with Producer(bootstrap_servers=...) as producer:`. Options are those of `ProducerOptions`.
-    """
+    """Send records: `async with Producer(bootstrap_servers=...) as producer:`. Options: `ProducerOptions`."""
 
     def __init__(self, *, interceptors: Iterable[object] = (), runtime: Runtime | None = None, **options: Any) -> None:
         self._interceptors = Interceptors(interceptors, ("on_send", "on_acknowledgement"))
@@ -163,7 +162,9 @@ class Producer:
         except TimeoutError:
             pass
         finally:
-            self._accumulator.fail_all(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the producer was closed before the record was delivered"))
+            self._accumulator.fail_all(
+                KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the producer was closed before the record was delivered")
+            )
             self._report_unseen()
             await self._cluster.close()
             self._interceptors.close()
@@ -480,7 +481,7 @@ class Producer:
                     await self._room.wait()
         except TimeoutError:
             text = (
-                f"buffer_memory ({self.options.buffer_memory} bytes) has been used up for {self.options.max_block_ms:g} ms"
+                f"buffer_memory ({self.options.buffer_memory} bytes) has been full for {self.options.max_block_ms:g} ms"
             )
             raise BufferFull(text) from None
         finally:

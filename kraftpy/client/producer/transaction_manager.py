@@ -157,7 +157,7 @@ class Transactions:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            text = f"{operation.value} did not complete within {self._options.max_block_ms:g} ms and continues in the background"
+            text = f"{operation.value} did not complete within {self._options.max_block_ms:g} ms; it continues"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from None
         error = self._outcomes.pop(operation)
         if error is not None:

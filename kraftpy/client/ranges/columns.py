@@ -268,8 +268,7 @@ class _PerBatch:
         return timestamps
 
     def offsets(self, raw: Int64s) -> Int64s:
-        """Return offsets from the raw varints of their deltas. They must rise, within a batch and from batch to batch.
-        """
+        """Return offsets from the raw varints of their deltas. They must rise, within a batch and across batches."""
         deltas = raw >> 1
         last_deltas = self._spread([header.last_offset_delta for header in self.headers])
         _require((raw >= 0) & (raw & 1 == 0) & (deltas <= last_deltas), "an offset outside its batch")

@@ -171,16 +171,14 @@ class RangeReader(BlockingCluster):
                 self._runtime.pause(pause_ms / 1000)
 
     def _require_id(self, topic: str, topic_id: bytes) -> None:
-        """Check the topic's id in the metadata. An answer about topic ids leads to new metadata, and so back to here.
-        """
+        """Check the topic's id in the metadata. Errors about topic ids lead to new metadata, and so back to here."""
         info = self._metadata.topics.get(topic)
         if info is not None and any(topic_id) and any(info.topic_id) and info.topic_id != topic_id:
             self._metadata = replace(self._metadata, topics={})  # the broker that answered may lag: ask again next time
             raise UnknownTopic(f"topic {topic!r} was deleted and created again")
 
     def _out_of_range(self, partition: TopicPartition, offset: int, end_offset: int) -> OffsetOutOfRange:
-        """Return the error for an offset that was refused, or that did not appear in time, with the log's actual range.
-        """
+        """Return the error for an offset that was refused, or did not appear in time, with the log's actual range."""
         start, end = self.earliest([partition])[partition], self.latest([partition])[partition]
         missing = offset if not start <= offset < end else end_offset - 1
         return OffsetOutOfRange(partition, missing, start, end)

@@ -65,8 +65,7 @@ class _Backoff:
 
 
 class ShareFetcher:
-    """All sessions of one member. `on_news`: records, failures or outcomes arrived; `on_outcome`: of acknowledgements.
-    """
+    """All sessions of one member. `on_news`: records, failures or outcomes came; `on_outcome`: an outcome."""
 
     def __init__(
         self,
