@@ -259,7 +259,7 @@ def add_voter(node: int, address: str, bootstrap: str, listener: str, directory_
             await admin.add_raft_voter(node, [endpoint], directory_id=directory_id)
 
     run(bootstrap, work())
-    click.echo(f"node {node} votes")
+    click.echo(f"added voter {node}")
 
 
 @cluster.command(name="remove-voter")

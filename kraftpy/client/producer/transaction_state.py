@@ -270,7 +270,7 @@ class TransactionMachine:
 
     def _require(self, state: State, what: str) -> None:
         if self.state is not state:
-            raise RuntimeError(f"{what}: the producer is {self.state.value}, not {state.value}")
+            raise RuntimeError(f"{what}: the producer's state is {self.state.value}, not {state.value}")
 
     def _require_healthy(self, what: str) -> None:
         if self.state is State.ABORTABLE_ERROR:
@@ -279,7 +279,7 @@ class TransactionMachine:
 
     def _start(self, operation: Operation) -> None:
         if self.operation is not None:
-            raise RuntimeError(f"cannot {operation.value}: {self.operation.value} is in progress")
+            raise RuntimeError(f"{operation.value}: {self.operation.value} is in progress")
         self.operation = operation
 
     def _use(self, partition: TopicPartition) -> list[Effect]:
