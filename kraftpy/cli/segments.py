@@ -136,7 +136,7 @@ def survey(path: Path) -> Iterator[FileBatch | Damage]:
                 position = resumed[0]
                 continue
             end = position + batch.header.size_bytes
-            astray = _is_astray(path, file, batch.header, end, size, next_offset)
+            astray = _misplaced(path, file, batch.header, end, size, next_offset)
             if astray is not None:
                 yield astray
             else:
@@ -276,7 +276,7 @@ def _resume(path: Path, file: BinaryIO, position: int, size: int, next_offset: i
     return None
 
 
-def _is_astray(
+def _misplaced(
     path: Path, file: BinaryIO, header: BatchHeader, end: int, size: int, next_offset: int | None
 ) -> Damage | None:
     """Return the damage of a batch that skips offsets which the next one has: no CRC covers its base offset."""

@@ -207,8 +207,10 @@ class Cluster:
     # --- connections ----------------------------------------------------------------------------------------------
 
     async def connect(self, node_id: int, purpose: Purpose = Purpose.DATA) -> Connection:
-        """Return the open connection to a broker, or open it. Raises `KafkaError` (`BrokerUnreachable` if it is
-        unknown)."""
+        """Return the open connection to a broker, or open it.
+
+        Raises `KafkaError` (`BrokerUnreachable` if it is unknown).
+        """
         node = self._node(node_id)
         if node is None:
             raise BrokerUnreachable(f"broker {node_id} is unknown")
@@ -309,10 +311,6 @@ class Cluster:
         if not self._wanted.issuperset(topics):
             self._wanted.update(topics)
             self.request_refresh()
-
-    def unwant(self, topics: Collection[str]) -> None:
-        """Leave these topics out from the next refresh on."""
-        self._wanted.difference_update(topics)
 
     def want_all(self, wanted: bool) -> None:
         """Set if the snapshot holds every topic, which subscriptions by pattern need."""

@@ -199,8 +199,10 @@ class Connection(asyncio.Protocol):
         software: tuple[str, str] | None = None,
         limit: ResponseLimit = ResponseLimit(),  # noqa: B008 - immutable
     ) -> Connection:
-        """Connect and agree on versions; `software` is as in `hello`. Raises `BrokerUnreachable` or another
-        `KafkaError`."""
+        """Connect and agree on versions; `software` is as in `hello`.
+
+        Raises `BrokerUnreachable` or another `KafkaError`.
+        """
         name = f"{host}:{port}"
         connection: Connection | None = None
         try:
@@ -278,8 +280,10 @@ class Connection(asyncio.Protocol):
         return choose_version(self.versions, key, low=low, high=high)
 
     def send(self, key: ApiKey, message: Any, version: int, *, timeout_ms: float | None = None) -> asyncio.Future[Any]:
-        """Send `message`; the future gives the answer or a `KafkaError`. Raises `KafkaError` if the connection is
-        closed."""
+        """Send `message`; the future gives the answer or a `KafkaError`.
+
+        Raises `KafkaError` if the connection is closed.
+        """
         if self._error is not None:
             raise self._error
         correlation_id = self._take_id()

@@ -34,8 +34,10 @@ class ProducerInterceptor:
         return None
 
     def on_acknowledgement(self, metadata: RecordMetadata, error: KafkaError | None) -> None:
-        """Called once a record is delivered or has failed. A failed one has offset -1, and partition -1 if none was
-        chosen."""
+        """Called once a record is delivered or has failed.
+
+        A failed one has offset -1, and partition -1 if none was chosen.
+        """
 
     def close(self) -> None:
         """Called when the producer is closed."""

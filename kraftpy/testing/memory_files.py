@@ -224,8 +224,10 @@ class MemoryDisk:
         return MemoryDirectory(self, self._root, "")
 
     def fail(self, operation: str, error: int = errno.EIO, *, name: str = "", skip: int = 0, count: int = 1) -> None:
-        """Make operations fail: the next `count` after `skip` of that name (`write`, `sync`, `open`, `rename`, ...) on
-        a path that ends in `name`. A failing write leaves half of its bytes."""
+        """Make the next `count` operations after `skip` fail, of those on a path that ends in `name`.
+
+        `operation` is `write`, `sync`, `open`, `rename` and so on. A failing write leaves half of its bytes.
+        """
         self._faults.append(_Fault(operation, error, name, skip, count))
 
     def heal(self) -> None:

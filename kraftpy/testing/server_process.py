@@ -105,8 +105,10 @@ class ServerProcess:
                 return
 
     def wait_ready(self, deadline: float) -> str:
-        """Return the line that says it is ready. If none comes by `deadline` (`time.monotonic`), kills it, raises
-        BrokerDied."""
+        """Return the line that says it is ready.
+
+        If none comes by `deadline` (`time.monotonic`), kills it, raises BrokerDied.
+        """
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)

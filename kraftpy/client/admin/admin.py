@@ -76,13 +76,17 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
         return [info.name for info in await self.describe_topics() if include_internal or not info.is_internal]
 
     async def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicInfo]:
-        """Return topics with their partitions, sorted by name: all by default. Raises `KafkaError` if a named one is
-        missing."""
+        """Return topics with their partitions, sorted by name: all by default.
+
+        Raises `KafkaError` if a named one is missing.
+        """
         return await self._topics(None if names is None else sorted(set(names)))
 
     async def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> None:
-        """Create topics, or with `validate_only` just check that they could be. Other brokers learn of them a little
-        later."""
+        """Create topics, or with `validate_only` just check that they could be.
+
+        Other brokers learn of them a little later.
+        """
         listed = list(topics)
         request = create_topics.CreateTopicsRequest(
             topics=[creatable(topic) for topic in listed],
@@ -285,8 +289,7 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
         return await self._cluster.retry(attempt, group_id=group_id)
 
     async def _describe_consumer_group(self, group_id: str) -> GroupDescription | None:
-        """Describe the group if the broker knows the consumer protocol (KIP-848) and the group uses it, else return
-        None."""
+        """Describe the group if it uses the consumer protocol (KIP-848) and the broker knows that, else return None."""
         request = consumer_group_describe.ConsumerGroupDescribeRequest(group_ids=[group_id])
         try:
             answer = await self._cluster.ask_coordinator(group_id, ApiKey.CONSUMER_GROUP_DESCRIBE, request)
@@ -393,8 +396,9 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
     async def alter_replica_log_dirs(
         self, broker_id: int, paths: Mapping[TopicPartition, str]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Move a broker's replicas to other log directories of that broker. NONE: the move has begun, or was not
-        needed.
+        """Move a broker's replicas to other log directories of that broker.
+
+        NONE: the move has begun, or was not needed.
 
         REPLICA_NOT_AVAILABLE: the broker has no such replica yet and will create it in that directory.
         `describe_log_dirs` shows the moves in progress.

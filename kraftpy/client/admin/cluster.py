@@ -245,8 +245,7 @@ class ClusterAdmin(AdminBase):
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Elect each partition's preferred replica as leader (all by default), or with `unclean` any replica that is
-        alive.
+        """Elect each partition's preferred replica as leader (all by default), or with `unclean` any live replica.
 
         None means that a new leader was elected, ELECTION_NOT_NEEDED that the partition had that leader already. If all
         partitions were asked for, those that needed no election are left out.
@@ -277,8 +276,10 @@ class ClusterAdmin(AdminBase):
         *,
         allow_replication_factor_change: bool = True,
     ) -> None:
-        """Begin moving partitions to these brokers, the preferred leader first. None cancels a reassignment in
-        progress."""
+        """Begin moving partitions to these brokers, the preferred leader first.
+
+        None cancels a reassignment in progress.
+        """
         request = alter_partition_reassignments.AlterPartitionReassignmentsRequest(
             timeout_ms=int(self.options.request_timeout_ms),
             allow_replication_factor_change=allow_replication_factor_change,

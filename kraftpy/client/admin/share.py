@@ -29,8 +29,9 @@ class ShareAdmin(AdminBase):
     async def list_share_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, ShareGroupOffset]:
-        """Return a share group's start offsets: by default of all partitions it has ever read. A missing group has
-        none.
+        """Return a share group's start offsets: by default of all partitions it has ever read.
+
+        A missing group has none.
 
         A partition whose start offset is not known yet is listed with None.
         """

@@ -99,8 +99,10 @@ class TransactionAdmin(AdminBase):
         return sorted(found, key=lambda each: each.transactional_id)
 
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> list[TransactionDescription]:
-        """Describe transactional ids, in order, as their coordinators know them. Raises `KafkaError` if an id is
-        unknown."""
+        """Describe transactional ids, in order, as their coordinators know them.
+
+        Raises `KafkaError` if an id is unknown.
+        """
         return [await self._describe_transaction(each) for each in dict.fromkeys(transactional_ids)]
 
     async def _describe_transaction(self, transactional_id: str) -> TransactionDescription:

@@ -76,8 +76,10 @@ def _subscribers(counts: PartitionCounts, subscriptions: Subscriptions) -> dict[
 
 
 def assign_range(counts: PartitionCounts, subscriptions: Subscriptions) -> Assignment:
-    """Give each subscriber neighbouring partitions, topic by topic. The first members get one more if they do not
-    divide."""
+    """Give each subscriber neighbouring partitions, topic by topic.
+
+    The first members get one more if they do not divide.
+    """
     assignment: Assignment = {member: [] for member in subscriptions}
     for topic, members in _subscribers(counts, subscriptions).items():
         each, extra = divmod(counts[topic], len(members))

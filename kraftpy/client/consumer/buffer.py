@@ -21,21 +21,21 @@ from kraftpy.client.options import ConsumerOptions
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.types import TopicPartition
 
-NOBODY = PartitionReader(TopicPartition("", -1))
+NO_READER = PartitionReader(TopicPartition("", -1))
 """A reader without records: it makes the consumer look for the next reader."""
 
 
-class Supply:
+class RecordBuffer:
     """The buffer between a fetcher and an application; also the group's view of the application (group.Application)."""
 
     def __init__(self, cluster: Cluster, options: ConsumerOptions, committed: CommittedLookup | None) -> None:
-        self.fetcher = Fetcher(cluster, options, committed, self.news_came)
+        self.fetcher = Fetcher(cluster, options, committed, self.wake)
         self.readers = self.fetcher.readers
-        self.current = NOBODY  # the reader whose records are being handed out one by one
+        self.current = NO_READER  # the reader whose records are being handed out one by one
         self.asked = False  # since `take_asked`
         self._cluster = cluster
         self._check_crcs = options.check_crcs
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._asking = 0  # calls that wait for records right now
         self._asking_began = asyncio.Event()
         self._held = 0  # nothing is handed out while above 0
@@ -48,7 +48,7 @@ class Supply:
 
     async def next_reader(self, timeout_ms: float | None) -> PartitionReader | None:
         """Wait for a reader with a decoded record; None after `timeout_ms` or once the buffer has ended."""
-        self.settle()
+        self.finish_handed_out()
         self.asked = True
         self._asking += 1
         self._asking_began.set()
@@ -73,13 +73,13 @@ class Supply:
             reader = self.find_reader()
             if reader is not None:
                 return reader
-            await self.wait_for_news()
+            await self.wait_for_change()
         return None
 
-    async def wait_for_news(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait until there may be something to hand out or to raise."""
-        self._news.clear()
-        await self._news.wait()
+        self._changed.clear()
+        await self._changed.wait()
 
     def find_reader(self) -> PartitionReader | None:
         """Return a reader with a decoded record, if there is one now. Raises an error if its next batch is corrupt."""
@@ -113,9 +113,9 @@ class Supply:
         self._handed_out[reader] = None
         return reader.hand_out(limit)
 
-    def settle(self) -> None:
+    def finish_handed_out(self) -> None:
         """Mark everything handed out as finished, because the application asks for more."""
-        self.current = NOBODY
+        self.current = NO_READER
         for reader in self._handed_out:
             reader.done = reader.position
         self._handed_out.clear()
@@ -126,20 +126,20 @@ class Supply:
 
     def interrupt(self) -> None:
         """Look for the next reader before another record is handed out."""
-        self.current = NOBODY
+        self.current = NO_READER
 
     # --- news and failures ----------------------------------------------------------------------------------------
 
-    def news_came(self) -> None:
+    def wake(self) -> None:
         """Wake the waiting calls: there may be something to hand out or to raise."""
-        self._news.set()
+        self._changed.set()
 
     def failed(self, error: KafkaError) -> None:
         """Raise this error when records are next asked for."""
         if all(str(known) != str(error) for known in self._failures):
             self._failures.append(error)
         self.interrupt()
-        self._news.set()
+        self._changed.set()
 
     def raise_failure(self) -> None:
         """Raise the oldest failure not raised yet, if there is one."""
@@ -163,10 +163,10 @@ class Supply:
 
     def end(self) -> None:
         """Note that the application will not ask for records any more."""
-        self.settle()
+        self.finish_handed_out()
         self._ended = True
         self._asking_began.set()
-        self._news.set()
+        self._changed.set()
 
     def hold(self) -> None:
         """Hand out nothing until `release`."""
@@ -182,12 +182,12 @@ class Supply:
     def release(self) -> None:
         """Undo one `hold`."""
         self._held -= 1
-        self._news.set()
+        self._changed.set()
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
         """Start reading these partitions too."""
         self.fetcher.add(partitions)
-        self._news.set()
+        self._changed.set()
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop reading these partitions."""

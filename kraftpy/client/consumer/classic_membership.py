@@ -76,7 +76,7 @@ class State(Enum):
     JOINING = "joining"  # JoinGroup is on the wire
     DESCRIBING = "describing"  # this member leads: the shell looks up how many partitions there are
     SYNCING = "syncing"  # SyncGroup is on the wire
-    SETTLING = "settling"  # cooperative: giving up what moves, then taking what is new
+    RECONCILING = "reconciling"  # cooperative: giving up what moves, then taking what is new
     STABLE = "stable"
     LEAVING = "leaving"  # the shell takes everything away from the user; then the machine leaves
     FAILED = "failed"  # an error that no retry fixes
@@ -87,8 +87,8 @@ FOLLOWS: Mapping[State, frozenset[State]] = {
     State.REVOKING: frozenset({State.JOINING, State.UNJOINED, State.LEAVING, State.FAILED}),
     State.JOINING: frozenset({State.DESCRIBING, State.SYNCING, State.UNJOINED, State.LEAVING, State.FAILED}),
     State.DESCRIBING: frozenset({State.SYNCING, State.UNJOINED, State.LEAVING, State.FAILED}),
-    State.SYNCING: frozenset({State.STABLE, State.SETTLING, State.UNJOINED, State.LEAVING, State.FAILED}),
-    State.SETTLING: frozenset({State.STABLE, State.UNJOINED, State.LEAVING, State.FAILED}),
+    State.SYNCING: frozenset({State.STABLE, State.RECONCILING, State.UNJOINED, State.LEAVING, State.FAILED}),
+    State.RECONCILING: frozenset({State.STABLE, State.UNJOINED, State.LEAVING, State.FAILED}),
     State.STABLE: frozenset({State.REVOKING, State.JOINING, State.UNJOINED, State.LEAVING, State.FAILED}),
     State.LEAVING: frozenset({State.UNJOINED, State.FAILED}),
     State.FAILED: frozenset(),
@@ -193,11 +193,6 @@ class Membership:
             return self.last_heard_ms + self.options.session_timeout_ms
         return self.heartbeat_at_ms
 
-    @property
-    def in_group(self) -> bool:
-        """Whether offsets may be committed under this generation."""
-        return self.generation_id >= 0 and self.member_id != ""
-
     # --- events ---------------------------------------------------------------------------------------------------
 
     def _subscribed(self, event: Subscribed, now: float) -> list[Effect]:
@@ -247,8 +242,8 @@ class Membership:
     def _revoked(self, now: float) -> list[Effect]:
         if self.state is State.REVOKING:
             return self._send_join(now)
-        if self.state is State.SETTLING:
-            return self._settle(now)
+        if self.state is State.RECONCILING:
+            return self._reconcile(now)
         if self.state is State.LEAVING:
             effects = self._left()
             if self.topics:  # subscribed again meanwhile
@@ -343,16 +338,16 @@ class Membership:
         except ProtocolError as bad:
             return self._fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the assignment is unreadable: {bad}")
         self._start_heartbeats(now)
-        self._become(State.SETTLING)
+        self._become(State.RECONCILING)
         leaving = tuple(partition for partition in self.held if partition not in frozenset(self._incoming))
         if leaving:
             if self._cooperative():
                 self._rejoin = "partitions were given up for others"
             self._drop(leaving)
             return [Revoke(partitions=leaving)]
-        return self._settle(now)
+        return self._reconcile(now)
 
-    def _settle(self, now: float) -> list[Effect]:
+    def _reconcile(self, now: float) -> list[Effect]:
         added = tuple(partition for partition in self._incoming if partition not in frozenset(self.held))
         self.held, self._incoming = self._incoming, ()
         self._previous = (self.held, self.generation_id)
@@ -381,7 +376,7 @@ class Membership:
 
     def _membership_error(self, error: ErrorCode, now: float) -> list[Effect]:
         """Handle an error in the answer to a heartbeat or commit."""
-        if self.state not in (State.STABLE, State.SYNCING, State.REVOKING, State.SETTLING, State.DESCRIBING):
+        if self.state not in (State.STABLE, State.SYNCING, State.REVOKING, State.RECONCILING, State.DESCRIBING):
             return []
         if error is ErrorCode.FENCED_INSTANCE_ID:
             return self._fail(error, "another consumer has taken over this group_instance_id")
@@ -439,7 +434,7 @@ class Membership:
 
     def _request_rejoin(self, reason: str, now: float) -> list[Effect]:
         if self.state is not State.STABLE:
-            if self.state in (State.SYNCING, State.SETTLING, State.DESCRIBING):
+            if self.state in (State.SYNCING, State.RECONCILING, State.DESCRIBING):
                 self._rejoin = self._rejoin or reason
             return []
         return self._begin_join(reason, now)
@@ -491,8 +486,7 @@ class Membership:
         return next((assignor for assignor in self.options.assignors if assignor.name == name), None)
 
     def _cooperative(self) -> bool:
-        """Return whether partitions are kept while joining: the group's choice allows it, or else every assignor
-        offered."""
+        """Return whether partitions are kept while joining: the group's choice, or else every assignor, allows it."""
         chosen = self._assignor(self.protocol_name)
         if chosen is not None and self.generation_id >= 0:
             return chosen.rebalance_protocol is RebalanceProtocol.COOPERATIVE

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kraftpy.client.cluster import Cluster
-from kraftpy.client.consumer.buffer import Supply
+from kraftpy.client.consumer.buffer import RecordBuffer
 from kraftpy.client.consumer.group_member import GroupMember, RebalanceListener
 from kraftpy.client.consumer.partition_state import PartitionReader
 from kraftpy.client.interceptors import Interceptors
@@ -59,8 +59,8 @@ class Consumer:
         self._cluster = Cluster(self.options, runtime)
         self._runtime = self._cluster.runtime
         committed = self._look_up_committed if self.options.group_id is not None else None
-        self._supply = Supply(self._cluster, self.options, committed)
-        self._readers = self._supply.readers
+        self._buffer = RecordBuffer(self._cluster, self.options, committed)
+        self._readers = self._buffer.readers
         self._member: GroupMember | None = None
         self._listener = listener
         self._topics: frozenset[str] = frozenset()
@@ -80,9 +80,9 @@ class Consumer:
         if not self._started:
             self._started = True
             self._cluster.on_metadata.append(self._metadata_changed)
-            self._cluster.on_failure.append(lambda failure: self._supply.news_came())
+            self._cluster.on_failure.append(lambda failure: self._buffer.wake())
             await self._cluster.start()
-            self._supply.fetcher.start()
+            self._buffer.fetcher.start()
             self._apply_subscription()
             self._cluster.request_refresh()
             if self.options.group_id is not None and self.options.enable_auto_commit:
@@ -96,8 +96,8 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
-            self._supply.interrupt()  # the record that the application failed on is not finished
-            self._supply.forget_handed_out()
+            self._buffer.interrupt()  # the record that the application failed on is not finished
+            self._buffer.forget_handed_out()
         await self.close()
 
     async def close(self, *, timeout_ms: float = 30_000) -> None:
@@ -108,7 +108,7 @@ class Consumer:
         if self._closed:
             return
         self._closed = True
-        self._supply.end()
+        self._buffer.end()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 if self._member is not None and self._cluster.tasks.failure is None:
@@ -143,7 +143,7 @@ class Consumer:
         self._pattern = re.compile(pattern) if pattern is not None else None
         self._listener = listener or self._listener
         if self.options.group_id is not None and self._member is None:
-            self._member = GroupMember(self._cluster, self.options, self._supply, self._interceptors.on_commit)
+            self._member = GroupMember(self._cluster, self.options, self._buffer, self._interceptors.on_commit)
         if self._member is not None:
             self._member.listener = self._listener
         if self._started:
@@ -155,7 +155,7 @@ class Consumer:
         if self._member is not None and self._started:
             self._member.subscribe(())
         else:
-            self._supply.revoked(list(self._readers))
+            self._buffer.revoked(list(self._readers))
         self._cluster.want_all(False)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -164,8 +164,8 @@ class Consumer:
             raise RuntimeError("subscribe() was used: unsubscribe() first")
         wanted = {TopicPartition(*name) for name in partitions}
         self._manual = True
-        self._supply.revoked([name for name in self._readers if name not in wanted])
-        self._supply.assigned(sorted(wanted))
+        self._buffer.revoked([name for name in self._readers if name not in wanted])
+        self._buffer.assigned(sorted(wanted))
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions being read."""
@@ -203,14 +203,14 @@ class Consumer:
         found = self._cluster.metadata.topics
         wanted = [info.topic_partition for name in self._matching() if name in found for info in found[name].partitions]
         gone = [name for name in self._readers if name.topic not in self._matching()]
-        self._supply.revoked(gone)
-        self._supply.assigned(name for name in wanted if name not in self._readers)
+        self._buffer.revoked(gone)
+        self._buffer.assigned(name for name in wanted if name not in self._readers)
 
     def _metadata_changed(self) -> None:
         for name in self._topics:
             error = self._cluster.metadata.errors.get(name)
             if error is not None and not error.retriable:
-                self._supply.failed(self._cluster.unknown(name))
+                self._buffer.failed(self._cluster.unknown(name))
         if self._member is None:
             if self._topics or self._pattern is not None:
                 self._assign_all()
@@ -229,21 +229,21 @@ class Consumer:
             if record is None:
                 raise StopAsyncIteration
             return record
-        supply = self._supply
-        current = supply.current
+        buffer = self._buffer
+        current = buffer.current
         current.done = current.position
         decoded = current.decoded
         if decoded:
             record = decoded.popleft()
             current.position = record.offset + 1
             current.leader_epoch = record.leader_epoch
-            supply.asked = True
+            buffer.asked = True
             return record
         reader = await self._next_reader(None)
         if reader is None:
             raise StopAsyncIteration
-        supply.current = reader
-        return supply.hand_out(reader, 1)[0]
+        buffer.current = reader
+        return buffer.hand_out(reader, 1)[0]
 
     async def getone(self, *, timeout_ms: float | None = None) -> ConsumerRecord | None:
         """Return the next record, or None if none came in time."""
@@ -255,7 +255,7 @@ class Consumer:
             reader = await self._next_reader(left_ms)
             if reader is None:
                 return None
-            records = self._supply.hand_out(reader, 1)
+            records = self._buffer.hand_out(reader, 1)
             if self._is_intercepted:
                 records = self._interceptors.on_consume({reader.name: records}).get(reader.name, [])
             if records:
@@ -269,11 +269,11 @@ class Consumer:
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         reader = await self._next_reader(timeout_ms)
         while reader is not None and left > 0:
-            records = self._supply.hand_out(reader, left)
+            records = self._buffer.hand_out(reader, left)
             found.setdefault(reader.name, []).extend(records)
             left -= len(records)
             try:
-                reader = self._supply.find_reader()
+                reader = self._buffer.find_reader()
             except KafkaError:
                 break  # return what was found; the failure will be raised by the next call
         return self._interceptors.on_consume(found) if found and self._is_intercepted else found
@@ -281,7 +281,7 @@ class Consumer:
     async def _next_reader(self, timeout_ms: float | None) -> PartitionReader | None:
         if not self._started and not self._closed:
             await self.start()
-        return await self._supply.next_reader(timeout_ms)
+        return await self._buffer.next_reader(timeout_ms)
 
     # --- where to read --------------------------------------------------------------------------------------------
 
@@ -296,9 +296,9 @@ class Consumer:
         place = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
         if place.offset < 0:
             raise ValueError(f"offset must not be negative: {place.offset}")
-        self._supply.interrupt()
+        self._buffer.interrupt()
         self._reader(partition).seek(place.offset, place.leader_epoch)
-        self._supply.fetcher.wake()
+        self._buffer.fetcher.wake()
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Continue at the first available offset; of all partitions by default."""
@@ -313,14 +313,14 @@ class Consumer:
         self._lose_positions(partitions, None)
 
     def _lose_positions(self, partitions: Iterable[TopicPartition] | None, spec: OffsetSpec | None) -> None:
-        self._supply.interrupt()
+        self._buffer.interrupt()
         for name in list(self._readers) if partitions is None else partitions:
             self._reader(name).lose_position(spec)
-        self._supply.fetcher.wake()
+        self._buffer.fetcher.wake()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these partitions until `resume`. What was fetched is kept."""
-        self._supply.interrupt()
+        self._buffer.interrupt()
         for name in partitions:
             self._reader(name).paused = True
 
@@ -328,8 +328,8 @@ class Consumer:
         """Hand out records of these partitions again."""
         for name in partitions:
             self._reader(name).paused = False
-        self._supply.fetcher.wake()
-        self._supply.news_came()
+        self._buffer.fetcher.wake()
+        self._buffer.wake()
 
     def paused(self) -> frozenset[TopicPartition]:
         """Return the paused partitions."""
@@ -342,11 +342,11 @@ class Consumer:
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 while True:
-                    self._supply.raise_failure()
+                    self._buffer.raise_failure()
                     position = self._reader(partition).position
                     if position is not None:
                         return position
-                    await self._supply.wait_for_news()
+                    await self._buffer.wait_for_change()
         except TimeoutError:
             text = f"the position of {partition} was not found within {wait_ms:g} ms"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from None
@@ -460,7 +460,7 @@ class Consumer:
         return self._member is None and self.options.group_id is not None and self.options.enable_auto_commit
 
     async def _commit_alone(self) -> None:
-        finished = self._supply.finished()
+        finished = self._buffer.finished()
         if finished and finished != self._committed_alone:
             self._committed_alone = finished
             await commit_offsets(self._cluster, self._group_id(), finished)

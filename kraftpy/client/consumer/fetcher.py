@@ -71,17 +71,21 @@ class _Broker:
 
 
 class Fetcher:
-    """The readers of all assigned partitions. Calls `on_news` when there may be something to hand out or to raise."""
+    """The readers of all assigned partitions. Calls `on_change` when there may be something to hand out or to raise."""
 
     def __init__(
-        self, cluster: Cluster, options: ConsumerOptions, committed: CommittedLookup | None, on_news: Callable[[], None]
+        self,
+        cluster: Cluster,
+        options: ConsumerOptions,
+        committed: CommittedLookup | None,
+        on_change: Callable[[], None],
     ) -> None:
         self.readers: dict[TopicPartition, PartitionReader] = {}
         self.failures: deque[KafkaError] = deque()
         self._cluster = cluster
         self._options = options
         self._committed = committed
-        self._on_news = on_news
+        self._on_change = on_change
         self._isolation = options.isolation
         self._brokers: dict[int, _Broker] = {}
         self._wake = asyncio.Event()
@@ -274,7 +278,7 @@ class Fetcher:
                 reader, seeks = asked.get(name, (None, -1))
                 if reader is not None and self.readers.get(name) is reader and reader.seeks == seeks:
                     self._take(reader, data)
-        self._on_news()
+        self._on_change()
 
     def _fetch_failed(
         self, broker: _Broker, asked: dict[TopicPartition, tuple[PartitionReader, int]], error: KafkaError
@@ -334,7 +338,7 @@ class Fetcher:
     def _fail(self, error: KafkaError) -> None:
         if all(str(known) != str(error) for known in self.failures):
             self.failures.append(error)
-        self._on_news()
+        self._on_change()
 
     # --- positions ------------------------------------------------------------------------------------------------
 
@@ -389,7 +393,7 @@ class Fetcher:
         finally:
             self._finding = False
             self._wake.set()
-            self._on_news()
+            self._on_change()
 
     async def _find_committed(self, readers: list[PartitionReader]) -> None:
         if not readers:

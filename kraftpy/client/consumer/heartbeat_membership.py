@@ -133,14 +133,11 @@ class HeartbeatMembership:
 
     @property
     def deadline_ms(self) -> float | None:
-        """The time at which the next `Tick` is needed. The wait for an answer has no deadline: an answer or an error
-        comes."""
-        return self.heartbeat_at_ms if self._may_send_heartbeat else None
+        """The time at which the next `Tick` is needed.
 
-    @property
-    def in_group(self) -> bool:
-        """Whether offsets may be committed under this epoch."""
-        return self.generation_id > 0
+        The wait for an answer has no deadline: an answer or an error comes.
+        """
+        return self.heartbeat_at_ms if self._may_send_heartbeat else None
 
     @property
     def _may_send_heartbeat(self) -> bool:
@@ -201,10 +198,10 @@ class HeartbeatMembership:
             self._target = frozenset(event.assignment)
         if self.state is State.JOINING:
             self._become(State.STABLE)
-            return self._settle(now, joined=True)
-        return self._settle(now)
+            return self._reconcile(now, joined=True)
+        return self._reconcile(now)
 
-    def _settle(self, now: float, *, joined: bool = False) -> list[Effect]:
+    def _reconcile(self, now: float, *, joined: bool = False) -> list[Effect]:
         """Give up what is no longer ours; once that is done, take what is new."""
         if self.state is not State.STABLE:
             return []
@@ -240,7 +237,7 @@ class HeartbeatMembership:
                     self._become(State.UNJOINED)
                     return self._tick(now)
                 self._become(State.STABLE)
-                return [*self._settle(now), *self._tick(now)]
+                return [*self._reconcile(now), *self._tick(now)]
             case State.LEAVING:
                 effects = self._left()
                 if self.topics:  # subscribed again meanwhile

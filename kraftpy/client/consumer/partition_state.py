@@ -108,8 +108,7 @@ class PartitionReader:
 
     @property
     def lag(self) -> int | None:
-        """The number of records from the position to the end a reader may see, as of the last fetch; None before the
-        first."""
+        """The number of records from the position to the visible end, as of the last fetch; None before the first."""
         end = self.last_stable_offset if self.last_stable_offset >= 0 else self.high_watermark
         return None if self.position is None or end < 0 else max(end - self.position, 0)
 

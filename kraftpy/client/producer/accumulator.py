@@ -267,8 +267,7 @@ class Accumulator:
         return found, next_ms
 
     def drain(self, queues: Iterable[PartitionQueue], max_bytes: int, now_ms: float) -> list[Batch]:
-        """Take at most one batch of each queue, about `max_bytes` in all (the first always fits), marked as on the
-        wire."""
+        """Take at most one batch per queue, about `max_bytes` in all (the first always fits), marked as on the wire."""
         batches: list[Batch] = []
         total = 0
         for queue in queues:

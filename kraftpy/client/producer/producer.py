@@ -109,7 +109,9 @@ class Producer:
         self._short_of_room = 0
         self._transactions: Transactions | None = None
         if self.options.transactional_id is not None:
-            self._transactions = Transactions(self._cluster, self.options, self._accumulator, self._transactions_moved)
+            self._transactions = Transactions(
+                self._cluster, self.options, self._accumulator, self._on_transaction_progress
+            )
         self._sender = Sender(self._cluster, self.options, self._accumulator, self._room.set, self._transactions)
         self._wake = self._sender.wake
         self._started = self._closing = False
@@ -410,7 +412,7 @@ class Producer:
             raise RuntimeError("transactions need a transactional_id")
         return self._transactions
 
-    def _transactions_moved(self) -> None:
+    def _on_transaction_progress(self) -> None:
         self._wake.set()
         self._room.set()
 

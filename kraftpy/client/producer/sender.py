@@ -240,12 +240,12 @@ class Sender:
         stale = False
         for batch in batches:
             answer = answers.get(batch.partition)
-            stale = self._settle(batch, answer) or stale
+            stale = self._record_outcome(batch, answer) or stale
         if stale:
             self._cluster.request_refresh()
         self._completed_some()
 
-    def _settle(self, batch: Batch, answer: PartitionProduceResponse | None) -> bool:
+    def _record_outcome(self, batch: Batch, answer: PartitionProduceResponse | None) -> bool:
         """Take one partition's answer. Returns whether metadata looks stale."""
         if answer is None:
             self._refused(batch, KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no answer for {batch.partition}"))

@@ -56,19 +56,19 @@ Drain = Callable[[], Awaitable[None]]
 
 
 class Transactions:
-    """The transactions of one producer. `moved` is called when the sender, or a call awaiting deliveries, may go on."""
+    """The transactions of one producer. `on_progress`: the sender, or a call that awaits deliveries, may continue."""
 
     def __init__(
-        self, cluster: Cluster, options: ProducerOptions, accumulator: Accumulator, moved: Callable[[], None]
+        self, cluster: Cluster, options: ProducerOptions, accumulator: Accumulator, on_progress: Callable[[], None]
     ) -> None:
         assert options.transactional_id is not None, "only producers with a transactional id have transactions"
         self._id = options.transactional_id
         self._cluster = cluster
         self._options = options
         self._accumulator = accumulator
-        self._moved = moved
+        self._on_progress = on_progress
         self._machine = TransactionMachine(self._id, retry_backoff_ms=options.retry_backoff_ms)
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._outcomes: dict[Operation, KafkaError | None] = {}
         self._tick: asyncio.Task[None] | None = None
 
@@ -94,8 +94,10 @@ class Transactions:
         return self._machine.may_send(partition)
 
     def use(self, partition: TopicPartition) -> None:
-        """Note that a record goes to this partition. Raises RuntimeError outside a transaction, or the transaction's
-        error."""
+        """Note that a record goes to this partition.
+
+        Raises RuntimeError outside a transaction, or the transaction's error.
+        """
         machine = self._machine
         if machine.state is not State.IN_TRANSACTION or partition not in machine.partitions:
             self._do(Use(partition=partition))
@@ -154,8 +156,8 @@ class Transactions:
         try:
             async with asyncio.timeout(self._options.max_block_ms / 1000):
                 while operation not in self._outcomes:
-                    self._news.clear()
-                    await self._news.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
             text = f"{operation.value} did not complete within {self._options.max_block_ms:g} ms; it continues"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from None
@@ -167,7 +169,7 @@ class Transactions:
         """Fail the outstanding operation: the producer's tasks are gone, so no answer will come."""
         if self._machine.operation is not None:
             self._outcomes[self._machine.operation] = error
-        self._news.set()
+        self._changed.set()
 
     # --- the machine ----------------------------------------------------------------------------------------------
 
@@ -176,7 +178,7 @@ class Transactions:
         for effect in effects:
             self._carry_out(effect)
         self._keep_time()
-        self._moved()
+        self._on_progress()
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -192,7 +194,7 @@ class Transactions:
                 self._cluster.forget_coordinator(effect.key, effect.kind)
             case Done():
                 self._outcomes[effect.operation] = effect.error
-                self._news.set()
+                self._changed.set()
             case (
                 SendInitProducerId()
                 | SendAddPartitions()
@@ -237,6 +239,6 @@ class Transactions:
 
     async def _answer(self, request: Request) -> Answered:
         asked = question(request, self._id, self._options.transaction_timeout_ms)
-        connection = await self._cluster.connect_coordinator(asked.of, asked.kind)
+        connection = await self._cluster.connect_coordinator(asked.coordinator_key, asked.kind)
         answer = await connection.request(asked.key, asked.message, low=asked.low, high=asked.high)
         return answered(request, answer)

@@ -46,7 +46,7 @@ class Question(NamedTuple):
     """A message, the versions it may have, and the coordinator it is for."""
 
     kind: CoordinatorType
-    of: str
+    coordinator_key: str
     key: ApiKey
     message: Any
     low: int = 0

@@ -57,8 +57,8 @@ class ShareConsumer:
         self._cluster = Cluster(self.options, runtime)
         self._runtime = self._cluster.runtime
         member_id = "".join(f"{int(self._runtime.random() * 2**32):08x}" for _ in range(4))
-        self._news = asyncio.Event()
-        self._fetcher = ShareFetcher(self._cluster, self.options, member_id, self._news.set, self._outcome)
+        self._changed = asyncio.Event()
+        self._fetcher = ShareFetcher(self._cluster, self.options, member_id, self._changed.set, self._outcome)
         self._member = ShareMember(self._cluster, self.options, member_id, self._assign, self._failed)
         self._callback = acknowledgement_commit_callback
         self._topics: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class ShareConsumer:
             raise RuntimeError("the consumer is closed")
         if not self._started:
             self._started = True
-            self._cluster.on_failure.append(lambda failure: self._news.set())
+            self._cluster.on_failure.append(lambda failure: self._changed.set())
             await self._cluster.start()
             self._fetcher.start()
             self._member.start()
@@ -105,9 +105,9 @@ class ShareConsumer:
         if self._closed:
             return
         self._closed = True
-        self._news.set()
+        self._changed.set()
         if accepts:
-            self._settle()
+            self._accept_handed_out()
         self._in_hand.clear()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -146,7 +146,7 @@ class ShareConsumer:
 
     def _failed(self, error: KafkaError) -> None:
         self._failure = error
-        self._news.set()
+        self._changed.set()
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class ShareConsumer:
         """
         if not self._closed:
             await self.start()
-        self._settle()
+        self._accept_handed_out()
         try:
             async with asyncio.timeout(None if timeout_ms is None else max(timeout_ms, 0) / 1000):
                 await self._until_records()
@@ -183,8 +183,8 @@ class ShareConsumer:
                 return
             fetcher.wants_records = True
             fetcher.wake()
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     def _raise_failure(self) -> None:
         if self._cluster.tasks.failure is not None:
@@ -226,7 +226,7 @@ class ShareConsumer:
         if kind is AcknowledgeType.RENEW:
             self._fetcher.wake()
 
-    def _settle(self) -> None:
+    def _accept_handed_out(self) -> None:
         """In implicit mode, accept everything handed out so far: the application asks for more."""
         if not self.options.is_explicit:
             for record, _ in list(self._in_hand.values()):
@@ -234,7 +234,7 @@ class ShareConsumer:
 
     def commit_async(self) -> None:
         """Send pending acknowledgements now. In implicit mode, first accepts all that was handed out."""
-        self._settle()
+        self._accept_handed_out()
         self._fetcher.flush()
 
     async def commit_sync(self, *, timeout_ms: float | None = None) -> dict[TopicPartition, KafkaError | None]:
@@ -249,10 +249,10 @@ class ShareConsumer:
         try:
             self.commit_async()
             async with asyncio.timeout(wait_ms / 1000):
-                while self._fetcher.is_unsettled:
-                    self._news.clear()
+                while self._fetcher.awaits_outcomes:
+                    self._changed.clear()
                     self._fetcher.flush()
-                    await self._news.wait()
+                    await self._changed.wait()
         except TimeoutError:
             text = f"acknowledgements were not answered within {wait_ms:g} ms"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from None
@@ -275,7 +275,7 @@ class ShareConsumer:
                 self._callback(partition, offsets, error)
             except Exception:
                 logger.exception("the acknowledgement callback failed")
-        self._news.set()
+        self._changed.set()
 
 
 def _lost(record: ShareRecord) -> Outcome:

@@ -65,14 +65,14 @@ class _Backoff:
 
 
 class ShareFetcher:
-    """All sessions of one member. `on_news`: records, failures or outcomes came; `on_outcome`: an outcome."""
+    """All sessions of one member. `on_change`: records, failures or outcomes came; `on_outcome`: an outcome."""
 
     def __init__(
         self,
         cluster: Cluster,
         options: ShareConsumerOptions,
         member_id: str,
-        on_news: Callable[[], None],
+        on_change: Callable[[], None],
         on_outcome: Callable[[Outcome], None],
     ) -> None:
         self.records: deque[Held] = deque()
@@ -82,7 +82,7 @@ class ShareFetcher:
         self._cluster = cluster
         self._options = options
         self._member_id = member_id
-        self._on_news = on_news
+        self._on_change = on_change
         self._on_outcome = on_outcome
         self._assigned: tuple[TopicPartition, ...] = ()
         self._topic_ids: dict[str, bytes] = {}
@@ -125,9 +125,9 @@ class ShareFetcher:
         self._wake.set()
 
     @property
-    def is_unsettled(self) -> bool:
+    def awaits_outcomes(self) -> bool:
         """True if the outcome of some acknowledgement is unknown."""
-        return any(session.is_unsettled for session in self._sessions.values())
+        return any(session.awaits_outcomes for session in self._sessions.values())
 
     async def close(self) -> None:
         """Release what was not acknowledged, and end the sessions."""
@@ -204,7 +204,7 @@ class ShareFetcher:
                 next_ms = _sooner(next_ms, connection.throttled_until_ms)
             else:
                 self._ask(node_id, connection, wanted.get(node_id, []), fetches=fetches)
-        if not self.is_unsettled:
+        if not self.awaits_outcomes:
             self._flushing = False
         return next_ms
 
@@ -311,7 +311,7 @@ class ShareFetcher:
             if code is ErrorCode.NONE:
                 self._brokers.pop(node_id, None)
                 answered(session, future.result())
-                self._on_news()
+                self._on_change()
                 return
             error = KafkaError(code, future.result().error_message or code.meaning)
         if not isinstance(error, KafkaError):
@@ -330,18 +330,18 @@ class ShareFetcher:
             self._cluster.request_refresh()
         if isinstance(error, ResponseTooLarge) or not (error.code.retriable or error.code in _SESSION_ERRORS):
             self._fail(error)
-        self._on_news()
+        self._on_change()
 
     def _fail(self, error: KafkaError) -> None:
         if all(str(known) != str(error) for known in self.failures):
             self.failures.append(error)
-        self._on_news()
+        self._on_change()
 
     def _tell(self, outcomes: Iterable[Outcome | None]) -> None:
         for outcome in outcomes:
             if outcome is not None:
                 self._on_outcome(outcome)
-        self._on_news()
+        self._on_change()
 
     def _fetch_request(self, request: ShareRequest) -> ShareFetchRequest:
         partitions = {name: request.acknowledgements.get(name, ()) for name in request.added}

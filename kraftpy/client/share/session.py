@@ -107,7 +107,7 @@ class ShareSession:
         return bool(self._pending)
 
     @property
-    def is_unsettled(self) -> bool:
+    def awaits_outcomes(self) -> bool:
         """True if the outcome of some acknowledgement is unknown."""
         return bool(self._pending or self._sent)
 
