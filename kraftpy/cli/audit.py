@@ -72,7 +72,10 @@ def count(
     bootstrap: str,
     form: str,
 ) -> None:
-    """Count the records of TOPICS by reading them, and write the counts to the audit topic."""
+    """Count the records of TOPICS for the audit.
+
+    Reads the records, and writes the counts to the audit topic.
+    """
     from kraftpy.audit.topic import create_topic, publish, read
     from kraftpy.client.ranges.reader import RangeReader
 

@@ -27,14 +27,16 @@ CONTROLLER_LISTENER = "CONTROLLER"
 
 @click.group()
 def cluster() -> None:
-    """Show brokers and the metadata quorum, elect leaders, add and remove nodes."""
+    """Show brokers and quorum, elect leaders, add and remove nodes."""
 
 
 @cluster.command()
 @bootstrap_option
 @format_option
 def status(bootstrap: str, form: str) -> None:
-    """Show the cluster's health: brokers, quorum, and the number of partitions with problems.
+    """Show the health of brokers, quorum and partitions.
+
+    Partitions with problems are only counted here.
 
     \b
     To list these partitions:
@@ -67,7 +69,10 @@ def status(bootstrap: str, form: str) -> None:
 @bootstrap_option
 @format_option
 def quorum(bootstrap: str, form: str) -> None:
-    """Show the metadata quorum: the leader, the voters and the observers, and how far each lags."""
+    """Show the metadata quorum and the lag of each node.
+
+    Lists the leader, the voters and the observers.
+    """
 
     async def work() -> QuorumDescription:
         async with _admin(bootstrap) as admin:
@@ -100,7 +105,9 @@ def quorum(bootstrap: str, form: str) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @format_option
 def elect_leaders(wanted: list[PartitionSet], bootstrap: str, every: bool, unclean: bool, yes: bool, form: str) -> None:
-    """Elect the preferred replica, the first in the list, as leader of each partition.
+    """Elect the preferred replicas as leaders.
+
+    A partition's preferred replica is the first in its list.
 
     \b
       kraftpy cluster elect-leaders flights
@@ -140,7 +147,10 @@ def elect_leaders(wanted: list[PartitionSet], bootstrap: str, every: bool, uncle
 @click.option("--dry-run", is_flag=True, help="Validate the change without making it.")
 @format_option
 def features(bootstrap: str, levels: tuple[str, ...], downgrade: bool, unsafe: bool, dry_run: bool, form: str) -> None:
-    """Show the features that brokers support and the cluster's level of each, or change levels."""
+    """Show or change the feature levels of the cluster.
+
+    Shows the range of levels that brokers support, too.
+    """
     wanted = dict(map(_level, levels))
     if not wanted and (downgrade or unsafe or dry_run):
         raise click.UsageError("nothing to change: give --set")
@@ -185,7 +195,10 @@ def features(bootstrap: str, levels: tuple[str, ...], downgrade: bool, unsafe: b
 )
 @format_option
 def log_dirs(bootstrap: str, brokers: tuple[int, ...], form: str) -> None:
-    """Show the brokers' log directories: used and free space, and which are offline."""
+    """Show the brokers' log directories and their space.
+
+    Shows the size of the logs in each, its free space, and an error if it is offline.
+    """
 
     async def work() -> list[dict[str, Any]]:
         async with _admin(bootstrap) as admin:
@@ -213,7 +226,7 @@ def log_dirs(bootstrap: str, brokers: tuple[int, ...], form: str) -> None:
 @bootstrap_option
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def unregister(broker: int, bootstrap: str, yes: bool) -> None:
-    """Unregister BROKER, which has been stopped and will not come back.
+    """Unregister BROKER, which must be stopped for good.
 
     Move its partitions to other brokers first (kraftpy topic reassign): this command does not recreate its replicas.
     """

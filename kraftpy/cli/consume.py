@@ -95,7 +95,9 @@ class Plan:
 @click.option("--separator", "-s", default="\t", help="Separator between the parts of a text line. Default: a tab.")
 @click.option("--read-committed", is_flag=True, help="Skip records of aborted and open transactions.")
 def consume(topic: str, bootstrap: str, as_json: bool | None, read_committed: bool, **options: Any) -> None:
-    """Print the records of TOPIC up to its current end, or continuously with --follow.
+    """Print the records of TOPIC.
+
+    Stops at the current end of the topic, or waits for new records with --follow.
 
     TIME is a date (2026-01-31T12:00:00), milliseconds since 1970, or 2h for two hours ago. With --group, reading
     continues from the group's committed offsets; the starting options apply only to partitions without one.

@@ -16,7 +16,7 @@ import click
     help="Directory for the nodes' data, the pipeline with its tables, and the picture.",
 )
 def demo(output: Path) -> None:
-    """Run everything on real data: three nodes, producers, a Spark pipeline, an audit.
+    """Run a demo on real data: nodes, producers, Spark, an audit.
 
     Replays the flights of 2013 from New York into a cluster, and kills and restarts one of its nodes meanwhile. A
     declarative pipeline counts the delays of each hour and airport and publishes them exactly once, in two runs; a

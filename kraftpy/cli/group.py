@@ -25,14 +25,17 @@ SHARE = "share"
 
 @click.group()
 def group() -> None:
-    """List and describe groups, change their settings, reset their offsets, delete them."""
+    """Manage consumer and share groups, their offsets and settings."""
 
 
 @group.command(name="list")
 @bootstrap_option
 @format_option
 def list_groups(bootstrap: str, form: str) -> None:
-    """List the groups: as a table at a terminal, one name per line in a pipe."""
+    """List groups.
+
+    Prints a table at a terminal, and one name per line in a pipe.
+    """
 
     async def work() -> list[dict[str, Any]]:
         async with _admin(bootstrap) as admin:
@@ -60,7 +63,7 @@ def list_groups(bootstrap: str, form: str) -> None:
 @click.option("--configs", "what", flag_value="configs", help="Show every setting and its source.")
 @format_option
 def describe(names: tuple[str, ...], bootstrap: str, what: str, form: str) -> None:
-    """Show the position of GROUPs in each partition: committed offset, end, lag, and lag in time.
+    """Show the offsets and lag of GROUPs in each partition.
 
     The lag in time, in milliseconds, is the age of the first record that the group has not read.
 
@@ -149,7 +152,9 @@ def reset_offsets(
     form: str,
     **targets: Any,
 ) -> None:
-    """Reset the committed offsets of GROUP, or a share group's start offsets. It must have no members.
+    """Reset the offsets of GROUP, which must have no members.
+
+    Sets committed offsets, or a share group's start offsets.
 
     TIME is a date (2026-01-31T12:00:00), milliseconds since 1970, or 2h for two hours ago. An offset outside a
     log becomes the log's nearer end.

@@ -58,7 +58,7 @@ def dump(paths: tuple[Path, ...], with_records: bool, from_offset: int, max_batc
 @click.option("--jobs", "-j", type=click.IntRange(min=1), help="Parallel processes. Default: one per processor.")
 @json_option
 def verify(paths: tuple[Path, ...], jobs: int | None, as_json: bool) -> None:
-    """Check segment files, a partition's directory, or whole log directories.
+    """Check log files, partitions or whole log directories.
 
     Checks every batch of a segment (form, CRC, rising offsets, leader epochs that never fall) and every record;
     indexes and time indexes against the segments; epochs, producer snapshots, checkpoints and the metadata journal by
@@ -95,7 +95,9 @@ def verify(paths: tuple[Path, ...], jobs: int | None, as_json: bool) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def truncate(path: Path, to_offset: int, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Truncate a partition's log: delete the record at --to-offset and all after it.
+    """Truncate the log of a partition.
+
+    Deletes the record at --to-offset and all after it.
 
     A batch that holds the offset is deleted as a whole, so the log may end before it. The checkpoints are adjusted, and
     the node's next start counts as one after a crash: if the partition has other replicas, the truncated copy may lead
@@ -142,7 +144,9 @@ def truncate(path: Path, to_offset: int, dry_run: bool, yes: bool, as_json: bool
 @click.option("--jobs", "-j", type=click.IntRange(min=1), help="Partitions at once. Default: one per processor.")
 @json_option
 def recover(paths: tuple[Path, ...], from_start: bool, yes: bool, jobs: int | None, as_json: bool) -> None:
-    """Recover logs as a start after a crash does: scan from the recovery point, and truncate at the first damage.
+    """Recover logs as a start after a crash does.
+
+    Scans each log from its recovery point on and truncates it at the first damage.
 
     Rebuilds every index and writes the checkpoints. Damage before the recovery point (of a copy without checkpoints:
     before the last segment) is left alone unless --from-start is given; find it with `kraftpy log verify`.

@@ -62,7 +62,10 @@ def run(project: Path, refresh: str | None, full_refresh: str | None, full_refre
 @pipeline.command(name="dry-run")
 @_project
 def dry_run(project: Path) -> None:
-    """Check the pipeline, its tables and their columns without writing anything."""
+    """Check the pipeline without writing anything.
+
+    Checks that its tables and their columns fit.
+    """
     _run(project, dry=True, arguments=[])
 
 

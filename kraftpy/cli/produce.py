@@ -113,7 +113,9 @@ def _separator(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--max-request-size", type=click.IntRange(min=1), help="Size of the largest record in bytes.")
 @click.option("--progress", is_flag=True, help="Show a progress bar on standard error.")
 def produce(topic: str, files: tuple[str, ...], bootstrap: str, progress: bool, **options: Any) -> None:
-    """Send the lines of FILEs, or of standard input, to TOPIC, one record per line.
+    """Send lines to TOPIC, one record per line.
+
+    Reads FILEs, or standard input if none is given.
 
     \b
       echo hello | kraftpy produce greetings

@@ -38,7 +38,9 @@ POLL_SECONDS = 0.2
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @format_option
 def refetch(wanted: list[PartitionSet], bootstrap: str, broker: int, yes: bool, form: str) -> None:
-    """Discard a broker's copy of partitions and fetch it again from their leaders.
+    """Replace a broker's copy of partitions.
+
+    Discards the copy and fetches it again from the leaders.
 
     For a copy that `kraftpy log verify` or the broker itself found damaged. Refuses to discard the only copy in
     sync. The partition has one replica less until the command returns, when the new copy is in sync.

@@ -114,7 +114,10 @@ def create(
 @click.option("--internal", is_flag=True, help="Include internal topics such as __consumer_offsets.")
 @format_option
 def list_topics(bootstrap: str, internal: bool, form: str) -> None:
-    """List the topics: as a table at a terminal, one name per line in a pipe."""
+    """List topics.
+
+    Prints a table at a terminal, and one name per line in a pipe.
+    """
 
     async def work() -> list[dict[str, Any]]:
         async with _admin(bootstrap) as admin:
@@ -158,7 +161,9 @@ def list_topics(bootstrap: str, internal: bool, form: str) -> None:
 )
 @format_option
 def describe(names: tuple[str, ...], bootstrap: str, configs: bool, only: str | None, form: str) -> None:
-    """Show the partitions of TOPICs (default: of all topics), with leaders, replicas and offsets.
+    """Show the partitions of TOPICs, or of all topics.
+
+    Shows leader, replicas, in-sync replicas and offsets of each partition.
 
     Eligible replicas are not in sync, but known to hold everything committed: any of them may become leader.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def txn() -> None:
-    """List and describe transactions, find those that hang, abort them."""
+    """Show transactions, find hanging ones and abort them."""
 
 
 @txn.command(name="list")
@@ -54,7 +54,10 @@ def list_transactions(
     pattern: str | None,
     form: str,
 ) -> None:
-    """List the transactional ids of all coordinators: as a table at a terminal, one id per line in a pipe."""
+    """List the transactional ids of all coordinators.
+
+    Prints a table at a terminal, and one id per line in a pipe.
+    """
 
     async def work() -> list[dict[str, Any]]:
         async with _admin(bootstrap) as admin:
@@ -82,7 +85,10 @@ def list_transactions(
 @bootstrap_option
 @format_option
 def describe(transactional_ids: tuple[str, ...], bootstrap: str, form: str) -> None:
-    """Show the coordinators' view of TRANSACTIONAL_IDs: producer, state, start time and partitions."""
+    """Show transactions as their coordinators know them.
+
+    Shows the producer, state, start time and partitions of each TRANSACTIONAL_ID.
+    """
 
     async def work() -> list[dict[str, Any]]:
         async with _admin(bootstrap) as admin:
@@ -106,7 +112,9 @@ def describe(transactional_ids: tuple[str, ...], bootstrap: str, form: str) -> N
 )
 @format_option
 def find_hanging(wanted: list[PartitionSet], bootstrap: str, broker: int | None, max_minutes: int, form: str) -> None:
-    """Find transactions that are open in a partition and that no coordinator will complete. Default: all topics.
+    """Find transactions that no coordinator will complete.
+
+    Checks the partitions of the given topics, or of all topics.
 
     A read_committed consumer stops before such a transaction forever. `kraftpy txn abort` ends it.
     """

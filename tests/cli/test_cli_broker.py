@@ -192,7 +192,7 @@ def test_json_goes_round_unchanged(run: Run, topic: str, tmp_path: Path) -> None
     ("content", "options", "complaint"),
     [
         ("a:b\nc\n", ("-K", ":"), "record 2: the key separator ':' is missing"),
-        ("{}\n", ("--json",), "record 1: neither key nor value is there"),
+        ("{}\n", ("--json",), "record 1: neither key nor value is given"),
         ("a\n", ("-p", "7"), "UNKNOWN_TOPIC_OR_PARTITION"),
         ("a" * 2_000_000, (), "MESSAGE_TOO_LARGE"),
     ],

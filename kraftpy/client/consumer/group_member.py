@@ -85,9 +85,8 @@ _MEMBERSHIP_ERRORS = frozenset(
 class RebalanceListener:
     """Callbacks for partitions that are assigned or taken away.
 
-    Override what matters; each may be a coroutine function.
-
-    They are called while the application waits for records, so none of its other code runs meanwhile.
+    Override what matters; each may be a coroutine function. They are called while the application waits for records,
+    so none of its other code runs meanwhile.
     """
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
