@@ -7,8 +7,8 @@ What could not be survived by design is spared (`nemesis.Spared`, noted in the h
 
 * Records that were not synced, a byte of a log, a disk: only while every node runs and another replica of each of the
   node's partitions is known to have everything, in sync or eligible to lead (KIP-966).
-  docs/explanation/durability.md promises no more: the copies that acks=all asked for, less one. Where what is acknowledged was synced before, a power loss is
-  never spared.
+  docs/explanation/durability.md promises no more: the copies that acks=all asked for, less one.
+  Where what is acknowledged was synced before, a power loss is never spared.
 * SIGKILL of a node, while the controller still counts on another that has lost data: it has neither fenced it nor
   registered it anew. It takes any such end for a loss, and two are one more than `min.insync.replicas` = 2 survives:
   which of the two it takes out first is chance, and so is who leads in the end.

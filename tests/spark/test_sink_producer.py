@@ -80,7 +80,7 @@ def test_a_record_too_large_for_its_topic_is_an_error(kraftpy_server: EmbeddedBr
     with pytest.raises(KafkaError, match=rf"{topic}-0") as raised:
         write(kraftpy_server.bootstrap, [frame(value=["x", "y" * 3000])], topic=topic)
     assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
-    with pytest.raises(KafkaError, match=r"kafka.max.request.size is 1000"):
+    with pytest.raises(KafkaError, match=r"exceeds kafka.max.request.size=1000"):
         write(kraftpy_server.bootstrap, [frame(value=["y" * 3000])], topic=topic, kafka__max__request__size="1000")
 
 
@@ -98,7 +98,7 @@ def test_a_topic_that_may_not_be_created_is_an_error(start_broker: Callable[...,
 
 
 def test_nobody_answers() -> None:
-    with pytest.raises(KafkaError, match=r"127.0.0.1:1 cannot be reached"):
+    with pytest.raises(KafkaError, match=r"cannot connect to 127.0.0.1:1"):
         write("127.0.0.1:1", [frame(value=["x"])], topic="t", kafka__max__block__ms="300")
 
 

@@ -173,6 +173,8 @@ class _Fetcher:
         self._awake = asyncio.Event()
         self._connection: Connection | None = None
         self._is_waiting = False
+        self._was_interrupted = False
+        """The connection was closed to end a long poll, for a partition that has come."""
         self._task: asyncio.Task[None] | None = None
         self._has_complained = False
         self._complaints: dict[TopicPartition, tuple[str, tuple[object, ...]]] = {}
@@ -198,6 +200,7 @@ class _Fetcher:
         self._due[key] = None
         self._awake.set()
         if self._is_waiting and self._connection is not None:
+            self._was_interrupted = True
             self._connection.close()
 
     def forget(self, key: PartitionKey) -> None:
@@ -220,8 +223,8 @@ class _Fetcher:
                 await self._fetch()
             except KafkaError as error:
                 self._plan.lost()
-                if self._due and error.code == ErrorCode.NETWORK_EXCEPTION and self._connection is not None:
-                    continue  # closed on purpose, for what has come
+                if self._was_interrupted:  # even if what had come is gone again by now
+                    continue
                 if not self._has_complained:
                     logger.warning("broker %d: cannot fetch from it: %s", self.leader, error)
                     self._has_complained = True
@@ -238,6 +241,7 @@ class _Fetcher:
     async def _fetch(self) -> None:
         """Connect, and fetch for as long as that goes well. Raises KafkaError."""
         self._awake.clear()
+        self._was_interrupted = False
         epoch = self._fetchers.broker_epoch()
         connection = self._connection = await self._connect()
         version = connection.version(ApiKey.FETCH, low=_FIRST_VERSION)
