@@ -1,4 +1,4 @@
-"""One table: which APIs are served, by which handler; and the way from a frame to its response.
+"""The way from a request's frame to its response, by the handler that `handlers.table` names for its API.
 
 What is not in the table is not advertised. An API that is not served, or a version outside its range, closes the
 connection (as in Kafka: there is no response to encode), except ApiVersions itself, whose unsupported version is
@@ -19,9 +19,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from kraftpy.broker.connection import LONG_BYTES, Connection, Part, Response
+from kraftpy.broker.encoded_answers import Encoded
+from kraftpy.broker.handlers.table import HANDLERS
 from kraftpy.broker.request import RequestContext
 from kraftpy.protocol.apis import APIS, Api, ApiKey
 from kraftpy.protocol.errors import ErrorCode, KafkaError, ProtocolError, TooManyElements
@@ -35,7 +37,15 @@ from kraftpy.protocol.frames import (
 from kraftpy.protocol.schema import Array, Struct, decode, fields
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.containment import Tasks
+    from kraftpy.broker.services import HasSlices
+
+    class Broker(HasSlices, Protocol):
+        """What answering takes of a broker, besides what each handler uses (`Broker` in its module)."""
+
+        @property
+        def tasks(self) -> Tasks:
+            """Where unexpected errors are counted and survived."""
 
 
 MAX_REQUEST_ELEMENTS = 50_000
@@ -60,73 +70,11 @@ _PRODUCE = int(ApiKey.PRODUCE)
 _FETCH = int(ApiKey.FETCH)  # a plain number: members of an enum are looked up slowly
 
 
-Handler = Callable[["Broker", Any, RequestContext], Awaitable[Any]]
-"""From a decoded request to its response message, or None where no response is due (acks=0)."""
+Handler = Callable[[Any, Any, RequestContext], Awaitable[Any]]
+"""From a broker and a decoded request to the response message, or None where no response is due (acks=0).
 
-_HANDLERS: dict[int, str] = {
-    ApiKey.PRODUCE: "produce:produce",
-    ApiKey.FETCH: "fetch:fetch",
-    ApiKey.LIST_OFFSETS: "offsets:list_offsets",
-    ApiKey.METADATA: "metadata:metadata",
-    ApiKey.OFFSET_COMMIT: "groups:offset_commit",
-    ApiKey.OFFSET_FETCH: "groups:offset_fetch",
-    ApiKey.FIND_COORDINATOR: "groups:find_coordinator",
-    ApiKey.JOIN_GROUP: "groups:join_group",
-    ApiKey.HEARTBEAT: "groups:heartbeat",
-    ApiKey.LEAVE_GROUP: "groups:leave_group",
-    ApiKey.SYNC_GROUP: "groups:sync_group",
-    ApiKey.DESCRIBE_GROUPS: "groups:describe_groups",
-    ApiKey.LIST_GROUPS: "groups:list_groups",
-    ApiKey.API_VERSIONS: "cluster:api_versions",
-    ApiKey.CREATE_TOPICS: "topics:create_topics",
-    ApiKey.DELETE_TOPICS: "topics:delete_topics",
-    ApiKey.DELETE_RECORDS: "topics:delete_records",
-    ApiKey.INIT_PRODUCER_ID: "producers:init_producer_id",
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: "offsets:offset_for_leader_epoch",
-    ApiKey.ADD_PARTITIONS_TO_TXN: "transactions:add_partitions_to_txn",
-    ApiKey.ADD_OFFSETS_TO_TXN: "transactions:add_offsets_to_txn",
-    ApiKey.END_TXN: "transactions:end_txn",
-    ApiKey.WRITE_TXN_MARKERS: "transactions:write_txn_markers",
-    ApiKey.TXN_OFFSET_COMMIT: "transactions:txn_offset_commit",
-    ApiKey.DESCRIBE_CONFIGS: "configs:describe_configs",
-    ApiKey.ALTER_CONFIGS: "configs:alter_configs",
-    ApiKey.ALTER_REPLICA_LOG_DIRS: "log_dirs:alter_replica_log_dirs",
-    ApiKey.DESCRIBE_LOG_DIRS: "log_dirs:describe_log_dirs",
-    ApiKey.CREATE_PARTITIONS: "topics:create_partitions",
-    ApiKey.DELETE_GROUPS: "groups:delete_groups",
-    ApiKey.ELECT_LEADERS: "leaders:elect_leaders",
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: "configs:incremental_alter_configs",
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: "leaders:alter_partition_reassignments",
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: "leaders:list_partition_reassignments",
-    ApiKey.OFFSET_DELETE: "groups:offset_delete",
-    ApiKey.DESCRIBE_QUORUM: "quorum:describe_quorum",
-    ApiKey.UPDATE_FEATURES: "cluster:update_features",
-    ApiKey.DESCRIBE_CLUSTER: "cluster:describe_cluster",
-    ApiKey.DESCRIBE_PRODUCERS: "producers:describe_producers",
-    ApiKey.UNREGISTER_BROKER: "cluster:unregister_broker",
-    ApiKey.DESCRIBE_TRANSACTIONS: "transactions:describe_transactions",
-    ApiKey.LIST_TRANSACTIONS: "transactions:list_transactions",
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: "groups:consumer_group_heartbeat",
-    ApiKey.CONSUMER_GROUP_DESCRIBE: "groups:consumer_group_describe",
-    ApiKey.LIST_CONFIG_RESOURCES: "configs:list_config_resources",
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: "metadata:describe_topic_partitions",
-    ApiKey.STREAMS_GROUP_HEARTBEAT: "streams_groups:streams_group_heartbeat",
-    ApiKey.STREAMS_GROUP_DESCRIBE: "streams_groups:streams_group_describe",
-    ApiKey.SHARE_GROUP_HEARTBEAT: "share_groups:share_group_heartbeat",
-    ApiKey.SHARE_GROUP_DESCRIBE: "share_groups:share_group_describe",
-    ApiKey.SHARE_FETCH: "share:share_fetch",
-    ApiKey.SHARE_ACKNOWLEDGE: "share:share_acknowledge",
-    ApiKey.INITIALIZE_SHARE_GROUP_STATE: "share_state:answer",
-    ApiKey.READ_SHARE_GROUP_STATE: "share_state:answer",
-    ApiKey.WRITE_SHARE_GROUP_STATE: "share_state:answer",
-    ApiKey.DELETE_SHARE_GROUP_STATE: "share_state:answer",
-    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: "share_state:answer",
-    ApiKey.ADD_RAFT_VOTER: "quorum:add_raft_voter",
-    ApiKey.REMOVE_RAFT_VOTER: "quorum:remove_raft_voter",
-    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "share_groups:describe_share_group_offsets",
-    ApiKey.ALTER_SHARE_GROUP_OFFSETS: "share_groups:alter_share_group_offsets",
-    ApiKey.DELETE_SHARE_GROUP_OFFSETS: "share_groups:delete_share_group_offsets",
-}
+mypy verifies that the real broker has what each handler uses at the end of `broker.broker`.
+"""
 
 
 class _Route(NamedTuple):
@@ -139,25 +87,14 @@ class _Route(NamedTuple):
     """Its answer is a list of structs: it may be too long to be encoded at once."""
 
 
-class Encoded(NamedTuple):
-    """The answer of a handler that caches encoded answers: a response's body in the request's version."""
-
-    body: bytes
-
-
 _routes: dict[int, _Route] = {}
-
-
-def served() -> list[ApiKey]:
-    """Every API this broker answers, by key."""
-    return [ApiKey(key) for key in sorted(_HANDLERS)]
 
 
 def _route(key: int) -> _Route:
     """Import what an API needs. Raises ProtocolError where it is not served."""
-    if key not in _HANDLERS:
+    if key not in HANDLERS:
         raise ProtocolError(f"API {key} is not served")
-    module, _, name = _HANDLERS[key].partition(":")
+    module, _, name = HANDLERS[key].partition(":")
     handler: Handler = getattr(import_module(f"kraftpy.broker.handlers.{module}"), name)
     api = APIS[key]
     may_be_long = key not in (_PRODUCE, _FETCH) and any(
@@ -176,7 +113,7 @@ async def answer(
     api, request_class, handler, may_be_long = _routes.get(api_key) or _route(api_key)
     if not api.first <= version <= api.last:
         if api_key == ApiKey.API_VERSIONS:
-            return await _step_down(broker, header)
+            return await _step_down(header)
         raise ProtocolError(f"{api.key.name} version {version} is not served; {api.first} to {api.last} are")
     is_long = len(frame) > _LONG_FRAME_BYTES and api_key != _PRODUCE
     request: Any = None
@@ -269,9 +206,9 @@ def _lists(kind: type) -> tuple[tuple[str, bool], ...]:
     return tuple((field.name, field.struct is not None and bool(_lists(field.struct))) for field in lists)
 
 
-async def _step_down(broker: Broker, header: RequestHeader) -> bytes:
+async def _step_down(header: RequestHeader) -> bytes:
     """What a client that is newer than we are gets: our versions and error 35, readable by anybody."""
     from kraftpy.broker.handlers.cluster import api_versions_response
 
-    response = api_versions_response(broker, ErrorCode.UNSUPPORTED_VERSION)
+    response = api_versions_response(ErrorCode.UNSUPPORTED_VERSION)
     return encode_response(ApiKey.API_VERSIONS, header.api_version, header.correlation_id, response)

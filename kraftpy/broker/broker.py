@@ -68,6 +68,29 @@ from kraftpy.protocol.errors import KafkaError, ProtocolError
 from kraftpy.types import BrokerId, TopicPartition
 
 if TYPE_CHECKING:
+    from kraftpy.broker.handlers import (
+        cluster,
+        configs,
+        fetch,
+        groups,
+        leaders,
+        log_dirs,
+        offsets,
+        pieces,
+        produce,
+        producers,
+        quorum,
+        replica_fetch,
+        share,
+        share_groups,
+        share_state,
+        streams_groups,
+        topics,
+        transactions,
+    )
+    from kraftpy.broker.handlers import (
+        metadata as metadata_handlers,
+    )
     from kraftpy.broker.metadata.transport import Links
 
 logger = logging.getLogger(__name__)
@@ -540,3 +563,25 @@ def _reason(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return "the port is taken"
     return error.strerror or str(error)
+
+
+if TYPE_CHECKING:  # a broker has what each module of handlers uses, or mypy fails here
+    _cluster: type[cluster.Broker] = Broker
+    _configs: type[configs.Broker] = Broker
+    _fetch: type[fetch.Broker] = Broker
+    _groups: type[groups.Broker] = Broker
+    _leaders: type[leaders.Broker] = Broker
+    _log_dirs: type[log_dirs.Broker] = Broker
+    _metadata: type[metadata_handlers.Broker] = Broker
+    _offsets: type[offsets.Broker] = Broker
+    _pieces: type[pieces.Broker] = Broker
+    _produce: type[produce.Broker] = Broker
+    _producers: type[producers.Broker] = Broker
+    _quorum: type[quorum.Broker] = Broker
+    _replica_fetch: type[replica_fetch.Broker] = Broker
+    _share: type[share.Broker] = Broker
+    _share_groups: type[share_groups.Broker] = Broker
+    _share_state: type[share_state.Broker] = Broker
+    _streams_groups: type[streams_groups.Broker] = Broker
+    _topics: type[topics.Broker] = Broker
+    _transactions: type[transactions.Broker] = Broker

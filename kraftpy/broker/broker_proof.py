@@ -18,15 +18,32 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kraftpy.metadata.image import Image
 from kraftpy.types import BrokerId
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
     from kraftpy.broker.connection import Connection
     from kraftpy.broker.request import RequestContext
+
+    class Metadata(Protocol):
+        """The changes of the metadata, as far as one can wait for them."""
+
+        async def wait_for(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
+            """Wait until a condition on the metadata holds; return False if it does not in time."""
+
+    class Broker(Protocol):
+        """What `who_asks` uses of a broker."""
+
+        @property
+        def proof(self) -> BrokerProof:
+            """The proofs of those that connect to it."""
+
+        @property
+        def metadata(self) -> Metadata:
+            """Its copy of the metadata, which may be a moment behind."""
+
 
 SOFTWARE = "kraftpy-broker"
 _HASH_BYTES = 32

@@ -10,6 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
+from typing import NamedTuple
+
+
+class Encoded(NamedTuple):
+    """The answer of a handler that caches encoded answers: a response's body in the request's version."""
+
+    body: bytes
 
 
 class EncodedAnswers:

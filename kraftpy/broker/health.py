@@ -8,10 +8,30 @@ Left out: whether clients are served, which only a client can find out (`kraftpy
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from collections.abc import Sequence
+
+    from kraftpy.broker.containment import Incidents
+    from kraftpy.broker.replication.replicas import Replicas
+    from kraftpy.broker.services import HasConfig, HasImage, HasNodeId
+
+    class Broker(HasConfig, HasImage, HasNodeId, Protocol):
+        """What a broker's health is read from."""
+
+        @property
+        def replicas(self) -> Replicas:
+            """The replicas on this node."""
+
+        @property
+        def incidents(self) -> Incidents:
+            """The unexpected errors that it survived."""
+
+        @property
+        def connections(self) -> Sequence[object]:
+            """Every open client connection."""
+
 
 _MOST_NAMED = 20
 

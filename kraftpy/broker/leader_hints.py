@@ -8,13 +8,13 @@ from kraftpy.protocol.messages.fetch import LeaderIdAndEpoch, NodeEndpoint
 from kraftpy.types import TopicId
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.services import HasImage
 
 
 class LeaderHints:
     """The hints of one answer; `endpoints` are those of the leaders it names, as seen from its listener."""
 
-    def __init__(self, broker: Broker, listener: str) -> None:
+    def __init__(self, broker: HasImage, listener: str) -> None:
         self._broker = broker
         self._listener = listener
         self._endpoints: dict[int, NodeEndpoint] = {}

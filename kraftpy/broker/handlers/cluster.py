@@ -6,10 +6,10 @@ KIP-700, endpoint types KIP-919, fenced brokers KIP-1073. UpdateFeatures: KIP-58
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from kraftpy.broker import apis
 from kraftpy.broker.broker_proof import SOFTWARE, who_asks
+from kraftpy.broker.handlers.table import served
 from kraftpy.broker.metadata.client_commands import decided_within
 from kraftpy.broker.view import View
 from kraftpy.metadata.commands import FeatureUpdate, UnregisterBroker, UpdateFeatures
@@ -38,8 +38,18 @@ from kraftpy.protocol.messages.update_features import (
 from kraftpy.types import BrokerId
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.connection_limits import ConnectionLimits
+    from kraftpy.broker.handlers.services import HasControllerId, HasMetadata, HasProof
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasNodeId
+
+    class Broker(HasClock, HasConfig, HasControllerId, HasImage, HasMetadata, HasNodeId, HasProof, Protocol):
+        """What these handlers use of a broker."""
+
+        @property
+        def connection_limits(self) -> ConnectionLimits:
+            """The bounds on connections."""
+
 
 _LEVEL_ZERO_VERSION = 4
 _BROKERS = 1
@@ -60,7 +70,7 @@ async def api_versions(broker: Broker, request: ApiVersionsRequest, context: Req
             found = broker.proof.proved(context.connection)
         if found is not None:
             broker.connection_limits.proved(context.connection)
-    response = api_versions_response(broker, ErrorCode.NONE)
+    response = api_versions_response(ErrorCode.NONE)
     image = broker.image
     # An older client takes a lowest level of 0 for a mistake (KIP-1022).
     lowest = 0 if context.api_version >= _LEVEL_ZERO_VERSION else 1
@@ -77,9 +87,9 @@ async def api_versions(broker: Broker, request: ApiVersionsRequest, context: Req
     return response
 
 
-def api_versions_response(broker: Broker, error_code: ErrorCode) -> ApiVersionsResponse:
-    """The table of `apis`, as a response."""
-    keys = [ApiVersion(api_key=key, min_version=APIS[key].first, max_version=APIS[key].last) for key in apis.served()]
+def api_versions_response(error_code: ErrorCode) -> ApiVersionsResponse:
+    """The table of handlers, as a response."""
+    keys = [ApiVersion(api_key=key, min_version=APIS[key].first, max_version=APIS[key].last) for key in served()]
     return ApiVersionsResponse(error_code=error_code, api_keys=keys)
 
 
@@ -133,7 +143,7 @@ async def update_features(
     )
     response = UpdateFeaturesResponse()
     try:
-        decision = await decided_within(broker, command, request.timeout_ms)
+        decision = await decided_within(broker.metadata, command, request.timeout_ms)
     except KafkaError as error:
         response.error_code, response.error_message = error.code, shortened(error.message)
         return response

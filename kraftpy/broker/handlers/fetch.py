@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from kraftpy.broker.handlers.replica_fetch import replica_fetch
 from kraftpy.broker.replication.fetch_responses import Answers, name_leaders, respond, respond_long
@@ -40,10 +40,20 @@ from kraftpy.protocol.messages.fetch import (
 from kraftpy.types import BrokerId, LeaderEpoch, Offset
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers import replica_fetch as followers
     from kraftpy.broker.replication.fetch_sessions import FetchContext, FetchedPartition, PartitionKey
     from kraftpy.broker.replication.replica import Replica
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.request_memory import RequestMemory
+    from kraftpy.broker.services import HasImage, HasNodeId, HasSlices
+
+    class Broker(followers.Broker, HasImage, HasNodeId, HasSlices, Protocol):
+        """What these handlers use of a broker."""
+
+        @property
+        def request_memory(self) -> RequestMemory:
+            """The memory that requests and their answers share."""
+
 
 READ_COMMITTED = 1
 _FIRST_FROM_FOLLOWERS_VERSION = 11

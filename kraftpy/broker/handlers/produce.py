@@ -25,7 +25,7 @@ told to try again with an error that makes clients do so without looking for ano
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kraftpy.broker.leader_hints import LeaderHints
 from kraftpy.broker.replication.replica import Replica
@@ -47,8 +47,13 @@ from kraftpy.protocol.record_batch import HEADER_BYTES, BatchHeader, read_header
 from kraftpy.types import TopicId, TopicPartition
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers.services import HasReplicas, HasTransactions
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasSlices
+
+    class Broker(HasClock, HasConfig, HasImage, HasReplicas, HasSlices, HasTransactions, Protocol):
+        """What these handlers use of a broker."""
+
 
 ALL_IN_SYNC = -1
 NONE = 0

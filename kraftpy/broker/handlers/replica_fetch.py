@@ -19,7 +19,7 @@ Left out: versions before 15, in which a follower cannot say which registration 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from kraftpy.broker.broker_proof import who_asks
 from kraftpy.broker.replication.fetch_responses import name_leaders, respond
@@ -31,10 +31,20 @@ from kraftpy.types import BrokerId, LeaderEpoch, Offset, TopicId
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kraftpy.broker.broker import Broker
+    from kraftpy.broker.handlers.services import HasFetchSessions, HasMetadata, HasProof, HasReplicas
     from kraftpy.broker.replication.fetch_sessions import FetchContext, FetchedPartition, PartitionKey
+    from kraftpy.broker.replication.fetchers import Fetchers
     from kraftpy.broker.replication.replica import Replica
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasClock, HasConfig, HasImage
+
+    class Broker(HasClock, HasConfig, HasFetchSessions, HasImage, HasMetadata, HasProof, HasReplicas, Protocol):
+        """What these handlers use of a broker."""
+
+        @property
+        def fetchers(self) -> Fetchers:
+            """The fetchers of the partitions that this node follows."""
+
 
 _FIRST_VERSION = 15
 _NEWS_WAITS_S = 0.01

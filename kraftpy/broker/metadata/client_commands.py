@@ -7,21 +7,19 @@ again. One that changes nothing needs nobody's consent and is never late.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.metadata.commands import Command
 from kraftpy.metadata.decision import Decision
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 
-if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
 
-
-async def decided_within(broker: Broker, command: Command, timeout_ms: int) -> Decision[Any]:
+async def decided_within(metadata: MetadataLog, command: Command, timeout_ms: int) -> Decision[Any]:
     """What the command comes to. Raises KafkaError: REQUEST_TIMED_OUT, or as `MetadataLog.submit` does."""
     try:
         async with asyncio.timeout(max(timeout_ms, 0) / 1000):
-            return await broker.metadata.submit(command)
+            return await metadata.submit(command)
     except TimeoutError:
         raise KafkaError(
             ErrorCode.REQUEST_TIMED_OUT,

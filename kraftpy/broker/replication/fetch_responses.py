@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kraftpy.broker.leader_hints import LeaderHints
 from kraftpy.broker.replication.fetch_sessions import FetchContext, FetchedPartition
@@ -11,15 +11,19 @@ from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, NodeEndpoint, PartitionData
 
 if TYPE_CHECKING:
-    from kraftpy.broker.broker import Broker
     from kraftpy.broker.request import RequestContext
+    from kraftpy.broker.services import HasImage, HasSlices
+
+    class Broker(HasImage, HasSlices, Protocol):
+        """What these answers take of a broker."""
+
 
 _LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 Answers = list[tuple[FetchedPartition, PartitionData]]
 
 
-def name_leaders(broker: Broker, answers: Answers, context: RequestContext) -> list[NodeEndpoint]:
+def name_leaders(broker: HasImage, answers: Answers, context: RequestContext) -> list[NodeEndpoint]:
     """Say who leads the partitions that are not led here (KIP-951)."""
     hints: LeaderHints | None = None
     for partition, answer in answers:
