@@ -45,6 +45,7 @@ from kraftpy.broker.share.coordinator_client import ShareStates
 from kraftpy.broker.share.coordinators import ShareCoordinators
 from kraftpy.broker.share.partitions import SharePartitions
 from kraftpy.broker.share.sessions import ShareSessions
+from kraftpy.broker.share.state_changes import change_state
 from kraftpy.broker.slicing import Slices
 from kraftpy.broker.storage.directories import DirectoryError, DirectoryFailed, LogDirectories
 from kraftpy.broker.transactions.coordinators import TransactionCoordinators
@@ -169,7 +170,8 @@ class Broker:
         )
         self.share_coordinators = ShareCoordinators(config, clock, tasks, self.metadata, self.replicas)
         self.share_states = ShareStates(config, clock, self.metadata, self.share_coordinators, self.proof, self.slices)
-        self.coordinators = Coordinators(config, clock, tasks, self.metadata, self.replicas, self.share_states)
+        change_share_state = functools.partial(change_state, self.share_states)
+        self.coordinators = Coordinators(config, clock, tasks, self.metadata, self.replicas, change_share_state)
         self.producer_ids = ProducerIds(self._allocate_producer_ids, tasks)
         self.peers = Peers(config, lambda: self.image, self.proof)
         self.marker_writer = MarkerWriter(self.replicas, self.coordinators, clock, self.incidents, self.slices)

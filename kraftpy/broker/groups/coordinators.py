@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import assert_never
 
 from kraftpy.broker.containment import Tasks
@@ -30,19 +30,18 @@ from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.broker.replication.replicas import Replicas
 from kraftpy.broker.request import RequestContext
-from kraftpy.broker.share.coordinator_client import ShareStates
-from kraftpy.broker.share.state_changes import change_state
 from kraftpy.broker.slicing import Slices
 from kraftpy.config import BrokerConfig
 from kraftpy.groups.classic.group import Group
 from kraftpy.groups.config import GroupConfig
 from kraftpy.groups.consumer.group import TopicInfo
-from kraftpy.groups.consumer.records import NOTHING, Assignment
+from kraftpy.groups.consumer.records import NOTHING, Assignment, TopicIdPartition
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import (
     Append,
     Appended,
     ChangeState,
+    Deletion,
     Effect,
     GroupRequest,
     GroupResponse,
@@ -84,6 +83,9 @@ _LISTED_UNITS = 1
 _MERGED_AT_ONCE = 20
 """Pieces of a list of groups that are put in order on the loop."""
 
+ChangeShareState = Callable[[str, Initialization | Deletion], Awaitable[dict[TopicIdPartition, ErrorCode]]]
+"""Asks share coordinators to keep or forget state of a group's partitions; returns what failed (`share`)."""
+
 
 class _TopicsNow:
     """The topics of the metadata image, as groups want to know them."""
@@ -116,7 +118,7 @@ class Coordinators(Shards[GroupCoordinator]):
         tasks: Tasks,
         metadata: MetadataLog,
         replicas: Replicas,
-        share_states: ShareStates,
+        change_state: ChangeShareState,
     ) -> None:
         super().__init__(clock, tasks, metadata, replicas)
         self.commit_timeout_ms = config.offsets_commit_timeout_ms
@@ -126,7 +128,7 @@ class Coordinators(Shards[GroupCoordinator]):
         self._topics = _TopicsNow(metadata)
         self._matches = TopicMatches(self._topics, config.kraftpy_group_regex_cache_bytes)
         self.settings = GroupSettingsNow(config, lambda: metadata.image, tasks.incidents.complaints)
-        self._share_states = share_states
+        self._ask_share_coordinators = change_state
         self._making: dict[str, asyncio.Task[None]] = {}  # by streams group
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -350,7 +352,7 @@ class Coordinators(Shards[GroupCoordinator]):
 
     async def _change_state(self, shard: Shard[GroupCoordinator], effect: ChangeState) -> None:
         try:
-            failed = await change_state(self._share_states, effect.group_id, effect.change)
+            failed = await self._ask_share_coordinators(effect.group_id, effect.change)
         except Exception as error:
             self._tasks.survive("asking share coordinators", error)
             change = effect.change

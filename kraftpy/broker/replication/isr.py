@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from kraftpy.broker.containment import Tasks
-from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.replication.replica import Replica
 from kraftpy.metadata.commands import ChangePartitions, IsrChange, IsrMember
+from kraftpy.metadata.decision import Decision, PartitionResult
 from kraftpy.ports import Clock
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.replication.events import ProposeIsr
@@ -32,6 +33,13 @@ _ANSWER = "answer to a proposal of in-sync replicas"
 _Key = tuple[TopicId, int]
 
 
+class Metadata(Protocol):
+    """Decides about in-sync replicas: the metadata log."""
+
+    async def submit(self, command: ChangePartitions, /) -> Decision[tuple[PartitionResult, ...]]:
+        """Return what the command comes to. Raises KafkaError."""
+
+
 class IsrProposals:
     """What the leaders of one broker want agreed."""
 
@@ -39,7 +47,7 @@ class IsrProposals:
         self,
         broker_id: BrokerId,
         broker_epoch: Callable[[], int],
-        metadata: MetadataLog,
+        metadata: Metadata,
         clock: Clock,
         tasks: Tasks,
     ) -> None:

@@ -13,10 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from kraftpy.broker.containment import Incidents, Tasks
-from kraftpy.broker.groups.coordinators import Coordinators
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.peers import Peers
 from kraftpy.broker.replication.replicas import Replicas
@@ -51,11 +50,18 @@ _MARKER = "marker of a transaction"
 _GIVEN_UP = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
+class GroupMarkers(Protocol):
+    """Writes markers to partitions of `__consumer_offsets`: the group coordinators."""
+
+    async def write_marker(self, partition: int, marker: bytes, producer_id: int, *, is_commit: bool) -> ErrorCode:
+        """Append a transaction's marker, and have the groups act on it once it is committed."""
+
+
 class MarkerWriter:
     """Markers for partitions that are led here."""
 
     def __init__(
-        self, replicas: Replicas, coordinators: Coordinators, clock: Clock, incidents: Incidents, slices: Slices
+        self, replicas: Replicas, coordinators: GroupMarkers, clock: Clock, incidents: Incidents, slices: Slices
     ) -> None:
         self._incidents = incidents
         self._slices = slices
