@@ -57,13 +57,11 @@ from kraftpy.groups.appends import (
     group_ids,
     offset_error,
 )
-from kraftpy.groups.classic.group import Group, State
 from kraftpy.groups.classic.membership import Membership
 from kraftpy.groups.classic.rebalance import JOIN, SESSION, SYNC, Rebalance, join_error
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer import queries as consumer_queries
 from kraftpy.groups.consumer.changes import ConsumerTurns
-from kraftpy.groups.consumer.group import NoTopics, Topics
 from kraftpy.groups.consumer.protocol import heartbeat_error
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.deletion import Deletions
@@ -78,6 +76,7 @@ from kraftpy.groups.events import (
     TransactionEnded,
 )
 from kraftpy.groups.expiry import EXPIRY_KEY, Expiry
+from kraftpy.groups.group import Group, State
 from kraftpy.groups.invariants import Invariants
 from kraftpy.groups.member_timers import AGAIN_MS
 from kraftpy.groups.memory import OBJECTS_PER_BYTE, Room, Usage
@@ -99,6 +98,7 @@ from kraftpy.groups.step import Turn
 from kraftpy.groups.streams import queries as streams_queries
 from kraftpy.groups.streams.changes import StreamsTurns
 from kraftpy.groups.topic_matches import TopicMatches
+from kraftpy.groups.topics import NoTopics, Topics
 from kraftpy.groups.transactional_offsets import PendingOffsets, settle
 from kraftpy.groups.unloading import refusals
 from kraftpy.ports import Buffer

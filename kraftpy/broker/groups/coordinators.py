@@ -32,10 +32,8 @@ from kraftpy.broker.replication.replicas import Replicas
 from kraftpy.broker.request import RequestContext
 from kraftpy.broker.slicing import Slices
 from kraftpy.config import BrokerConfig
-from kraftpy.groups.classic.group import Group
+from kraftpy.groups.assignment import NOTHING, Assignment, TopicIdPartition
 from kraftpy.groups.config import GroupConfig
-from kraftpy.groups.consumer.group import TopicInfo
-from kraftpy.groups.consumer.records import NOTHING, Assignment, TopicIdPartition
 from kraftpy.groups.coordinator import GroupCoordinator
 from kraftpy.groups.events import (
     Append,
@@ -56,10 +54,12 @@ from kraftpy.groups.events import (
     TopicsDeleted,
     TransactionEnded,
 )
+from kraftpy.groups.group import Group
 from kraftpy.groups.memory import Room
 from kraftpy.groups.routing import merge, partition_for_group, refuse, split
 from kraftpy.groups.share.records import partitions_of
 from kraftpy.groups.topic_matches import TopicMatches
+from kraftpy.groups.topics import TopicInfo
 from kraftpy.metadata.records import PartitionCreated, Record, TopicDeleted
 from kraftpy.ports import Clock
 from kraftpy.protocol.compression import Compression

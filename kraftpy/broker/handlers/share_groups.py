@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kraftpy.broker.handlers.pieces import in_pieces
 from kraftpy.broker.share.state_changes import summaries
-from kraftpy.groups.consumer.records import Assignment, TopicIdPartition, by_topic
+from kraftpy.groups.assignment import Assignment, TopicIdPartition, by_topic
 from kraftpy.groups.events import GroupRequest
 from kraftpy.groups.routing import refuse
 from kraftpy.metadata.features import SHARE_FEATURE

@@ -16,10 +16,10 @@ Left out: racks, which Kafka's assignor does not look at either.
 
 from __future__ import annotations
 
+from kraftpy.groups.assignment import Assignment, by_topic
 from kraftpy.groups.config import GroupConfig, Settings
-from kraftpy.groups.consumer.group import Topics, hash_of_topics
-from kraftpy.groups.consumer.records import Assignment, by_topic
 from kraftpy.groups.events import Request
+from kraftpy.groups.member_epochs import JOINING, LEAVING
 from kraftpy.groups.share import partitions as share_partitions
 from kraftpy.groups.share.assignor import ShareSubscriber, assign_simple
 from kraftpy.groups.share.group import ShareDraft, ShareGroup
@@ -36,6 +36,7 @@ from kraftpy.groups.share.records import (
     ShareTargetMetadataValue,
     partitions_of,
 )
+from kraftpy.groups.topics import Topics, hash_of_topics
 from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.protocol.messages.share_group_heartbeat import (
     ShareGroupHeartbeatRequest,
@@ -44,10 +45,6 @@ from kraftpy.protocol.messages.share_group_heartbeat import (
     ShareGroupTopicPartitions,
 )
 from kraftpy.types import Millis, TopicId
-
-JOINING = 0
-LEAVING = -1
-"""The epochs by which a heartbeat joins or leaves."""
 
 
 def share_heartbeat_error(error_code: ErrorCode, text: str | None = None) -> ShareGroupHeartbeatResponse:

@@ -1,0 +1,8 @@
+"""Epochs by which a heartbeat says that its member joins or leaves (KIP-848, 932, 1071)."""
+
+from __future__ import annotations
+
+JOINING = 0
+LEAVING = -1
+LEAVING_FOR_NOW = -2
+"""The epochs by which a heartbeat joins, leaves, or leaves as a static member that will be back."""
