@@ -223,6 +223,16 @@ class Cluster:
         await until(is_so)
 
 
+class _Unlimited:
+    """Lets every connection in (`connection_limits`)."""
+
+    def must_prove(self, connection: Connection) -> bool:
+        return False
+
+    def proved(self, connection: Connection) -> None:
+        pass
+
+
 class Node:
     """What of a broker has to do with partitions, under the names by which handlers ask a `Broker`."""
 
@@ -276,6 +286,7 @@ class Node:
             functools.partial(change_state, share_states),
         )
         ids = iter(range(1, 1 << 30))
+        self.connection_limits = _Unlimited()
         self.fetch_sessions = FetchSessions(1000, lambda: next(ids))
         self.port = 0
         self._receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
