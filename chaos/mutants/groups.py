@@ -64,13 +64,13 @@ def _any_generation(original: Any) -> Any:
 
 
 def _same_generation(original: Any) -> Any:
-    def complete_join(self: Any, group: Any, turn: Any) -> None:
+    def complete_join(self: Any, group: Any, step: Any) -> None:
         before = group.generation_id
         if before <= 0:
-            original(self, group, turn)
+            original(self, group, step)
             return
         group.generation_id -= 1
-        original(self, group, turn)
+        original(self, group, step)
         group.generation_id = max(group.generation_id, before)
 
     return complete_join

@@ -1,9 +1,9 @@
-"""Refuses members and groups that would take more memory than there is for them (`memory`).
+"""Refuses members and groups for which there is not enough memory (`memory`).
 
-A classic group is bounded by itself (`kraftpy.group.max.bytes`), all groups of a broker together
-(`kraftpy.group.coordinator.max.bytes`). A refused member is told GROUP_MAX_SIZE_REACHED, on which clients give up with
-an error that names the group; answers to heartbeats of the newer protocols name the setting as well, and the broker's
-log does in any case. A member that says no more than it did is never refused.
+Each classic group has its own limit (`kraftpy.group.max.bytes`), and all groups of a broker share another
+(`kraftpy.group.coordinator.max.bytes`). A refused member gets GROUP_MAX_SIZE_REACHED, on which clients give up with an
+error that names the group. Heartbeat responses of the newer protocols also name the setting, and the broker's log
+always does. A member is never refused if it asks for no more than it already has.
 
 Left out: committed offsets, which `offsets` refuses one by one.
 """
@@ -46,11 +46,11 @@ _LOOKED_AT = (
     StreamsGroupHeartbeatRequest,
 )
 _A_NAME = 8
-"""The bytes that a name or a number in a list counts for besides its characters."""
+"""The bytes that a name or number in a list counts for in addition to its characters."""
 
 
 class Admission:
-    """Looks at requests before groups do."""
+    """Checks requests before the groups see them."""
 
     def __init__(self, config: GroupConfig, room: Room | None, usage: Usage) -> None:
         self._config = config
@@ -58,7 +58,7 @@ class Admission:
         self.room.join(usage)
 
     def refusal(self, event: Request, groups: Mapping[str, Group]) -> GroupResponse | None:
-        """The answer to a request that would take too much; None for all others."""
+        """Return an error response if the request would take too much memory, else None."""
         message = event.message
         if type(message) not in _LOOKED_AT:
             return None
@@ -99,7 +99,7 @@ class Admission:
         if said is None or self.room.has(weight_of_saying(said)):
             return None
         self.room.refused(f"a member ({MAX_BYTES_SETTING}={self.room.max_bytes}) of group {message.group_id}")
-        text = f"There is no room for it: {MAX_BYTES_SETTING}={self.room.max_bytes}."
+        text = f"The broker has no memory left for this member: {MAX_BYTES_SETTING}={self.room.max_bytes}."
         match message:
             case ConsumerGroupHeartbeatRequest():
                 return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED, error_message=text)
@@ -110,7 +110,7 @@ class Admission:
 
 
 def _said(message: _Heartbeat) -> int | None:
-    """Characters, roughly, that a heartbeat says of its member for the first time; None where it says none."""
+    """Estimate how many characters a heartbeat adds to its member; None if it says nothing new."""
     if message.member_epoch < 0:
         return None
     if isinstance(message, StreamsGroupHeartbeatRequest):

@@ -1,7 +1,7 @@
-"""What waits for the log: appends in their order, and what each is for.
+"""The queue of appends that wait for the log, in order, each with its purpose.
 
-Records change the durable state only when the log has them, in the order of the log, whatever order the shell reports
-in: an append that is reported done early waits for those before it.
+Records change durable state only once the log has them, and in the log's order, regardless of the order in which the
+shell reports: an append reported early waits for those ahead of it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from kraftpy.groups.group import Group
 
 Answers = Sequence[tuple[Request, GroupResponse]]
-"""What is told when the records are durable, by request."""
+"""The responses to send when the records are durable, by request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreAssignment:
-    """The leader's assignment of that generation; once durable, the group is Stable."""
+    """The leader's assignment for this generation. Once it is durable, the group is Stable."""
 
     group_id: str
     generation_id: int
@@ -41,7 +41,7 @@ class StoreAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStaticMember:
-    """A static member's next incarnation in a Stable group; `leader_id` is who led before it came."""
+    """A static member that returned under a new id in a Stable group; `leader_id` is the leader before that."""
 
     group_id: str
     group_instance_id: str
@@ -51,14 +51,14 @@ class StoreStaticMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreEmpty:
-    """The last member has gone. Nobody waits: should it fail, a reload finds the old members and expires them."""
+    """The last member left. No request waits for this: if it fails, a reload finds the old members and expires them."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOffsets:
-    """Committed offsets, and the answer that says so."""
+    """Committed offsets, and the response that acknowledges them."""
 
     group_id: str
     request_id: int
@@ -68,7 +68,7 @@ class StoreOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreTransactionalOffsets:
-    """Offsets committed in a transaction of this producer, and the answer that says so."""
+    """Offsets committed in a transaction of this producer, and the response that acknowledges them."""
 
     group_id: str
     request_id: int
@@ -80,7 +80,7 @@ class StoreTransactionalOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOffsets:
-    """Tombstones of offsets somebody asked to delete, and the answer that says so."""
+    """Tombstones of offsets that a client deleted, and the response that acknowledges it."""
 
     group_id: str
     request_id: int
@@ -89,14 +89,14 @@ class DeleteOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireOffsets:
-    """Tombstones of offsets nobody needs any more. Nobody waits."""
+    """Tombstones of expired offsets. No request waits for them."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroupRecords:
-    """Tombstones of whole groups. `request_id` is None where they went because nothing was left in them."""
+    """Tombstones of whole groups. `request_id` is None if they were removed because nothing was left in them."""
 
     group_ids: tuple[str, ...]
     request_id: int | None = None
@@ -105,9 +105,9 @@ class DeleteGroupRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConsumerGroup:
-    """Changes that members of a consumer group made, and the answers to their requests.
+    """Changes that members made to a consumer group, and the responses to their requests.
 
-    `looked_up` and `is_resolving` were found out meanwhile; the log does not hold them.
+    `looked_up` and `is_resolving` were determined along the way; the log does not hold them.
     """
 
     group_id: str
@@ -119,9 +119,9 @@ class StoreConsumerGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreShareGroup:
-    """What members of a share group changed, with their answers by request, or half of what an administrator asked.
+    """Changes that members made to a share group, with their responses, or one half of an administrator's request.
 
-    Afterwards the share coordinators are asked to initialize partitions in that epoch, or for the `change`.
+    Afterwards the share coordinators are asked to initialize partitions in that epoch, or to make the `change`.
     """
 
     group_id: str
@@ -135,9 +135,9 @@ class StoreShareGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStreamsGroup:
-    """What one or several members of a streams group changed, and the answers to their requests.
+    """Changes that members made to a streams group, and the responses to their requests.
 
-    `volatile` is what was found out meanwhile, which the log does not tell.
+    `volatile` is state determined along the way, which the log does not hold.
     """
 
     group_id: str
@@ -162,12 +162,12 @@ Purpose = (
 
 
 def group_ids(purpose: Purpose) -> tuple[str, ...]:
-    """The groups whose records these are."""
+    """Return the groups these records belong to."""
     return purpose.group_ids if isinstance(purpose, DeleteGroupRecords) else (purpose.group_id,)
 
 
 def request_ids(purpose: Purpose) -> list[int]:
-    """The requests that are answered when these records are stored."""
+    """Return the requests that are answered when these records are stored."""
     match purpose:
         case StoreConsumerGroup() | StoreStreamsGroup() | StoreShareGroup():
             found = [request.request_id for request, _ in purpose.answers]
@@ -200,15 +200,15 @@ class Appends:
         return len(self._queue)
 
     def purposes(self) -> list[Purpose]:
-        """What is in flight, oldest first."""
+        """The purposes of the appends in flight, oldest first."""
         return [each.purpose for each in self._queue]
 
     def stores(self, group_id: str, *kinds: type[Purpose]) -> bool:
-        """Whether something of these kinds is on the way to the log, of that group."""
+        """Return True if an append of one of these kinds is in flight for the group."""
         return any(isinstance(each, kinds) and group_id in group_ids(each) for each in self.purposes())
 
     def share_error(self, group: Group | None) -> ErrorCode:
-        """The error for a commit to a share group, or to one that is about to become one; NONE for others."""
+        """Return the error for a commit to a share group, or to a group about to become one; NONE for others."""
         if group is None:
             return ErrorCode.NONE
         if group.share is not None:
@@ -217,7 +217,7 @@ class Appends:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_becoming else ErrorCode.NONE
 
     def add(self, records: tuple[Record, ...], purpose: Purpose) -> Append:
-        """Put it last in the queue, and give the effect that has it written."""
+        """Add an append to the end of the queue and return the effect that writes it."""
         assert records, purpose
         token = self._next_token
         self._next_token += 1
@@ -232,16 +232,16 @@ class Appends:
         return Append(records=records, token=token)
 
     def reported(self, token: int, error_code: ErrorCode) -> None:
-        """The shell says how it went. An unknown token, or a second report, is the shell's mistake."""
+        """Record the outcome the shell reports. An unknown token or a second report is a bug in the shell."""
         for each in self._queue:
             if each.token == token:
                 assert each.error_code is None, f"append {token} was reported twice"
                 each.error_code = error_code
                 return
-        raise AssertionError(f"append {token} was never asked for, or is done")
+        raise AssertionError(f"append {token} was never requested, or is already done")
 
     def take_done(self) -> tuple[InFlight, ErrorCode] | None:
-        """The oldest append, if it has been reported; None while the oldest is still under way."""
+        """Take the oldest append if it has been reported; None while it is still in flight."""
         if not self._queue or self._queue[0].error_code is None:
             return None
         done = self._queue.popleft()
@@ -250,7 +250,7 @@ class Appends:
 
 
 def group_error(error_code: ErrorCode) -> ErrorCode:
-    """What a client is told when the coordinator's own append failed: what makes it look for the coordinator again."""
+    """Map the error of the coordinator's own append to one that makes clients look for the coordinator again."""
     match error_code:
         case (
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -267,7 +267,7 @@ def group_error(error_code: ErrorCode) -> ErrorCode:
 
 
 def offset_error(error_code: ErrorCode) -> ErrorCode:
-    """The same for committed offsets: one that is too large to store is the client's doing."""
+    """Map the error of an append of offsets. A record that is too large is the client's mistake."""
     match error_code:
         case ErrorCode.MESSAGE_TOO_LARGE | ErrorCode.RECORD_LIST_TOO_LARGE | ErrorCode.INVALID_FETCH_SIZE:
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE

@@ -17,7 +17,7 @@ _NO_TAGS = b"\x00"
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition, by its topic's id and its index from 0."""
+    """A partition, identified by its topic's id and its index from 0."""
 
     topic_id: TopicId
     partition: int
@@ -30,7 +30,7 @@ NOTHING: Assignment = frozenset()
 
 
 def by_topic(assignment: Assignment) -> list[tuple[TopicId, list[int]]]:
-    """The partitions of each topic, all in order."""
+    """Group partitions by topic, all in order."""
     found: dict[TopicId, list[int]] = {}
     for topic_id, partition in sorted(assignment):
         found.setdefault(topic_id, []).append(partition)
@@ -38,13 +38,13 @@ def by_topic(assignment: Assignment) -> list[tuple[TopicId, list[int]]]:
 
 
 def write_strings(values: Iterable[str]) -> bytes:
-    """A compact array of strings."""
+    """Encode strings as a compact array."""
     items = [compact_string(value) for value in values]
     return uvarint(len(items) + 1) + b"".join(items)
 
 
 def write_partitions(assignment: Assignment) -> bytes:
-    """Partitions as a compact array of topics."""
+    """Encode partitions as a compact array of topics."""
     topics = [
         topic_id + uvarint(len(partitions) + 1) + struct.pack(f">{len(partitions)}i", *partitions) + _NO_TAGS
         for topic_id, partitions in by_topic(assignment)
@@ -53,12 +53,12 @@ def write_partitions(assignment: Assignment) -> bytes:
 
 
 def read_strings(reader: RecordReader) -> tuple[str, ...]:
-    """What `write_strings` wrote."""
+    """Parse what `write_strings` wrote."""
     return tuple(reader.string() for _ in range(reader.array_length()))
 
 
 def read_partitions(reader: RecordReader) -> Assignment:
-    """What `write_partitions` wrote."""
+    """Parse what `write_partitions` wrote."""
     found = []
     for _ in range(reader.array_length()):
         topic_id = TopicId(reader.raw(16))

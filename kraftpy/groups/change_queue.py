@@ -1,12 +1,13 @@
-"""Groups the coordinator itself assigns to, one change after the other: what waits, what is stored, what is answered.
+"""The queue of changes to a group that the coordinator assigns to: one change at a time.
 
-A decision is made on what the log says. So while records of a group are on the way there, whatever else is asked of
-that group waits in its line (`Group.waiting`); when they are durable, all that waits is decided on one draft, stored as
-one batch and answered together. Heartbeats that change nothing are answered at once.
+Decisions are based on what the log says. While records of a group are being written, further requests for that group
+wait in its queue (`Group.waiting`). Once the records are durable, everything in the queue is decided on one draft,
+stored as one batch and answered together. Heartbeats that change nothing are answered at once.
 
-An unexpected error in a decision costs the request that met it (UNKNOWN_SERVER_ERROR); the group goes on with the next.
+An unexpected error in a decision costs only the request that hit it (UNKNOWN_SERVER_ERROR); the group continues with
+the next one.
 
-Every kind of group has the same line. What differs is decided in `consumer.changes`, `streams.changes` and
+All kinds of groups share this queue. Their differences are in `consumer.changes`, `streams.changes` and
 `share.changes`.
 """
 
@@ -25,29 +26,29 @@ from kraftpy.groups.group import Group
 from kraftpy.groups.member_timers import MemberClocks, Members
 from kraftpy.groups.records import group_record
 from kraftpy.groups.routing import refuse
-from kraftpy.groups.step import Turn
+from kraftpy.groups.step import Step
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kraftpy.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from kraftpy.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 
 MOST_RECORDS = 1_000
-"""When a draft has so many, what waits goes into the next one."""
+"""A draft with this many records is stored; the rest of the queue goes into the next one."""
 MOST_COST = 10_000
-"""The same, of members, partitions and topics that were looked at for targets: 20 ms and more."""
+"""The same limit for work: members, partitions and topics examined to compute targets. Takes 20 ms or more."""
 _HEARTBEATS = (ConsumerGroupHeartbeatRequest, ShareGroupHeartbeatRequest, StreamsGroupHeartbeatRequest)
 
 
-Reconsider = Callable[[Request | Key, Turn], None]
+Reconsider = Callable[[Request | Key, Step], None]
 D = TypeVar("D", bound=AnyDraft[Any, Any, Any])
 P = TypeVar("P", StoreConsumerGroup, StoreShareGroup, StoreStreamsGroup)
 
 
-class Turns(ABC, Generic[D, P]):
-    """The groups of one kind of one partition of `__consumer_offsets`."""
+class ChangeQueue(ABC, Generic[D, P]):
+    """Applies changes to the groups of one kind in one partition of `__consumer_offsets`."""
 
     def __init__(self, clocks: MemberClocks, reconsider: Reconsider) -> None:
-        """`reconsider` handles what is not for this kind of groups alone, a request or what is due, at its turn."""
+        """`reconsider` handles requests and timers at the head of a queue that do not belong to this kind of group."""
         self._clocks = clocks
         self._reconsider = reconsider
 
@@ -55,124 +56,124 @@ class Turns(ABC, Generic[D, P]):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Of deadlines: a key of one of them that is due is submitted here."""
+        """Kinds of deadlines that are submitted to this queue when they fall due."""
         return self._clocks.kinds
 
     @abstractmethod
     def of(self, group: Group) -> Members | None:
-        """What the log says of the group as one of this kind; None where it is none."""
+        """Return the group's durable state as a group of this kind, or None if it is of another kind."""
 
     @abstractmethod
     def _draft(self, group: Group) -> D:
-        """To decide on; of a new group where it is none of this kind yet."""
+        """Return a draft of the group; a new one if the group is not of this kind yet."""
 
     @abstractmethod
-    def _answer(self, group: Group, draft: D, event: Request, turn: Turn) -> GroupResponse | None:
-        """What a member's request comes to; None where it is no member's of this kind, to be considered by itself."""
+    def _answer(self, group: Group, draft: D, event: Request, step: Step) -> GroupResponse | None:
+        """Decide a member's request. None if the request does not come from a member of this kind of group."""
 
     @abstractmethod
-    def _is_due(self, group: Group, draft: D, key: Key, turn: Turn) -> None:
-        """What waited for its time comes to pass, unless something has happened meanwhile."""
+    def _on_due(self, group: Group, draft: D, key: Key, step: Step) -> None:
+        """Handle a timer that has fallen due, unless something has made it obsolete in the meantime."""
 
-    def _ends(self, draft: D, turn: Turn) -> bool:
-        """Whether nothing more may be decided on this draft."""
+    def _ends(self, draft: D, step: Step) -> bool:
+        """Return True if nothing more may be decided on this draft."""
         return False
 
     @abstractmethod
     def _purpose(self, group: Group, draft: D, answers: Answers) -> P:
-        """What the draft's records are for."""
+        """Say what the draft's records are for."""
 
-    def _consider(self, group: Group, event: Request, turn: Turn) -> None:
-        """The turn of a request without an answer here has come."""
-        self._reconsider(event, turn)
+    def _consider(self, group: Group, event: Request, step: Step) -> None:
+        """Handle a request that this queue has no answer for, now that it has reached the head."""
+        self._reconsider(event, step)
 
-    def _is_stored(self, group: Group, purpose: P, turn: Turn) -> None:
-        """The records are in the log and have been replayed; the answers follow."""
+    def _on_stored(self, group: Group, purpose: P, step: Step) -> None:
+        """Called when the records are in the log and replayed, before the answers are sent."""
 
-    def _is_answered(self, group: Group, purpose: P, turn: Turn) -> None:
-        """And have been given."""
+    def _on_answered(self, group: Group, purpose: P, step: Step) -> None:
+        """Called after the answers have been sent."""
 
     @abstractmethod
-    def _give_up(self, group: Group, waited: deque[Request | Key], turn: Turn) -> None:
-        """Nothing has changed, and whoever waited has been told so: what was found out meanwhile is not so."""
+    def _give_up(self, group: Group, waited: deque[Request | Key], step: Step) -> None:
+        """Forget what was learned for a change that failed. The waiting requests have been refused."""
 
-    def _reply(self, group: Group, answers: Answers, turn: Turn) -> None:
+    def _reply(self, group: Group, answers: Answers, step: Step) -> None:
         for request, response in answers:
-            turn.reply(request.request_id, response)
+            step.reply(request.request_id, response)
 
     # ---- the line
 
-    def submit(self, group: Group, item: Request | Key, turn: Turn) -> None:
-        """Decide it now, or when all that came before it is stored."""
+    def submit(self, group: Group, item: Request | Key, step: Step) -> None:
+        """Decide the item now, or once everything ahead of it is stored."""
         if isinstance(item, Request) and isinstance(item.message, _HEARTBEATS):
-            self._clocks.touch(group, item.message.member_id, turn)
-        if item is group.handing:  # by the turns of another kind: it keeps its place at the head of the line
+            self._clocks.touch(group, item.message.member_id, step)
+        if item is group.handing:  # handed over by another kind's queue: it keeps its place at the head
             group.waiting.appendleft(item)
             group.handed_to = self
             return
         group.waiting.append(item)
         if not group.is_changing:
-            self._work(group, turn)
+            self._work(group, step)
 
-    def again(self, group: Group, key: Key, turn: Turn) -> None:
-        """Set the clock of `key` again, for a little later, if it is still needed: the event could not be decided."""
+    def again(self, group: Group, key: Key, step: Step) -> None:
+        """Set the clock of `key` again for a little later, if it is still needed: the event could not be decided."""
         if key in self._clocks.all(group):
-            self._clocks.again(key, turn)
+            self._clocks.again(key, step)
 
-    def restore(self, group: Group, turn: Turn) -> None:
-        """The group was loaded: its members' clocks begin now."""
-        self._clocks.restore(group, turn)
+    def restore(self, group: Group, step: Step) -> None:
+        """Start the members' clocks: the group was just loaded."""
+        self._clocks.restore(group, step)
 
-    def _work(self, group: Group, turn: Turn) -> None:
-        """Decide what waits, until records have to be stored first or nothing waits any more.
+    def _work(self, group: Group, step: Step) -> None:
+        """Work through the queue until records have to be stored first or the queue is empty.
 
-        One loop serves the requests of all kinds: a request that is handed over while the loop runs is left to it, so
-        the stack does not grow with the queue.
+        One loop serves requests of all kinds. A request handed over while the loop runs is left to the loop, so the
+        stack does not grow with the queue.
         """
         if group.handing is not None:
             return
-        turns: Turns[Any, Any] = self
+        queue: ChangeQueue[Any, Any] = self
         handed: Request | Key | None = None
-        handed_by: list[Turns[Any, Any]] = []
+        handed_by: list[ChangeQueue[Any, Any]] = []
         while group.waiting and not group.is_changing:
-            following = turns._advance(group, turn)
+            following = queue._advance(group, step)
             if following is None:
                 continue
             if group.waiting[0] is not handed:
                 handed, handed_by = group.waiting[0], []
-            handed_by.append(turns)
+            handed_by.append(queue)
             if following in handed_by:
-                error = RuntimeError("no kind of group takes the request")
-                following._fail(group, group.waiting.popleft(), error, turn)
-            turns = following
+                error = RuntimeError("no kind of group accepts the request")
+                following._fail(group, group.waiting.popleft(), error, step)
+            queue = following
 
-    def _advance(self, group: Group, turn: Turn) -> Turns[Any, Any] | None:
-        """Decide as much as one draft can hold; the turns of another kind if the next request is theirs."""
+    def _advance(self, group: Group, step: Step) -> ChangeQueue[Any, Any] | None:
+        """Decide as much as one draft can hold. Returns the other kind's queue if the next request belongs there."""
         draft = self._draft(group)
-        answers, is_for_others = self._decide(group, draft, turn)
+        answers, is_for_others = self._decide(group, draft, step)
         if draft.records:
-            self._try_to_store(group, draft, answers, turn)
+            self._try_to_store(group, draft, answers, step)
             return None
-        self._reply(group, answers, turn)
+        self._reply(group, answers, step)
         if not is_for_others or answers:
             return None
         item = group.waiting.popleft()
         group.handing, group.handed_to = item, None
         try:
             if isinstance(item, Key):
-                self._reconsider(item, turn)
+                self._reconsider(item, step)
             else:
-                self._consider(group, item, turn)
+                self._consider(group, item, step)
         finally:
             group.handing = None
         following, group.handed_to = group.handed_to, None
-        assert following is None or isinstance(following, Turns)
+        assert following is None or isinstance(following, ChangeQueue)
         return following
 
-    def _decide(self, group: Group, draft: D, turn: Turn) -> tuple[Answers, bool]:
-        """Decide on the draft as much as may be: the answers, and whether the next request is none of a member's.
+    def _decide(self, group: Group, draft: D, step: Step) -> tuple[Answers, bool]:
+        """Decide what fits on the draft. Returns the answers, and True if the next item belongs to another queue.
 
-        An unexpected error costs the request it was met in: what that has put on the draft is taken back.
+        An unexpected error costs only the request that hit it: the records it put on the draft are taken back.
         """
         waiting = group.waiting
         answers: list[tuple[Request, GroupResponse]] = []
@@ -181,16 +182,16 @@ class Turns(ABC, Generic[D, P]):
             answer: GroupResponse | None = None
             try:
                 if isinstance(item, Key):
-                    if item.kind not in self.kinds:  # of another kind's turns
+                    if item.kind not in self.kinds:  # belongs to another kind's queue
                         return answers, True
-                    self._is_due(group, draft, item, turn)
-                elif (answer := self._answer(group, draft, item, turn)) is None:
+                    self._on_due(group, draft, item, step)
+                elif (answer := self._answer(group, draft, item, step)) is None:
                     return answers, True
-                is_over = bool(draft.records) and self._ends(draft, turn)
+                is_over = bool(draft.records) and self._ends(draft, step)
             except Exception as error:
                 waiting.popleft()
                 draft.take_back(count)
-                self._fail(group, item, error, turn)
+                self._fail(group, item, error, step)
                 return answers, False
             waiting.popleft()
             if isinstance(item, Request) and answer is not None:
@@ -199,68 +200,68 @@ class Turns(ABC, Generic[D, P]):
                 break
         return answers, False
 
-    def _fail(self, group: Group, item: Request | Key, error: Exception, turn: Turn) -> None:
-        """Give up this request or clock event after an unexpected error: the group goes on without it."""
-        self._give_up(group, deque((item,)), turn)
+    def _fail(self, group: Group, item: Request | Key, error: Exception, step: Step) -> None:
+        """Drop this request or timer after an unexpected error; the group continues without it."""
+        self._give_up(group, deque((item,)), step)
         if isinstance(item, Request):
-            turn.survived(type(item.message).__name__, group.group_id, error)
-            turn.reply(item.request_id, refuse(item.message, item.api_version, ErrorCode.UNKNOWN_SERVER_ERROR))
+            step.survived(type(item.message).__name__, group.group_id, error)
+            step.reply(item.request_id, refuse(item.message, item.api_version, ErrorCode.UNKNOWN_SERVER_ERROR))
             return
-        turn.survived(item.kind, group.group_id, error)
-        self.again(group, item, turn)
+        step.survived(item.kind, group.group_id, error)
+        self.again(group, item, step)
 
-    def _try_to_store(self, group: Group, draft: D, answers: Answers, turn: Turn) -> None:
-        """Have the draft stored. An unexpected error costs those whose requests are on it."""
+    def _try_to_store(self, group: Group, draft: D, answers: Answers, step: Step) -> None:
+        """Have the draft stored. An unexpected error fails all requests on the draft."""
         try:
-            self._store(group, draft, answers, turn)
+            self._store(group, draft, answers, step)
         except Exception as error:
-            turn.survived("storing a group", group.group_id, error)
-            self._give_up(group, deque(), turn)
-            self._clocks.give_up(group, turn)
+            step.survived("storing a group", group.group_id, error)
+            self._give_up(group, deque(), step)
+            self._clocks.give_up(group, step)
             for event, _ in answers:
                 refusal = refuse(event.message, event.api_version, ErrorCode.UNKNOWN_SERVER_ERROR)
-                turn.reply(event.request_id, refusal)
+                step.reply(event.request_id, refusal)
 
-    def _store(self, group: Group, draft: D, answers: Answers, turn: Turn) -> None:
+    def _store(self, group: Group, draft: D, answers: Answers, step: Step) -> None:
         records = list(draft.records)
         if self.of(group) is None and (group.persisted is not None or group.records_in_flight):
             records.insert(0, group_record(group.group_id, None))
-        turn.append(records, self._purpose(group, draft, tuple(answers)))
+        step.append(records, self._purpose(group, draft, tuple(answers)))
         group.is_changing = True
 
-    def stored(self, group: Group, purpose: P, error_code: ErrorCode, turn: Turn) -> None:
-        """The records are in the log and have been replayed, or it is known that they are not there."""
+    def stored(self, group: Group, purpose: P, error_code: ErrorCode, step: Step) -> None:
+        """Handle the outcome of an append: the records are in the log and replayed, or known not to be in the log."""
         group.is_changing = False
         if error_code is ErrorCode.NONE:
-            self._is_stored(group, purpose, turn)
-            self._clocks.stored(group, purpose.changed, turn)
-            self._reply(group, purpose.answers, turn)
-            self._is_answered(group, purpose, turn)
+            self._on_stored(group, purpose, step)
+            self._clocks.stored(group, purpose.changed, step)
+            self._reply(group, purpose.answers, step)
+            self._on_answered(group, purpose, step)
         else:
-            self._refuse(group, purpose, group_error(error_code), turn)
-        self._work(group, turn)
+            self._refuse(group, purpose, group_error(error_code), step)
+        self._work(group, step)
 
-    def _refuse(self, group: Group, purpose: P, error_code: ErrorCode, turn: Turn) -> None:
-        """Nothing has changed: who waits is told, and members that were to be removed are so a little later."""
+    def _refuse(self, group: Group, purpose: P, error_code: ErrorCode, step: Step) -> None:
+        """Refuse all waiting requests: nothing was stored. Members due for removal are removed a little later."""
         waited, group.waiting = group.waiting, deque()
         for item in waited:
             if isinstance(item, Request):
-                turn.reply(item.request_id, refuse(item.message, item.api_version, error_code))
-        self._give_up(group, waited, turn)
-        self._clocks.give_up(group, turn)
+                step.reply(item.request_id, refuse(item.message, item.api_version, error_code))
+        self._give_up(group, waited, step)
+        self._clocks.give_up(group, step)
         refused: list[tuple[Request, GroupResponse]] = []
         for request, response in purpose.answers:
             has_failed = bool(getattr(response, "error_code", 0))
             refusal = response if has_failed else refuse(request.message, request.api_version, error_code)
             refused.append((request, refusal))
-        self._reply(group, refused, turn)
+        self._reply(group, refused, step)
 
     def is_asking(self, group: Group) -> bool:
-        """Whether the group waits for somebody else than the log."""
+        """Return True if the group waits for something other than the log."""
         return False
 
     # ---- for tests and simulations
 
     def expected_deadlines(self, group: Group) -> set[Key]:
-        """What must fall due for the group; whatever waits in its line has done so."""
+        """The deadlines the group must have, apart from those already in its queue."""
         return self._clocks.expected(group)

@@ -1,8 +1,8 @@
-"""The settings of the group coordinator, under Kafka's names (dots and underscores exchanged).
+"""The settings of the group coordinator, under Kafka's names (with underscores for dots).
 
 Left out: `offsets.topic.*` (the shell creates the partition), `offsets.commit.timeout.ms` (the shell's append has its
-own bound), `group.consumer.assignment.interval.ms` and `group.share.assignment.interval.ms`
-(KIP-1263; new targets are made at once).
+own timeout), `group.consumer.assignment.interval.ms` and `group.share.assignment.interval.ms` (KIP-1263; new targets
+are computed at once).
 """
 
 from __future__ import annotations
@@ -15,64 +15,64 @@ from kraftpy.config.group import GroupSettings
 INT32_MAX = 2**31 - 1
 
 Settings = Callable[[str], GroupSettings]
-"""The settings of a single group, by its id, as they are now."""
+"""Looks up the current settings of a single group by its id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """What a `GroupCoordinator` may decide by. Kafka's defaults, except for the initial rebalance delay."""
+    """The settings of a `GroupCoordinator`. Kafka's defaults, except for the initial rebalance delay."""
 
     group_min_session_timeout_ms: int = 6_000
-    """A JoinGroup that asks for a shorter session is refused."""
+    """JoinGroup requests with a shorter session timeout are refused."""
     group_max_session_timeout_ms: int = 1_800_000
-    """A JoinGroup that asks for a longer session is refused."""
+    """JoinGroup requests with a longer session timeout are refused."""
     group_max_size: int = INT32_MAX
-    """Members a group may have."""
+    """Maximum number of members in a group."""
     group_initial_rebalance_delay_ms: int = 0
-    """How long an empty group waits for further members before its first generation (Kafka: 3000)."""
+    """How long an empty group waits for more members before its first generation (Kafka: 3000)."""
     group_consumer_session_timeout_ms: int = 45_000
-    """How long a member of the consumer protocol may be silent."""
+    """How long a member of the consumer protocol may go without a heartbeat."""
     group_consumer_heartbeat_interval_ms: int = 5_000
-    """How often such a member shall send a heartbeat."""
+    """How often a member of the consumer protocol should send a heartbeat."""
     group_consumer_max_size: int = INT32_MAX
-    """Members a group of the consumer protocol may have."""
+    """Maximum number of members in a group of the consumer protocol."""
     group_consumer_migration_policy: str = "bidirectional"
-    """Whether a group may pass to the other protocol with members in it: also disabled, upgrade or downgrade."""
+    """Whether a group with members may migrate to the other protocol. Also: disabled, upgrade, downgrade."""
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
-    """The assignors such members may ask for; the first is the one where nobody asks."""
+    """The assignors a member may ask for; the first is the default."""
     group_streams_session_timeout_ms: int = 45_000
-    """How long a member of a streams group may be silent."""
+    """How long a member of a streams group may go without a heartbeat."""
     group_streams_heartbeat_interval_ms: int = 5_000
-    """How often such a member shall send a heartbeat."""
+    """How often a member of a streams group should send a heartbeat."""
     group_streams_max_size: int = INT32_MAX
-    """Members a streams group may have."""
+    """Maximum number of members in a streams group."""
     group_streams_num_standby_replicas: int = 0
-    """Standby tasks of each task with state."""
+    """Number of standby replicas for each stateful task."""
     group_streams_initial_rebalance_delay_ms: int = 3_000
-    """How long an empty streams group waits for further members before its first assignment."""
+    """How long an empty streams group waits for more members before its first assignment."""
     group_share_session_timeout_ms: int = 45_000
-    """How long a member of a share group may be silent."""
+    """How long a member of a share group may go without a heartbeat."""
     group_share_heartbeat_interval_ms: int = 5_000
-    """How often such a member shall send a heartbeat."""
+    """How often a member of a share group should send a heartbeat."""
     group_share_max_size: int = 200
-    """Members a share group may have."""
+    """Maximum number of members in a share group."""
     group_share_assignors: tuple[str, ...] = ("simple",)
-    """The assignor of share groups, which nobody asks for."""
+    """The assignor of share groups. Members cannot choose one."""
     group_share_initialize_retry_interval_ms: int = 30_000
-    """How long the answer of share coordinators that were asked to initialize partitions is waited for."""
+    """How long to wait for the share coordinators to initialize partitions before asking them again."""
     kraftpy_group_coordinator_max_bytes: int = 268_435_456
-    """Memory that all coordinators of a broker may use for groups and offsets; what would add to it is refused."""
+    """Memory that all coordinators of a broker may use for groups and offsets; additions beyond it are refused."""
     kraftpy_group_max_bytes: int = 8_388_608
-    """Memory that the members of one classic group may use with what they say of themselves."""
+    """Memory that the protocol metadata of one classic group's members may use."""
     offset_metadata_max_bytes: int = 4_096
-    """Characters of metadata a committed offset may carry (`offset.metadata.max.bytes`)."""
+    """Maximum length of a committed offset's metadata, in characters (`offset.metadata.max.bytes`)."""
     offsets_retention_minutes: int = 10_080
-    """How long offsets nobody needs are kept."""
+    """How long unused offsets are kept."""
     offsets_retention_check_interval_ms: int = 600_000
-    """How often expired offsets are looked for."""
+    """How often the coordinator looks for expired offsets."""
 
     def settings(self, group_id: str) -> GroupSettings:
-        """The settings of any group, where none of its own are known."""
+        """Return the settings of a group that has no overrides."""
         return GroupSettings(
             consumer_session_timeout_ms=self.group_consumer_session_timeout_ms,
             consumer_heartbeat_interval_ms=self.group_consumer_heartbeat_interval_ms,
@@ -86,5 +86,5 @@ class GroupConfig:
 
     @property
     def offsets_retention_ms(self) -> int:
-        """`offsets_retention_minutes` as a span of milliseconds."""
+        """`offsets_retention_minutes` in milliseconds."""
         return self.offsets_retention_minutes * 60_000

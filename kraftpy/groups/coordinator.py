@@ -1,4 +1,4 @@
-"""The coordinator of the groups whose ids fall to one partition of `__consumer_offsets`.
+"""The coordinator of the groups whose ids map to one partition of `__consumer_offsets`.
 
     coordinator = GroupCoordinator(config, new_id)
     for each record of the partition, in order: coordinator.replay(key, value, offset)
@@ -6,23 +6,22 @@
     effects = coordinator.step(event, now, timestamp)     # for every request, Appended, and at next_deadline() a Tick
     effects = coordinator.unload()                        # the partition is no longer ours; then drop the object
 
-Two clocks: `now` drives sessions and barriers and should never jump (a monotonic clock); `timestamp` is the wall clock,
-which goes into records and decides about expiry. Where only `now` is given it is both.
+There are two clocks. `now` drives sessions and barriers and should never jump (a monotonic clock). `timestamp` is the
+wall clock, which goes into records and determines expiry. If only `now` is given, it serves as both.
 
-Invariants: what is durable changes in `replay` alone, when the log has it, so replaying the log gives the same again; a
-request is answered once; what a client may rely on is answered after its records are durable.
+Invariants: durable state changes in `replay` alone, once the log has the record, so replaying the log gives the same
+state again; each request is answered once; an answer that a client may rely on is sent after its records are durable.
 
-An append that failed must not be in the log. Where that is not known (REQUEST_TIMED_OUT or
-NOT_ENOUGH_REPLICAS_AFTER_APPEND after the write), the shell should unload and load again once it has reported.
+An append that failed must not be in the log. If that is not known (REQUEST_TIMED_OUT or
+NOT_ENOUGH_REPLICAS_AFTER_APPEND after the write), the shell should unload and load again after reporting it.
 
-A group of the consumer protocol is a `Group` whose classic half stays empty and whose `consumer` is set; what it is
-asked goes through its line (`change_queue`, `consumer.changes`), and so does whatever else may not overtake its
-records.
+A group of the consumer protocol is a `Group` whose classic half stays empty and whose `consumer` is set. Its requests
+go through its queue (`change_queue`, `consumer.changes`), and so does anything else that must not overtake its records.
 
-A share group is one whose `share` is set, and which has nothing else; `share.changes` is to it what
-`consumer.changes` is to those. What it needs of the share coordinators the shell asks them (`ChangeState`).
+A share group has `share` set and nothing else; `share.changes` does for it what `consumer.changes` does for consumer
+groups. The shell passes its requests on to the share coordinators (`ChangeState`).
 
-A streams group is one whose `streams` is set (`streams.changes`). Internal topics that it misses the shell makes
+A streams group has `streams` set (`streams.changes`). The shell creates the internal topics that it lacks
 (`MakeTopics`).
 
 Left out: authorization; quotas.
@@ -61,7 +60,7 @@ from kraftpy.groups.classic.membership import Membership
 from kraftpy.groups.classic.rebalance import JOIN, SESSION, SYNC, Rebalance, join_error
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer import queries as consumer_queries
-from kraftpy.groups.consumer.changes import ConsumerTurns
+from kraftpy.groups.consumer.changes import ConsumerChangeQueue
 from kraftpy.groups.consumer.protocol import heartbeat_error
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.deletion import Deletions
@@ -93,13 +92,13 @@ from kraftpy.groups.replay import Durable, durable, replay_record
 from kraftpy.groups.routing import group_ids as named_groups
 from kraftpy.groups.routing import refuse, while_loading
 from kraftpy.groups.share import queries as share_queries
-from kraftpy.groups.share.changes import ShareTurns
-from kraftpy.groups.step import Turn
+from kraftpy.groups.share.changes import ShareChangeQueue
+from kraftpy.groups.step import Step
 from kraftpy.groups.streams import queries as streams_queries
-from kraftpy.groups.streams.changes import StreamsTurns
+from kraftpy.groups.streams.changes import StreamsChangeQueue
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.topics import NoTopics, Topics
-from kraftpy.groups.transactional_offsets import PendingOffsets, settle
+from kraftpy.groups.transactional_offsets import PendingOffsets, mark_stable
 from kraftpy.groups.unloading import refusals
 from kraftpy.ports import Buffer
 from kraftpy.protocol.errors import ErrorCode, ProtocolError
@@ -126,7 +125,7 @@ from kraftpy.types import Millis, TopicId
 
 
 class GroupCoordinator:
-    """All groups of one partition of `__consumer_offsets`, and their committed offsets."""
+    """All groups in one partition of `__consumer_offsets`, and their committed offsets."""
 
     def __init__(
         self,
@@ -137,10 +136,11 @@ class GroupCoordinator:
         matches: TopicMatches | None = None,
         room: Room | None = None,
     ) -> None:
-        """`new_id` gives text that never repeats and cannot be guessed, for member ids; `topics` are the cluster's.
+        """`new_id` returns text for member ids that never repeats and cannot be guessed; `topics` are the cluster's
+        topics.
 
-        `settings` gives those of single groups; without it all have those of `config`. `matches` and `room` are shared
-        by the coordinators of a node: what they may spend on regular expressions, and on what clients have kept.
+        `settings` returns the settings of a single group; without it, every group uses those of `config`. `matches` and
+        `room` are shared by all coordinators of a node and bound their work on regular expressions and their memory.
         """
         self._matches = matches = matches or TopicMatches(topics or NoTopics())
         self.config = config
@@ -149,7 +149,7 @@ class GroupCoordinator:
         self._appends = Appends()
         self._rebalance = Rebalance(config, self._deadlines)
         self._membership = Membership(self._rebalance, new_id)
-        self._consumers = ConsumerTurns(
+        self._consumers = ConsumerChangeQueue(
             config,
             settings or config.settings,
             self._rebalance,
@@ -158,13 +158,13 @@ class GroupCoordinator:
             self._reconsider,
             matches,
         )
-        self._shares = ShareTurns(
+        self._shares = ShareChangeQueue(
             config, settings or config.settings, self._deadlines, topics or NoTopics(), self._reconsider
         )
-        self._streams = StreamsTurns(
+        self._streams = StreamsChangeQueue(
             config, settings or config.settings, self._rebalance, topics or NoTopics(), self._reconsider, matches
         )
-        self._turns = (self._consumers, self._shares, self._streams)
+        self._queues = (self._consumers, self._shares, self._streams)
         self._deletions = Deletions(self.groups, self._rebalance, self._shares)
         self._expiry = Expiry(config, self.groups, self._deadlines, self._deletions)
         self._loaded = False
@@ -173,12 +173,12 @@ class GroupCoordinator:
         self._pending_offsets = PendingOffsets(self._usage)
         self._topics_deleted_early: set[str] = set()  # while loading: their offsets may still be about to be replayed
         self._topic_ids_deleted_early: set[TopicId] = set()
-        self._invariants = Invariants(self.groups, self._deadlines, self._appends, self._turns, self._pending_offsets)
+        self._invariants = Invariants(self.groups, self._deadlines, self._appends, self._queues, self._pending_offsets)
 
     # ---- loading and unloading
 
     def replay(self, key: Buffer | None, value: Buffer | None, offset: int = -1) -> None:
-        """What one record of the partition says becomes so. Raises ProtocolError where it is not in Kafka's format."""
+        """Apply one record of the partition. Raises ProtocolError if it is not in Kafka's format."""
         if key is None:
             return
         try:
@@ -197,17 +197,17 @@ class GroupCoordinator:
             raise ProtocolError(f"the record at offset {offset}: {error}") from error
 
     def replay_pending(self, producer_id: int, key: Buffer | None, value: Buffer | None) -> None:
-        """The same, for a record that is part of this producer's transaction. Raises ProtocolError."""
+        """Apply one record that is part of this producer's transaction. Raises ProtocolError."""
         named = None if key is None else read_key(key)
         if isinstance(named, OffsetCommitKey) and value is not None:
             group = self._group(named.group_id)
             self._pending_offsets.add(producer_id, group, named.topic_partition, read_offset(value))
 
     def replay_end(self, producer_id: int, *, is_commit: bool) -> None:
-        """The producer's transaction has ended: what it committed becomes so, or is forgotten."""
+        """End the producer's transaction: its offsets are committed, or dropped."""
         for (group_id, partition), (place, value) in self._pending_offsets.take(producer_id).items():
             group = self.groups[group_id]
-            settle(group, [partition])
+            mark_stable(group, [partition])
             if is_commit:
                 offsets.put(group, partition, value, self._usage)
                 self._pending_offsets.superseded(group, partition, by=place)
@@ -231,52 +231,52 @@ class GroupCoordinator:
             self._forget_if_vacant(group_id)
 
     def loaded(self, now: Millis, timestamp: Millis | None = None) -> list[Effect]:
-        """The whole partition has been replayed: sessions of the members found begin now."""
-        turn = self._turn(now, timestamp)
+        """Begin serving once the whole partition has been replayed. The sessions of all members start now."""
+        step = self._begin_step(now, timestamp)
         self._loaded = True
-        self._expiry.arm(turn)
+        self._expiry.arm(step)
         for _, group in sorted(self.groups.items()):
             try:
-                self._restore(group, turn)
-            except Exception as error:  # what was stored of its members cannot be used: they join again
-                self._rebalance.dissolve(group, turn)
-                turn.survived("a group's restoration", group.group_id, error)
+                self._restore(group, step)
+            except Exception as error:  # the stored members cannot be used: they join again
+                self._rebalance.dissolve(group, step)
+                step.survived("a group's restoration", group.group_id, error)
             self._usage.count(group)
-        self._delete_topics(frozenset(self._topics_deleted_early), turn)
-        self._shares.topics_deleted(self.groups, frozenset(self._topic_ids_deleted_early), turn)
-        return turn.effects
+        self._delete_topics(frozenset(self._topics_deleted_early), step)
+        self._shares.topics_deleted(self.groups, frozenset(self._topic_ids_deleted_early), step)
+        return step.effects
 
-    def _restore(self, group: Group, turn: Turn) -> None:
-        for turns in self._turns:
-            if turns.of(group) is not None:
-                turns.restore(group, turn)
+    def _restore(self, group: Group, step: Step) -> None:
+        for queue in self._queues:
+            if queue.of(group) is not None:
+                queue.restore(group, step)
                 return
         group.restore()
         for member in group.members.values():
-            self._rebalance.touch(group, member, turn)
+            self._rebalance.touch(group, member, step)
         if len(group.members) > self.config.group_max_size:
-            self._rebalance.prepare(group, turn, f"{len(group.members)} members are more than is allowed now")
+            self._rebalance.prepare(group, step, f"{len(group.members)} members exceed the maximum size")
 
     def unload(self) -> list[Effect]:
-        """The partition is another broker's now: whoever waits shall look for it there. Drop the object afterwards."""
+        """Refuse all waiting requests: the partition moved to another broker. Drop the object afterwards."""
         self._admission.room.leave(self._usage)
         return [*refusals(self.groups, self._appends.purposes(), self._shares.waiting())]
 
     # ---- the machine
 
     def next_deadline(self) -> Millis | None:
-        """When a Tick is due at the latest, on the clock of `now`; None before `loaded`."""
+        """The latest time for the next Tick, on the clock of `now`; None before `loaded`."""
         return self._deadlines.next()
 
     def step(self, event: Event, now: Millis, timestamp: Millis | None = None) -> list[Effect]:
-        """What follows from an event at that time, in this order."""
-        turn = self._turn(now, timestamp)
+        """Handle an event and return its effects, in order."""
+        step = self._begin_step(now, timestamp)
         match event:
             case Request():
                 if self._loaded:
-                    self._attempt(event, turn)
+                    self._attempt(event, step)
                 else:
-                    turn.reply(event.request_id, while_loading(event.message, event.api_version))
+                    step.reply(event.request_id, while_loading(event.message, event.api_version))
             case Appended():
                 self._appends.reported(event.token, event.error_code)
                 while (done := self._appends.take_done()) is not None:
@@ -288,37 +288,37 @@ class GroupCoordinator:
                                     self.replay_pending(producer_id, key, value)
                                 case _:
                                     self.replay(key, value)
-                    self._appended(in_flight.purpose, error_code, turn)
+                    self._appended(in_flight.purpose, error_code, step)
             case TopicsDeleted():
                 if self._loaded:
-                    self._delete_topics(frozenset(event.topics), turn)
-                    self._shares.topics_deleted(self.groups, frozenset(event.topic_ids), turn)
+                    self._delete_topics(frozenset(event.topics), step)
+                    self._shares.topics_deleted(self.groups, frozenset(event.topic_ids), step)
                 else:
                     self._topics_deleted_early.update(event.topics)
                     self._topic_ids_deleted_early.update(event.topic_ids)
             case TransactionEnded():
                 self.replay_end(event.producer_id, is_commit=event.is_commit)
             case StateChanged():
-                self._shares.state_changed(event, self.groups, turn)
+                self._shares.state_changed(event, self.groups, step)
             case Tick():
                 pass
             case _:
                 assert_never(event)
         while (due := self._deadlines.pop_due(now)) is not None:
-            self._attempt_due(due, turn)
-        return turn.effects
+            self._attempt_due(due, step)
+        return step.effects
 
     @property
     def is_loaded(self) -> bool:
-        """Whether all of the partition was replayed."""
+        """True once the whole partition has been replayed."""
         return self._loaded
 
-    def _turn(self, now: Millis, timestamp: Millis | None) -> Turn:
+    def _begin_step(self, now: Millis, timestamp: Millis | None) -> Step:
         self._matches.advance(now)
-        return Turn(now, now if timestamp is None else timestamp, self._appends, self.groups)
+        return Step(now, now if timestamp is None else timestamp, self._appends, self.groups)
 
     def _group(self, group_id: str) -> Group:
-        """The group, made if need be."""
+        """Return the group, creating it if necessary."""
         return self.groups.setdefault(group_id, Group(group_id=group_id))
 
     def _forget_if_vacant(self, group_id: str) -> None:
@@ -331,110 +331,112 @@ class GroupCoordinator:
 
     # ---- requests
 
-    def _attempt(self, event: Request, turn: Turn) -> None:
-        """Handle a request. An unexpected error costs this request, as long as its groups are whole afterwards.
+    def _attempt(self, event: Request, step: Step) -> None:
+        """Handle a request. An unexpected error costs only this request, provided its groups are still consistent.
 
-        If they are not, the error leaves `step`, and the shell loads the partition again.
+        If they are not, the error propagates out of `step`, and the shell loads the partition again.
         """
         try:
-            self._request(event, turn)
+            self._request(event, step)
         except Exception as error:
             named = named_groups(event.message, event.api_version) or []
             self._check_whole(named, error)
-            turn.survived(type(event.message).__name__, named[0] if len(named) == 1 else "", error)
+            step.survived(type(event.message).__name__, named[0] if len(named) == 1 else "", error)
             is_waiting = self._invariants.is_waiting(event.request_id, named, self._shares.waiting())
-            if not is_waiting and not turn.has_answered(event.request_id):
+            if not is_waiting and not step.has_answered(event.request_id):
                 refusal = refuse(event.message, event.api_version, ErrorCode.UNKNOWN_SERVER_ERROR)
-                turn.reply(event.request_id, refusal)
+                step.reply(event.request_id, refusal)
 
-    def _reconsider(self, item: Request | Key, turn: Turn) -> None:
-        """Handle what one kind's turns found in the line of a group, and is not theirs."""
+    def _reconsider(self, item: Request | Key, step: Step) -> None:
+        """Handle an item from a group's queue that does not belong to that kind of group."""
         if isinstance(item, Key):
-            self._due(item, turn)
+            self._due(item, step)
         else:
-            self._attempt(item, turn)
+            self._attempt(item, step)
 
     def _check_whole(self, group_ids: Iterable[str], error: Exception) -> None:
-        """Raise the error if it has left one of these groups half changed."""
+        """Raise the error if it left one of these groups half changed."""
         for group_id in group_ids:
             self._forget_if_vacant(group_id)
             if group_id in self.groups and not self._invariants.is_whole(self.groups[group_id]):
                 raise error
 
-    def _request(self, event: Request, turn: Turn) -> None:
+    def _request(self, event: Request, step: Step) -> None:
         message = event.message
         if (refusal := self._admission.refusal(event, self.groups)) is not None:
-            turn.reply(event.request_id, refusal)
+            step.reply(event.request_id, refusal)
             return
         match message:
             case ConsumerGroupHeartbeatRequest():
-                self._heartbeat_of_consumer(event, message, turn)
+                self._heartbeat_of_consumer(event, message, step)
             case ConsumerGroupDescribeRequest():
                 described = consumer_queries.describe(message, self.groups, self._consumers.protocol)
-                turn.reply(event.request_id, described)
+                step.reply(event.request_id, described)
             case ShareGroupHeartbeatRequest() | AlterShareGroupOffsetsRequest() | DeleteShareGroupOffsetsRequest():
-                self._of_share_group(event, message.group_id, turn)
+                self._of_share_group(event, message.group_id, step)
             case ShareGroupDescribeRequest():
-                turn.reply(event.request_id, share_queries.describe(message, self.groups, self._shares.protocol))
+                step.reply(event.request_id, share_queries.describe(message, self.groups, self._shares.protocol))
             case StreamsGroupHeartbeatRequest():
-                self._of_streams_group(event, message.group_id, turn)
+                self._of_streams_group(event, message.group_id, step)
             case StreamsGroupDescribeRequest():
-                turn.reply(event.request_id, streams_queries.describe(message, self.groups, self._streams.protocol))
+                step.reply(event.request_id, streams_queries.describe(message, self.groups, self._streams.protocol))
             case JoinGroupRequest() | SyncGroupRequest() | HeartbeatRequest() | LeaveGroupRequest() if (
                 self._is_with_consumers(message.group_id)
             ):
-                self._consumers.submit(self.groups[message.group_id], event, turn)
+                self._consumers.submit(self.groups[message.group_id], event, step)
             case JoinGroupRequest():
-                self._join(event, message, turn)
+                self._join(event, message, step)
             case SyncGroupRequest():
-                self._membership.sync(event, message, self.groups.get(message.group_id), turn)
+                self._membership.sync(event, message, self.groups.get(message.group_id), step)
             case HeartbeatRequest():
-                self._membership.heartbeat(event, message, self.groups.get(message.group_id), turn)
+                self._membership.heartbeat(event, message, self.groups.get(message.group_id), step)
             case LeaveGroupRequest():
-                self._membership.leave(event, message, self.groups.get(message.group_id), turn)
+                self._membership.leave(event, message, self.groups.get(message.group_id), step)
                 self._forget_if_vacant(message.group_id)
             case OffsetCommitRequest():
-                self._commit(event, message, turn)
+                self._commit(event, message, step)
             case TxnOffsetCommitRequest():
-                self._commit_in_transaction(event, message, turn)
+                self._commit_in_transaction(event, message, step)
             case OffsetFetchRequest():
                 fetched = offsets.fetch(message, event.api_version, self.groups)
                 if message.require_stable:
                     transactional.only_stable(message, fetched, self.groups)
-                turn.reply(event.request_id, fetched)
+                step.reply(event.request_id, fetched)
             case OffsetDeleteRequest():
                 group = self.groups.get(message.group_id)
-                offsets.delete(event, message, None if group is None or group.share is not None else group, turn)
+                offsets.delete(event, message, None if group is None or group.share is not None else group, step)
             case DescribeGroupsRequest():
-                turn.reply(event.request_id, queries.describe(message, event.api_version, self.groups))
+                step.reply(event.request_id, queries.describe(message, event.api_version, self.groups))
             case ListGroupsRequest():
-                turn.reply(event.request_id, queries.list_groups(message, self.groups, event.among))
+                step.reply(event.request_id, queries.list_groups(message, self.groups, event.among))
             case DeleteGroupsRequest():
-                self._deletions.request(event, message, turn)
+                self._deletions.request(event, message, step)
                 for group_id in message.groups_names:
                     self._forget_if_vacant(group_id)
             case _:
                 assert_never(message)
 
-    def _heartbeat_of_consumer(self, event: Request, message: ConsumerGroupHeartbeatRequest, turn: Turn) -> None:
+    def _heartbeat_of_consumer(self, event: Request, message: ConsumerGroupHeartbeatRequest, step: Step) -> None:
         if not message.group_id:
-            turn.reply(event.request_id, refuse(message, event.api_version, ErrorCode.INVALID_REQUEST))
+            step.reply(event.request_id, refuse(message, event.api_version, ErrorCode.INVALID_REQUEST))
             return
         if self._appends.stores(
             message.group_id, StoreAssignment, StoreStaticMember
-        ):  # who they are is known in a moment
-            turn.reply(event.request_id, refuse(message, event.api_version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+        ):  # its members will be known in a moment
+            step.reply(event.request_id, refuse(message, event.api_version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
         group = self._group(message.group_id)
         if group.share is not None or self._is_streams(group):
-            refusal = heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, f"{message.group_id} is not a consumer group")
-            turn.reply(event.request_id, refusal)
+            refusal = heartbeat_error(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {message.group_id} is not a consumer group."
+            )
+            step.reply(event.request_id, refusal)
             return
-        self._consumers.submit(group, event, turn)
+        self._consumers.submit(group, event, step)
         self._forget_if_vacant(message.group_id)
 
     def _is_with_consumers(self, group_id: str) -> bool:
-        """Whether a classic member's request is for a consumer group with members, or one that may be about to be."""
+        """Return True if a classic request is for a consumer group that has members, or may be about to."""
         group = self.groups.get(group_id)
         if group is None or group.state is State.DEAD:
             return False
@@ -443,78 +445,78 @@ class GroupCoordinator:
         return group.is_changing or (group.consumer is not None and bool(group.consumer.members))
 
     def _is_streams(self, group: Group) -> bool:
-        """Whether it is a streams group, or is becoming one."""
+        """Return True if this is a streams group, or is becoming one."""
         return group.streams is not None or self._appends.stores(group.group_id, StoreStreamsGroup)
 
-    def _of_share_group(self, event: Request, group_id: str, turn: Turn) -> None:
+    def _of_share_group(self, event: Request, group_id: str, step: Step) -> None:
         if not group_id:
             is_heartbeat = isinstance(event.message, ShareGroupHeartbeatRequest)
             error = ErrorCode.INVALID_REQUEST if is_heartbeat else ErrorCode.INVALID_GROUP_ID
-            turn.reply(event.request_id, refuse(event.message, event.api_version, error))
+            step.reply(event.request_id, refuse(event.message, event.api_version, error))
             return
-        self._shares.submit(self._group(group_id), event, turn)
+        self._shares.submit(self._group(group_id), event, step)
         self._forget_if_vacant(group_id)
 
-    def _of_streams_group(self, event: Request, group_id: str, turn: Turn) -> None:
-        if self._appends.stores(group_id, StoreShareGroup):  # of which kind it is is known in a moment
+    def _of_streams_group(self, event: Request, group_id: str, step: Step) -> None:
+        if self._appends.stores(group_id, StoreShareGroup):  # its kind will be known in a moment
             told = refuse(event.message, event.api_version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            turn.reply(event.request_id, told)
+            step.reply(event.request_id, told)
             return
-        self._streams.submit(self._group(group_id), event, turn)
+        self._streams.submit(self._group(group_id), event, step)
         self._forget_if_vacant(group_id)
 
-    def _join(self, event: Request, message: JoinGroupRequest, turn: Turn) -> None:
+    def _join(self, event: Request, message: JoinGroupRequest, step: Step) -> None:
         group = self.groups.get(message.group_id)
         if group is not None and (group.share is not None or self._is_streams(group)):
             refused = join_error(event.api_version, message.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-            turn.reply(event.request_id, refused)
+            step.reply(event.request_id, refused)
         elif group is not None and group.consumer is not None and group.state is State.EMPTY:
-            self._consumers.empty_out(group, event, turn)
+            self._consumers.empty_out(group, event, step)
         else:
-            self._membership.join(event, message, self.groups, turn)
+            self._membership.join(event, message, self.groups, step)
             self._forget_if_vacant(message.group_id)
 
-    def _commit(self, event: Request, message: OffsetCommitRequest, turn: Turn) -> None:
+    def _commit(self, event: Request, message: OffsetCommitRequest, step: Step) -> None:
         error = offsets.check_commit(message, self.groups.get(message.group_id), event.api_version)
         error = self._appends.share_error(self.groups.get(message.group_id)) or error
         if error is not ErrorCode.NONE:
-            turn.reply(event.request_id, offsets.refuse_commit(message, error))
+            step.reply(event.request_id, offsets.refuse_commit(message, error))
             return
         group = self._group(message.group_id)
         member = group.members.get(message.member_id)
         if member is not None:
-            self._rebalance.touch(group, member, turn)
-        offsets.commit(event, message, group, self.config, self._admission.room, turn)
+            self._rebalance.touch(group, member, step)
+        offsets.commit(event, message, group, self.config, self._admission.room, step)
         self._forget_if_vacant(message.group_id)
 
-    def _commit_in_transaction(self, event: Request, message: TxnOffsetCommitRequest, turn: Turn) -> None:
+    def _commit_in_transaction(self, event: Request, message: TxnOffsetCommitRequest, step: Step) -> None:
         error = transactional.check(message, self.groups.get(message.group_id))
         error = self._appends.share_error(self.groups.get(message.group_id)) or error
         if error is not ErrorCode.NONE:
-            turn.reply(event.request_id, transactional.refuse(message, error))
+            step.reply(event.request_id, transactional.refuse(message, error))
             return
         group = self._group(message.group_id)
         member = group.members.get(message.member_id)
         if member is not None:
-            self._rebalance.touch(group, member, turn)
-        transactional.commit(event, message, group, self.config, self._admission.room, turn)
+            self._rebalance.touch(group, member, step)
+        transactional.commit(event, message, group, self.config, self._admission.room, step)
         self._forget_if_vacant(message.group_id)
 
-    def _delete_topics(self, topics: frozenset[str], turn: Turn) -> None:
+    def _delete_topics(self, topics: frozenset[str], step: Step) -> None:
         for group_id, group in sorted(self.groups.items()):
             for records in offsets.in_batches(offsets.tombstones(group, topics)):
-                turn.append(records, ExpireOffsets(group_id=group_id))
+                step.append(records, ExpireOffsets(group_id=group_id))
 
     # ---- what was appended
 
-    def _appended(self, purpose: Purpose, error_code: ErrorCode, turn: Turn) -> None:
+    def _appended(self, purpose: Purpose, error_code: ErrorCode, step: Step) -> None:
         for group_id in group_ids(purpose):
             self.groups[group_id].records_in_flight -= 1
         match purpose:
             case StoreAssignment():
-                self._rebalance.assignment_stored(self.groups[purpose.group_id], purpose, error_code, turn)
+                self._rebalance.assignment_stored(self.groups[purpose.group_id], purpose, error_code, step)
             case StoreStaticMember():
-                self._rebalance.static_member_stored(self.groups[purpose.group_id], purpose, error_code, turn)
+                self._rebalance.static_member_stored(self.groups[purpose.group_id], purpose, error_code, step)
             case StoreOffsets():
                 in_flight = self.groups[purpose.group_id].offsets_in_flight
                 in_flight.subtract(purpose.partitions)
@@ -524,26 +526,26 @@ class GroupCoordinator:
                 response = purpose.response
                 if error_code is not ErrorCode.NONE:
                     response = offsets.failed_commit(response, offset_error(error_code))
-                turn.reply(purpose.request_id, response)
+                step.reply(purpose.request_id, response)
             case StoreTransactionalOffsets():
-                settle(self.groups[purpose.group_id], purpose.partitions)
+                mark_stable(self.groups[purpose.group_id], purpose.partitions)
                 answer = purpose.response
                 if error_code is not ErrorCode.NONE:
                     answer = transactional.failed(answer, offset_error(error_code))
-                turn.reply(purpose.request_id, answer)
+                step.reply(purpose.request_id, answer)
             case DeleteOffsets():
                 failed = error_code is not ErrorCode.NONE
                 deletion = offsets.failed_delete(group_error(error_code)) if failed else purpose.response
-                turn.reply(purpose.request_id, deletion)
+                step.reply(purpose.request_id, deletion)
             case DeleteGroupRecords():
-                self._deletions.stored(purpose, error_code, turn)
+                self._deletions.stored(purpose, error_code, step)
             case StoreConsumerGroup():
-                # Where the log deleted the group, and nothing else is left of it, those who wait begin a new one.
-                self._consumers.stored(self._group(purpose.group_id), purpose, error_code, turn)
+                # If the log deleted the group and nothing else is left of it, the waiting requests start a new one.
+                self._consumers.stored(self._group(purpose.group_id), purpose, error_code, step)
             case StoreShareGroup():
-                self._shares.stored(self._group(purpose.group_id), purpose, error_code, turn)
+                self._shares.stored(self._group(purpose.group_id), purpose, error_code, step)
             case StoreStreamsGroup():
-                self._streams.stored(self._group(purpose.group_id), purpose, error_code, turn)
+                self._streams.stored(self._group(purpose.group_id), purpose, error_code, step)
             case StoreEmpty() | ExpireOffsets():
                 pass
             case _:
@@ -553,52 +555,52 @@ class GroupCoordinator:
 
     # ---- what falls due
 
-    def _attempt_due(self, key: Key, turn: Turn) -> None:
-        """Have come to pass what is due. After an unexpected error it is due again a little later."""
+    def _attempt_due(self, key: Key, step: Step) -> None:
+        """Handle what is due. After an unexpected error it falls due again a little later."""
         try:
-            self._due(key, turn)
+            self._due(key, step)
         except Exception as error:
-            group, turns = self.groups.get(key.group_id), self._turns_of(key)
-            if group is not None and turns is not None:
+            group, queue = self.groups.get(key.group_id), self._queue_of(key)
+            if group is not None and queue is not None:
                 if key not in self._deadlines and key not in group.waiting:
-                    turns.again(group, key, turn)
+                    queue.again(group, key, step)
             elif key == EXPIRY_KEY or (group is not None and key in self._invariants.expected_deadlines(group)):
-                self._deadlines.set(key, Millis(turn.now + AGAIN_MS))
+                self._deadlines.set(key, Millis(step.now + AGAIN_MS))
             self._check_whole([key.group_id], error)
-            turn.survived(key.kind, key.group_id, error)
+            step.survived(key.kind, key.group_id, error)
 
-    def _due(self, key: Key, turn: Turn) -> None:
+    def _due(self, key: Key, step: Step) -> None:
         if key == EXPIRY_KEY:
-            self._expiry.look(turn)
+            self._expiry.look(step)
             return
-        group, turns = self.groups.get(key.group_id), self._turns_of(key)
+        group, queue = self.groups.get(key.group_id), self._queue_of(key)
         if group is None:  # an unexpected error left the deadline behind
             return
-        if turns is not None:
-            turns.submit(group, key, turn)
-        elif group.is_changing:  # it may have passed to the other protocol when its records are stored
-            self._deadlines.set(key, Millis(turn.now + AGAIN_MS))
+        if queue is not None:
+            queue.submit(group, key, step)
+        elif group.is_changing:  # it may have migrated to the other protocol by the time its records are stored
+            self._deadlines.set(key, Millis(step.now + AGAIN_MS))
         elif key not in self._invariants.expected_deadlines(group):
             pass
         elif key.kind == SESSION:
-            self._rebalance.session_is_over(group, key.member_id, turn)
+            self._rebalance.session_is_over(group, key.member_id, step)
         elif key.kind == JOIN:
-            self._rebalance.join_time_is_up(group, turn)
+            self._rebalance.join_time_is_up(group, step)
         elif key.kind == SYNC:
-            self._rebalance.sync_time_is_up(group, turn)
+            self._rebalance.sync_time_is_up(group, step)
         self._forget_if_vacant(key.group_id)
 
-    def _turns_of(self, key: Key) -> ConsumerTurns | ShareTurns | StreamsTurns | None:
-        return next((each for each in self._turns if key.kind in each.kinds), None)
+    def _queue_of(self, key: Key) -> ConsumerChangeQueue | ShareChangeQueue | StreamsChangeQueue | None:
+        return next((each for each in self._queues if key.kind in each.kinds), None)
 
     # ---- for tests and simulations
 
     def durable(self) -> Durable:
-        """What the log says of every group. Equal to that of a fresh coordinator that replayed the log."""
+        """The durable state of every group. Equals that of a new coordinator that replayed the log."""
         return durable(self.groups)
 
     def validate(self) -> None:
-        """Assert the invariants. For tests and simulations, between steps, once loaded."""
+        """Assert the invariants. For tests and simulations: call between steps, once loaded."""
         self._usage.validate(self.groups)
         self._pending_offsets.validate()
         self._invariants.check(EXPIRY_KEY)

@@ -1,7 +1,8 @@
-"""Groups that go: those that an administrator deletes, and those of which nothing is left.
+"""Deletion of groups, by an administrator or because nothing is left in them.
 
-A group that goes is Dead until its tombstones are durable, and is not seen any more; if they fail to be written, it is
-there again as it was. Of a share group the share coordinators have forgotten everything before (`share.changes`).
+A group being deleted is Dead, and invisible, until its tombstones are durable; if writing them fails, the group is
+restored as it was. Before a share group is deleted, the share coordinators have already dropped its state
+(`share.changes`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from kraftpy.groups.consumer.group import Draft
 from kraftpy.groups.events import Request
 from kraftpy.groups.group import Group, State
 from kraftpy.groups.records import Record, group_record
-from kraftpy.groups.share.changes import ShareTurns
+from kraftpy.groups.share.changes import ShareChangeQueue
 from kraftpy.groups.share.group import ShareDraft
-from kraftpy.groups.step import Turn
+from kraftpy.groups.step import Step
 from kraftpy.groups.streams.group import StreamsDraft
 from kraftpy.groups.unloading import failed_deletion
 from kraftpy.protocol.errors import ErrorCode
@@ -27,15 +28,15 @@ _MOST_TOGETHER = 100
 
 
 class Deletions:
-    """What deletes groups of one partition of `__consumer_offsets`."""
+    """Deletes groups in one partition of `__consumer_offsets`."""
 
-    def __init__(self, groups: dict[str, Group], rebalance: Rebalance, shares: ShareTurns) -> None:
+    def __init__(self, groups: dict[str, Group], rebalance: Rebalance, shares: ShareChangeQueue) -> None:
         self._groups = groups
         self._rebalance = rebalance
         self._shares = shares
 
-    def request(self, event: Request, message: DeleteGroupsRequest, turn: Turn) -> None:
-        """Delete empty groups; one that is changing is waited for, since whether it is empty will be known then."""
+    def request(self, event: Request, message: DeleteGroupsRequest, step: Step) -> None:
+        """Delete empty groups. Waits for a group that is changing, which may or may not turn out empty."""
         for group_id in message.groups_names:
             group = self._groups.get(group_id)
             if group is None or group.state is State.DEAD:
@@ -43,9 +44,9 @@ class Deletions:
             if group.is_changing:
                 group.waiting.append(event)
                 return
-            # When its state is gone, or nobody asks for more of it, all of this is considered again.
+            # Reconsider the whole request once the group's state is deleted, or once nothing of it is in flight.
             if group.is_empty and (
-                self._shares.is_deferred(group, event) or self._shares.delete_state(group, event, turn)
+                self._shares.is_deferred(group, event) or self._shares.delete_state(group, event, step)
             ):
                 return
         undeleted = self._shares.undeleted(event.request_id)
@@ -65,34 +66,34 @@ class Deletions:
             results.append(DeletableGroupResult(group_id=group_id, error_code=error))
         response = DeleteGroupsResponse(results=results)
         if doomed:
-            self.bury(doomed, turn, event.request_id, response)
+            self.bury(doomed, step, event.request_id, response)
         else:
-            turn.reply(event.request_id, response)
+            step.reply(event.request_id, response)
 
     def bury(
         self,
         doomed: list[Group],
-        turn: Turn,
+        step: Step,
         request_id: int | None = None,
         response: DeleteGroupsResponse | None = None,
     ) -> None:
-        """Empty groups become Dead until their tombstones are durable."""
+        """Make empty groups Dead until their tombstones are durable."""
         records = []
         for group in doomed:
-            of_group = self._tombstones(group, turn)
-            if len(of_group) > _MOST_TOGETHER:  # what several groups have must fit into one batch
+            of_group = self._tombstones(group, step)
+            if len(of_group) > _MOST_TOGETHER:  # tombstones of several groups must fit into one batch
                 for some in offsets.in_batches(of_group[:-1]):
-                    turn.append(some, ExpireOffsets(group_id=group.group_id))
+                    step.append(some, ExpireOffsets(group_id=group.group_id))
                 of_group = of_group[-1:]
             records += of_group
         ids = tuple(group.group_id for group in doomed)
-        turn.append(records, DeleteGroupRecords(group_ids=ids, request_id=request_id, response=response))
+        step.append(records, DeleteGroupRecords(group_ids=ids, request_id=request_id, response=response))
 
-    def _tombstones(self, group: Group, turn: Turn) -> list[Record]:
+    def _tombstones(self, group: Group, step: Step) -> list[Record]:
         for member_id in sorted(group.pending_members):
-            self._rebalance.drop(group, member_id, turn)
-        group.become(State.DEAD, turn.timestamp)
-        turn.note(group, "deleted")
+            self._rebalance.drop(group, member_id, step)
+        group.become(State.DEAD, step.timestamp)
+        step.note(group, "deleted")
         if group.share is not None:
             share_draft = ShareDraft(group.share)
             share_draft.delete_all()
@@ -108,12 +109,12 @@ class Deletions:
             records += draft.records
         return records
 
-    def stored(self, purpose: DeleteGroupRecords, error_code: ErrorCode, turn: Turn) -> None:
-        """The tombstones are in the log, or it is known that they are not there."""
+    def stored(self, purpose: DeleteGroupRecords, error_code: ErrorCode, step: Step) -> None:
+        """Handle the outcome of writing the tombstones: in the log, or known not to be there."""
         response = purpose.response
         if error_code is not ErrorCode.NONE:
-            for group_id in purpose.group_ids:  # nothing leads back from Dead itself
+            for group_id in purpose.group_ids:  # there is no transition out of Dead
                 self._groups[group_id] = replace(self._groups[group_id], state=State.EMPTY)
             response = None if response is None else failed_deletion(response, group_error(error_code))
         if purpose.request_id is not None and response is not None:
-            turn.reply(purpose.request_id, response)
+            step.reply(purpose.request_id, response)

@@ -1,6 +1,6 @@
-"""A group that the coordinator itself assigns to as it will be, whichever kind it is.
+"""A draft of a group that the coordinator assigns to: the state that its pending records will give it.
 
-What differs between the kinds is their records: a subclass says which there are of a group, and how they are written.
+The kinds of groups differ in their records. A subclass says which records a group has, and how they are encoded.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from kraftpy.groups.records import Record
 
 
 class AssignedGroup(Protocol):
-    """What the log says of a group."""
+    """The durable state of a group."""
 
     @property
     def group_id(self) -> str:
-        """Whose it is."""
+        """The group's id."""
 
     @property
     def members(self) -> Mapping[str, object]:
-        """By id."""
+        """Members by id."""
 
     @property
     def targets(self) -> Mapping[str, object]:
-        """What they shall have."""
+        """Target assignments by member id."""
 
     @property
     def currents(self) -> Mapping[str, object]:
-        """What they have."""
+        """Current assignments by member id."""
 
     def copy(self) -> Self:
-        """One that can be changed alone."""
+        """Return a copy that can be changed independently."""
 
     def apply(self, key: Any, value: Any) -> None:
-        """What one record says becomes so."""
+        """Apply one record."""
 
 
 class OfMember(Protocol):
-    """The key of a record that is about one member."""
+    """The key of a record about one member."""
 
     @property
     def member_id(self) -> str:
-        """Whose it is."""
+        """The member's id."""
 
 
 G = TypeVar("G", bound=AssignedGroup)
@@ -52,36 +52,36 @@ V = TypeVar("V")
 
 
 class AnyDraft(ABC, Generic[G, K, V]):
-    """A group as it will be: records are collected here and say at once what they will say in the log."""
+    """The group as it will be. Records are collected here and applied to the draft at once."""
 
     current_key: ClassVar[type[OfMember]]
-    """The keys of what members have."""
+    """The key type of current assignments."""
 
     def __init__(self, group: G) -> None:
         self._before = group
         self.group = group
         self.records: list[Record] = []
         self.changed: dict[str, None] = {}
-        """Members that have something else now, or nothing any more."""
+        """Members that were changed or removed."""
         self._said: list[tuple[K, V | None]] = []
         self.cost = 0
-        """What targets have cost that were made on it: members, partitions and topics that were looked at."""
+        """Work spent on targets for this draft: the members, partitions and topics examined."""
 
     @staticmethod
     @abstractmethod
     def _record(key: K, value: V | None) -> Record:
-        """As it is written."""
+        """Encode a record."""
 
     @abstractmethod
     def _keys_of(self, member_id: str) -> Iterable[K]:
-        """All that may be written of a member."""
+        """Return all keys a member can have."""
 
     @abstractmethod
     def _keys(self) -> Iterable[K]:
-        """All that may be written of the group besides."""
+        """Return the keys of the group other than its members'."""
 
     def put(self, key: K, value: V | None) -> None:
-        """Have this stored, or with None deleted."""
+        """Store a value under the key, or delete it with None."""
         if self.group is self._before:
             self.group = self._before.copy()
         self.group.apply(key, value)
@@ -91,14 +91,14 @@ class AnyDraft(ABC, Generic[G, K, V]):
             self.changed[key.member_id] = None
 
     def take_back(self, count: int) -> None:
-        """Keep the first `count` records only: the decision after them failed halfway."""
+        """Keep only the first `count` records: the decision that added the rest failed halfway."""
         kept, self._said = self._said[:count], []
         self.group, self.records, self.changed = self._before, [], {}
         for key, value in kept:
             self.put(key, value)
 
     def delete_all(self) -> None:
-        """Have nothing left of the group."""
+        """Delete every record of the group."""
         for member_id in sorted(self.group.members.keys() | self.group.currents.keys() | self.group.targets.keys()):
             for key in self._keys_of(member_id):
                 self.put(key, None)

@@ -1,10 +1,10 @@
-"""What can happen to a group coordinator, and what may follow from it: plain data, both ways.
+"""Events that a group coordinator handles and effects that it produces: plain data, both ways.
 
-A `Request` is answered by exactly one `Reply` with its `request_id`, at once or later. An `Append` is answered by the
-shell with exactly one `Appended` of the same token, in the order of the log; until then nothing that depends on the
-records is told to anyone. A `ChangeState` is answered by exactly one `StateChanged` of its token, at any time.
+A `Request` is answered by exactly one `Reply` with its `request_id`, at once or later. The shell answers an `Append`
+with exactly one `Appended` of the same token, in log order; until then, nothing that depends on the records is revealed
+to anyone. A `ChangeState` is answered by exactly one `StateChanged` of its token, at any time.
 
-A request over several groups (DescribeGroups, DeleteGroups, OffsetFetch from v8) reaches several coordinators:
+A request about several groups (DescribeGroups, DeleteGroups, OffsetFetch from v8) reaches several coordinators:
 `routing.py` splits it and joins the answers.
 """
 
@@ -99,7 +99,7 @@ GroupResponse = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A client asks something of this partition's groups. `request_id` is the shell's own, unused by any other."""
+    """A client's request about this partition's groups. `request_id` is chosen by the shell and unique."""
 
     request_id: int
     api_version: int
@@ -107,12 +107,12 @@ class Request:
     client_id: str = ""
     client_host: str = ""
     among: Sequence[str] | None = None
-    """Of ListGroups: only these groups, as far as they are there."""
+    """For ListGroups: list only these groups, if they exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """The append of that token is durable (NONE), or is known not to be in the log (any other code)."""
+    """The append with this token is durable (NONE), or known not to be in the log (any other code)."""
 
     token: int
     error_code: ErrorCode = ErrorCode.NONE
@@ -120,7 +120,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsDeleted:
-    """These topics are gone from the cluster; so must be what groups committed for them, and know of their state."""
+    """These topics were deleted from the cluster. Offsets committed for them, and share state, must go too."""
 
     topics: tuple[str, ...]
     topic_ids: tuple[TopicId, ...] = ()
@@ -128,7 +128,7 @@ class TopicsDeleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEnded:
-    """The marker of this producer's transaction is durable in the partition, behind all that it committed in it."""
+    """The marker of this producer's transaction is durable in the partition, after everything it committed there."""
 
     producer_id: int
     is_commit: bool
@@ -136,7 +136,7 @@ class TransactionEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChanged:
-    """The share coordinators have been asked what `ChangeState` of that token said; what has failed is not done."""
+    """The share coordinators have processed the `ChangeState` with this token. `failed` lists what was not done."""
 
     token: int
     failed: Mapping[TopicIdPartition, ErrorCode] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed, at least to `next_deadline`."""
+    """Time has passed, at least up to `next_deadline`."""
 
 
 Event = Request | Appended | TopicsDeleted | TransactionEnded | StateChanged | Tick
@@ -152,7 +152,7 @@ Event = Request | Appended | TopicsDeleted | TransactionEnded | StateChanged | T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """Answer that request."""
+    """Send the response to a request."""
 
     request_id: int
     response: GroupResponse
@@ -162,7 +162,7 @@ class Reply:
 class Append:
     """Write these records to this coordinator's partition as one batch, acks=all; then report `Appended(token)`.
 
-    With a producer id the batch is part of that producer's transaction.
+    With a producer id, the batch is part of that producer's transaction.
     """
 
     records: tuple[Record, ...]
@@ -173,7 +173,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Something an operator may want to read in the broker's log."""
+    """A line for operators in the broker's log."""
 
     group_id: str
     text: str
@@ -181,9 +181,9 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survived:
-    """An unexpected error cost one request, or one thing that was due, and nothing else.
+    """An unexpected error cost one request or one timer, and nothing else.
 
-    `kind` is the request's type, or what was due; `group_id` is empty if several groups were meant.
+    `kind` is the type of the request or timer; `group_id` is empty if several groups were involved.
     """
 
     kind: str
@@ -193,7 +193,7 @@ class Survived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialization:
-    """Share coordinators shall keep state of these partitions; a start offset of -1 is found out when one is read."""
+    """Ask share coordinators to initialize these partitions; a start offset of -1 is determined on first read."""
 
     state_epoch: int
     start_offsets: Mapping[TopicIdPartition, int]
@@ -201,14 +201,14 @@ class Initialization:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """Share coordinators shall forget these partitions."""
+    """Ask share coordinators to delete the state of these partitions."""
 
     partitions: Assignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeState:
-    """Ask the share coordinators of a share group's partitions, and report `StateChanged(token)` in the end."""
+    """Ask the share coordinators of a share group's partitions, then report `StateChanged(token)`."""
 
     group_id: str
     token: int
@@ -217,7 +217,7 @@ class ChangeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeTopics:
-    """Make these internal topics of a streams group; said again until they are there."""
+    """Create these internal topics of a streams group. Repeated until they exist."""
 
     group_id: str
     topics: tuple[InternalTopic, ...]

@@ -1,12 +1,12 @@
-"""One classic group: its members, its generation, its committed offsets. Questions about it and small changes to it.
+"""One classic group: its members, generation and committed offsets, with queries and small changes.
 
-`membership` decides when to change what; here is only what keeps the parts of a group consistent with each other.
+`membership` decides what to change and when; this module keeps the parts of a group consistent with each other.
 
-Two halves: `persisted` and `offsets` are the durable half, changed by `GroupCoordinator.replay` alone; everything
+A group has two halves. `persisted` and `offsets` are durable and changed by `GroupCoordinator.replay` alone. Everything
 else is volatile, rebuilt from the durable half by `restore` when the partition is loaded.
 
-Invariants (`validate` checks them): members only outside Empty and Dead; a leader is a member; an instance id belongs
-to one member; in Stable everybody has an assignment; nobody waits for a barrier of another phase.
+Invariants (`validate` checks them): there are no members in Empty and Dead; the leader is a member; an instance id
+belongs to one member; in Stable every member has an assignment; no request waits for a barrier of another phase.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ from kraftpy.types import Millis, TopicPartition
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""A member's protocols with its metadata for each, the preferred one first."""
+"""A member's protocols with its metadata for each, in order of preference."""
 
 
 class State(Enum):
-    """Where a group is in its life; the values are the names clients see in DescribeGroups."""
+    """The state of a group; the values are the names that clients see in DescribeGroups."""
 
     EMPTY = "Empty"  # no members; committed offsets may be kept
     PREPARING_REBALANCE = "PreparingRebalance"  # members are asked to join again; JoinGroup requests wait
-    COMPLETING_REBALANCE = "CompletingRebalance"  # a generation exists; SyncGroup requests wait for the leader's
-    STABLE = "Stable"  # everybody has an assignment, and it is durable
-    DEAD = "Dead"  # its tombstones are on the way to the log
+    COMPLETING_REBALANCE = (
+        "CompletingRebalance"  # a generation exists; SyncGroup requests wait for the leader's assignment
+    )
+    STABLE = "Stable"  # every member has an assignment, and it is durable
+    DEAD = "Dead"  # its tombstones are being written to the log
 
 
 FOLLOWS: dict[State, frozenset[State]] = {
@@ -63,7 +65,7 @@ class Waiting:
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One member. `assignment` is None until its generation has one."""
+    """A member. `assignment` is None until its generation has one."""
 
     member_id: str
     group_instance_id: str | None
@@ -73,27 +75,27 @@ class Member:
     session_timeout_ms: int
     protocols: Protocols
     assignment: bytes | None = None
-    is_new: bool = False  # has never been told a generation, so it cannot send heartbeats
+    is_new: bool = False  # has not received a generation yet, so it cannot send heartbeats
     join: Waiting | None = None
     sync: Waiting | None = None
 
     @property
     def weight(self) -> int:
-        """The bytes it counts for (`memory`)."""
+        """The member's weight in bytes (`memory`)."""
         return MEMBER_BYTES + sum(len(name) + len(metadata) for name, metadata in self.protocols)
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """What it said of itself under that protocol; nothing where it does not know the protocol."""
+        """Return the member's metadata for the protocol; empty if it does not support the protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
     def supports(self, protocol_name: str) -> bool:
-        """Whether it can work under that protocol."""
+        """Return True if the member supports the protocol."""
         return any(name == protocol_name for name, _ in self.protocols)
 
 
 @dataclass(slots=True, kw_only=True)
 class Group:
-    """One group. Everybody may read; `membership`, `offsets.py` and `coordinator.py` write."""
+    """A group. Only `membership`, `offsets.py` and `coordinator.py` change it."""
 
     group_id: str
     persisted: GroupMetadataValue | None = None
@@ -101,31 +103,31 @@ class Group:
 
     state: State = State.EMPTY
     previous_state: State = State.EMPTY
-    current_state_timestamp: int = NO_TIMESTAMP  # the wall clock when `state` was entered
+    current_state_timestamp: int = NO_TIMESTAMP  # wall-clock time at which `state` was entered
     generation_id: int = 0
-    protocol_type: str | None = None  # None: nobody ever joined, the group only stores offsets
+    protocol_type: str | None = None  # None: the group never had members and only stores offsets
     protocol_name: str | None = None
     leader_id: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)  # instance id -> member id
-    pending_members: set[str] = field(default_factory=set)  # were given an id and have not yet joined with it (KIP-394)
-    pending_sync: set[str] = field(default_factory=set)  # of this generation, and have not yet sent SyncGroup
-    joined_while_initial: bool = False  # somebody joined since the initial rebalance delay was last extended
+    pending_members: set[str] = field(default_factory=set)  # ids handed out that have not joined yet (KIP-394)
+    pending_sync: set[str] = field(default_factory=set)  # members of this generation that have not sent SyncGroup
+    joined_while_initial: bool = False  # a member joined since the initial rebalance delay was last extended
     initial_delay_left_ms: int = 0
-    assignment_in_flight: bool = False  # this generation's assignment is on the way to the log
-    records_in_flight: int = 0  # appends that concern this group and are not answered
+    assignment_in_flight: bool = False  # this generation's assignment is being written to the log
+    records_in_flight: int = 0  # unanswered appends that involve this group
     offsets_in_flight: Counter[TopicPartition] = field(default_factory=Counter)
-    unstable: Counter[TopicPartition] = field(default_factory=Counter)  # committed in transactions that are open
+    unstable: Counter[TopicPartition] = field(default_factory=Counter)  # committed in open transactions
 
     consumer: ConsumerGroup | None = None  # a group of the consumer protocol (KIP-848), whose classic half is empty
     streams: StreamsGroup | None = None  # a streams group (KIP-1071), whose classic half is empty
-    share: ShareGroup | None = None  # a share group (KIP-932), which is nothing else and stores no offsets
-    is_changing: bool = False  # records of one of these are on the way to the log, or its state is being changed
-    waiting: deque[Request | Key] = field(default_factory=deque)  # what comes after those
-    handing: Request | Key | None = None  # what one kind's turns cannot decide, while it finds its way to another's
-    handed_to: object = None  # those turns
-    members_weight: int = 0  # the members' weights, of the classic half
-    counted: int = 0  # what the coordinator's usage holds of it, without its offsets and records
+    share: ShareGroup | None = None  # a share group (KIP-932), which has no other half and stores no offsets
+    is_changing: bool = False  # records of one of these are being written, or its state is being changed
+    waiting: deque[Request | Key] = field(default_factory=deque)  # queued until the change is done
+    handing: Request | Key | None = None  # an item being passed on to another kind's queue
+    handed_to: object = None  # the queue that took it
+    members_weight: int = 0  # total weight of the members of the classic half
+    counted: int = 0  # bytes counted for it in the coordinator's usage, without offsets and records
 
     # ---- state
 
@@ -137,7 +139,7 @@ class Group:
 
     @property
     def vacant(self) -> bool:
-        """Whether nothing would be lost by forgetting it."""
+        """True if nothing would be lost by dropping the group."""
         return (
             self.state in (State.EMPTY, State.DEAD)
             and self.persisted is None
@@ -150,20 +152,20 @@ class Group:
 
     @property
     def state_name(self) -> str:
-        """Its state under the name clients see, whichever protocol it is of."""
+        """The name of its state as clients see it, for any kind of group."""
         of_members = self.consumer or self.share or self.streams
         return self.state.value if of_members is None or self.state is State.DEAD else of_members.state
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is there and has no members, whichever protocol it is of."""
+        """True if the group exists and has no members, for any kind of group."""
         of_members = self.consumer or self.share or self.streams
         return self.state is State.EMPTY and (of_members is None or not of_members.members)
 
     # ---- members
 
     def add(self, member: Member) -> None:
-        """Let it in. The first member gives the group its protocol type when it is empty; see `protocol_type`."""
+        """Add a member. The first one becomes the leader."""
         self.pending_members.discard(member.member_id)
         self.members[member.member_id] = member
         self.members_weight += member.weight
@@ -173,7 +175,7 @@ class Group:
             self.leader_id = member.member_id
 
     def remove(self, member_id: str) -> None:
-        """Let it go, whether member or pending. The oldest member left leads from now on."""
+        """Remove a member or pending member. If it was the leader, the longest-standing member takes over."""
         self.pending_members.discard(member_id)
         self.pending_sync.discard(member_id)
         member = self.members.pop(member_id, None)
@@ -185,7 +187,7 @@ class Group:
             self.leader_id = next(iter(self.members), None)
 
     def rename(self, old_id: str, new_id: str) -> Member:
-        """Give a static member the id of its next incarnation, in the place and the role of the old one (KIP-345)."""
+        """Give a static member a new id after a restart, keeping its place and role (KIP-345)."""
         member = self.members[old_id]
         member.member_id = new_id
         self.members = {new_id if each == old_id else each: m for each, m in self.members.items()}
@@ -199,19 +201,19 @@ class Group:
         return member
 
     def resubscribe(self, member: Member, protocols: Protocols) -> None:
-        """It says of itself what it said not before."""
+        """Replace a member's protocols and metadata."""
         self.members_weight -= member.weight
         member.protocols = protocols
         self.members_weight += member.weight
 
     @property
     def weight(self) -> int:
-        """The bytes it counts for without its offsets and records (`memory`)."""
+        """The weight in bytes, without offsets and records (`memory`)."""
         return GROUP_BYTES + 2 * len(self.group_id) + self.members_weight + MEMBER_BYTES * len(self.pending_members)
 
     @property
     def size(self) -> int:
-        """How much there is to tell of it: its members, what they have been assigned, and its committed offsets."""
+        """The number of members, assigned partitions and committed offsets: roughly the size of a description."""
         size = len(self.members) + len(self.offsets)
         if self.consumer is not None:
             size += len(self.consumer.members) + len(self.consumer.holders)
@@ -220,7 +222,7 @@ class Group:
         return size
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """NONE where it is who it says; FENCED_INSTANCE_ID where another has taken over its instance id."""
+        """Check a member's identity. FENCED_INSTANCE_ID if another member has taken over its instance id."""
         if group_instance_id is not None:
             current = self.static_members.get(group_instance_id)
             if current is None:
@@ -231,21 +233,21 @@ class Group:
 
     @property
     def awaiting_join(self) -> int:
-        """How many members wait for the join barrier."""
+        """The number of members waiting at the join barrier."""
         return sum(member.join is not None for member in self.members.values())
 
     @property
     def all_joined(self) -> bool:
-        """Whether the join barrier may fall: every member waits, and no id given out is unclaimed."""
+        """True if the join barrier may be lifted: every member waits, and every id handed out has joined."""
         return not self.pending_members and self.awaiting_join == len(self.members)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long the slowest member asked to be waited for. At least 1, lest a new barrier fall at once."""
+        """The longest rebalance timeout of any member. At least 1, so that a new barrier is not lifted at once."""
         return max((1, *(member.rebalance_timeout_ms for member in self.members.values())))
 
     def elect_joined_leader(self) -> bool:
-        """Make sure the leader is one who has joined. False where nobody has."""
+        """Make sure the leader has joined, electing another member if necessary. False if no member has joined."""
         leader = self.members.get(self.leader_id or "")
         if leader is not None and leader.join is not None:
             return True
@@ -257,27 +259,27 @@ class Group:
     # ---- protocols
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether someone with these protocols could work together with everybody here."""
+        """Return True if a member with these protocols could work with all present members."""
         if self.state is State.EMPTY:
             return bool(protocol_type and protocols)
         return protocol_type == self.protocol_type and bool(self._common({name for name, _ in protocols}))
 
     def _common(self, names: set[str]) -> set[str]:
-        """Those of the protocols that all members know, in time linear in how many they have."""
+        """Narrow the names to protocols that all members support, in time linear in the number of protocols."""
         for member in self.members.values():
             names = names.intersection(name for name, _ in member.protocols)
         return names
 
     def select_protocol(self) -> str:
-        """The protocol most members prefer among those all support; of equals the one the oldest member prefers."""
+        """Return the protocol with most votes among those all members support. The oldest member breaks ties."""
         members = list(self.members.values())
         names = self._common({name for name, _ in members[0].protocols})
         common = [name for name, _ in members[0].protocols if name in names]
         votes = Counter(next(name for name, _ in member.protocols if name in names) for member in members)
-        return max(common, key=lambda name: votes[name])  # the first of equals
+        return max(common, key=lambda name: votes[name])  # the first wins a tie
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """What the consumers read; None where that is unknown or they do not speak the consumer protocol."""
+        """Return the topics the members subscribe to; None if unknown or if they do not use the consumer protocol."""
         of_members = self.consumer or self.streams
         if of_members is not None:
             return of_members.subscribed_topics() if of_members.members else frozenset()
@@ -294,9 +296,10 @@ class Group:
         return frozenset(topics)
 
     def subscription(self) -> Callable[[str], bool]:
-        """Whether a member reads a topic, as far as is known: a consumer group whose topics are unknown reads all.
+        """Return a predicate that says whether some member reads a topic. If a consumer group's topics are unknown, it
+        reads all.
 
-        Members are asked once, and not again for each of many topics.
+        The members' subscriptions are evaluated once, not for each topic.
         """
         topics = self.subscribed_topics()
         if topics is None:
@@ -307,7 +310,7 @@ class Group:
     # ---- the durable half
 
     def durable_half(self) -> ConsumerGroup | ShareGroup | StreamsGroup | None:
-        """What the log says of members that the coordinator assigns to."""
+        """Return the durable state of a group that the coordinator assigns to, or None."""
         if self.streams is not None:
             return self.streams
         if self.share is not None:
@@ -315,7 +318,7 @@ class Group:
         return None if self.consumer is None else replace(self.consumer, topics_version=NEVER)
 
     def to_value(self, assignments: dict[str, bytes]) -> GroupMetadataValue:
-        """The generation as it is to be stored, with these assignments by member id."""
+        """Return the generation as a record value, with these assignments by member id."""
         return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
             generation_id=self.generation_id,
@@ -338,7 +341,7 @@ class Group:
         )
 
     def restore(self) -> None:
-        """Make the volatile half what the durable half says: Stable with members, else Empty."""
+        """Rebuild the volatile half from the durable one: Stable with members, else Empty."""
         value = self.persisted
         if value is None:
             return
@@ -355,7 +358,7 @@ class Group:
             self.leader_id = value.leader
 
     def forget_classic(self) -> None:
-        """The consumer protocol has the members now. Nothing is left of the classic half but its offsets."""
+        """Clear the classic half, except for offsets: the group migrated to the consumer protocol."""
         self.state = self.previous_state = State.EMPTY
         self.current_state_timestamp = NO_TIMESTAMP
         self.protocol_type = self.protocol_name = self.leader_id = None
@@ -364,7 +367,7 @@ class Group:
         self.assignment_in_flight = False
 
     def revert_static(self, group_instance_id: str) -> None:
-        """Make a static member of a Stable group what the durable half says of it, in place."""
+        """Reset a static member of a Stable group to its durable state, in place."""
         value = self.persisted
         assert value is not None
         stored = next(each for each in value.members if each.group_instance_id == group_instance_id)
@@ -420,7 +423,7 @@ class Group:
 
 
 def _restored(stored: MemberMetadata, protocol_name: str | None) -> Member:
-    """A member as it was stored. Of its protocols only the chosen one is known; it will be asked again."""
+    """Rebuild a stored member. Only its chosen protocol is known; the next rebalance asks for the rest."""
     return Member(
         member_id=stored.member_id,
         group_instance_id=stored.group_instance_id,
@@ -434,7 +437,7 @@ def _restored(stored: MemberMetadata, protocol_name: str | None) -> Member:
 
 
 def _unique(pairs: Iterable[tuple[str | None, str]]) -> dict[str, str]:
-    """The pairs with a key, as a dictionary; asserts that no key comes twice."""
+    """Build a dictionary from pairs, asserting that the keys are unique."""
     result: dict[str, str] = {}
     for key, value in pairs:
         if key is not None:

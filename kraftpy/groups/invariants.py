@@ -1,7 +1,7 @@
-"""Invariants of the groups of one partition, true between any two steps of their coordinator.
+"""Invariants of the groups in one partition, true between any two steps of their coordinator.
 
 Tests and simulations check all of them (`check`). The coordinator checks a single group (`is_whole`) after an
-unexpected error has interrupted its work on it.
+unexpected error interrupted its work on that group.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kraftpy.groups.appends import (
     group_ids,
     request_ids,
 )
-from kraftpy.groups.change_queue import Turns
+from kraftpy.groups.change_queue import ChangeQueue
 from kraftpy.groups.classic.rebalance import JOIN, SESSION, SYNC
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.events import Request
@@ -25,26 +25,26 @@ from kraftpy.groups.transactional_offsets import PendingOffsets
 
 
 class Invariants:
-    """Looks at the parts of a coordinator, and changes nothing."""
+    """Checks the parts of a coordinator against each other, without changing anything."""
 
     def __init__(
         self,
         groups: Mapping[str, Group],
         deadlines: Deadlines,
         appends: Appends,
-        turns: Sequence[Turns[Any, Any]],
+        queue: Sequence[ChangeQueue[Any, Any]],
         pending_offsets: PendingOffsets,
     ) -> None:
         self._groups = groups
         self._deadlines = deadlines
         self._appends = appends
-        self._turns = turns
+        self._queues = queue
         self._pending_offsets = pending_offsets
 
     def expected_deadlines(self, group: Group) -> set[Key]:
-        """The keys for which the group must have deadlines."""
+        """Return the keys for which the group must have deadlines."""
         expected = {Key(group.group_id, SESSION, m) for m in (*group.members, *group.pending_members)}
-        expected = expected.union(*(turns.expected_deadlines(group) for turns in self._turns))
+        expected = expected.union(*(queue.expected_deadlines(group) for queue in self._queues))
         if group.state is State.PREPARING_REBALANCE:
             expected.add(Key(group.group_id, JOIN))
         if group.pending_sync:
@@ -52,7 +52,7 @@ class Invariants:
         return expected
 
     def is_whole(self, group: Group) -> bool:
-        """Whether the group contradicts itself nowhere, and all that must fall due for it will."""
+        """Return True if the group is consistent and has every deadline it needs."""
         try:
             self._check_group(group)
         except Exception:
@@ -64,7 +64,7 @@ class Invariants:
             return False
         if group.waiting and not group.is_changing:
             return False
-        if group.is_changing and not (purposes or any(turns.is_asking(group) for turns in self._turns)):
+        if group.is_changing and not (purposes or any(queue.is_asking(group) for queue in self._queues)):
             return False
         is_deciding = group.state is State.COMPLETING_REBALANCE and not group.pending_sync
         if is_deciding and not any(isinstance(each, StoreAssignment) for each in purposes):
@@ -74,7 +74,7 @@ class Invariants:
         return all(key in self._deadlines for key in self.expected_deadlines(group))
 
     def is_waiting(self, request_id: int, named: Iterable[str], others: Iterable[Request]) -> bool:
-        """Whether a request that names these groups, or is one of the `others`, will be answered later."""
+        """Return True if a request that names these groups, or is one of the `others`, will be answered later."""
         groups = [group for group_id in named if (group := self._groups.get(group_id)) is not None]
         waiting = [each for group in groups for each in group.waiting if isinstance(each, Request)]
         if any(each.request_id == request_id for each in (*waiting, *others)):
@@ -86,9 +86,10 @@ class Invariants:
         return any(request_id in request_ids(purpose) for purpose in self._appends.purposes())
 
     def check(self, *always: Key, may_dangle: bool = False) -> None:
-        """Assert everything; `always` are deadlines that are of no group.
+        """Assert every invariant. `always` are deadlines that belong to no group.
 
-        With `may_dangle` there may be deadlines of what is no more, as after an unexpected error: they do nothing.
+        With `may_dangle`, deadlines may remain for things that no longer exist, as after an unexpected error: they have
+        no effect.
         """
         expected = set(always)
         in_flight = [group_id for purpose in self._appends.purposes() for group_id in group_ids(purpose)]

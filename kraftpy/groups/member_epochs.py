@@ -5,4 +5,4 @@ from __future__ import annotations
 JOINING = 0
 LEAVING = -1
 LEAVING_FOR_NOW = -2
-"""The epochs by which a heartbeat joins, leaves, or leaves as a static member that will be back."""
+"""The epochs with which a member joins, leaves, or (if static) leaves temporarily."""

@@ -1,8 +1,8 @@
-"""Clocks of the members of groups that the coordinator itself assigns to: who is silent, who does not give up.
+"""Timers for members of groups that the coordinator assigns to: sessions, and timeouts for giving up what was revoked.
 
-A member that is heard of has its session timeout until it has to be heard of again. One that was asked to give up
-something has a timeout of its own for that. When one of them runs out it comes into the group's line, and what has
-happened meanwhile decides (`why_removed`).
+A member must be heard from within its session timeout. A member asked to give something up has a separate timeout for
+that. A timer that runs out goes into the group's queue, and what has happened in the meantime decides its effect
+(`why_removed`).
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import Protocol
 
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.group import Group
-from kraftpy.groups.step import Turn
+from kraftpy.groups.step import Step
 from kraftpy.types import Millis
 
 AGAIN_MS = 1_000
 
 
 class Members(Protocol):
-    """What the log says of the members of one group."""
+    """The durable state of a group's members."""
 
     @property
     def members(self) -> Mapping[str, object]:
-        """By id."""
+        """Members by id."""
 
     def revocation_ms(self, member_id: str) -> int | None:
-        """How long the member may take to give up what it was asked to; None where that is nothing."""
+        """How long the member may take to give up what was revoked; None if nothing was."""
 
 
 class MemberClocks:
-    """The clocks of all members of one kind of groups."""
+    """The timers of all members of one kind of group."""
 
     def __init__(
         self,
@@ -42,9 +42,11 @@ class MemberClocks:
         of: Callable[[Group], Members | None],
         session_ms: Callable[[Group, str], int],
     ) -> None:
-        """`session` and `revocation` name the deadlines, `held` what is given up; without, nobody gives up anything.
+        """`session` and `revocation` are kinds of deadlines, `held` says what is given up; without them nothing is
+        revoked.
 
-        `of` gives a group's members, None where it is of another kind; `session_ms` the session timeout of a member.
+        `of` returns a group's members, or None if the group is of another kind; `session_ms` returns a member's session
+        timeout.
         """
         self._deadlines = deadlines
         self._session = session
@@ -55,40 +57,40 @@ class MemberClocks:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Of their deadlines."""
+        """The kinds of deadlines used here."""
         return (self._session, self._revocation) if self._revocation else (self._session,)
 
-    def touch(self, group: Group, member_id: str, turn: Turn) -> None:
-        """It was heard of."""
+    def touch(self, group: Group, member_id: str, step: Step) -> None:
+        """Restart the session of a member that was heard from."""
         known = self._of(group)
         if known is not None and member_id in known.members:
-            deadline = Millis(turn.now + self._session_ms(group, member_id))
+            deadline = Millis(step.now + self._session_ms(group, member_id))
             self._deadlines.set(Key(group.group_id, self._session, member_id), deadline)
 
-    def begin_session(self, group: Group, member_id: str, session_ms: int, turn: Turn) -> None:
-        """It has so long from now on."""
-        self._deadlines.set(Key(group.group_id, self._session, member_id), Millis(turn.now + session_ms))
+    def begin_session(self, group: Group, member_id: str, session_ms: int, step: Step) -> None:
+        """Start a session that ends this much later."""
+        self._deadlines.set(Key(group.group_id, self._session, member_id), Millis(step.now + session_ms))
 
-    def restore(self, group: Group, turn: Turn) -> None:
-        """The group was loaded: its members' clocks begin now."""
+    def restore(self, group: Group, step: Step) -> None:
+        """Start the members' timers: the group was just loaded."""
         known = self._of(group)
         assert known is not None
         for member_id in sorted(known.members):
-            self.touch(group, member_id, turn)
-        self._arm_revocations(group, sorted(known.members), turn)
+            self.touch(group, member_id, step)
+        self._arm_revocations(group, sorted(known.members), step)
 
-    def stored(self, group: Group, changed: Iterable[str], turn: Turn) -> None:
-        """Of these members the log says something new, or nothing any more."""
+    def stored(self, group: Group, changed: Iterable[str], step: Step) -> None:
+        """Update the timers of members whose durable state changed or was deleted."""
         known = self._of(group)
         for member_id in changed:
             session = Key(group.group_id, self._session, member_id)
             if known is None or member_id not in known.members:
                 self._deadlines.cancel(session)
             elif session not in self._deadlines and session not in group.waiting:
-                self.touch(group, member_id, turn)
-        self._arm_revocations(group, changed, turn)
+                self.touch(group, member_id, step)
+        self._arm_revocations(group, changed, step)
 
-    def _arm_revocations(self, group: Group, member_ids: Iterable[str], turn: Turn) -> None:
+    def _arm_revocations(self, group: Group, member_ids: Iterable[str], step: Step) -> None:
         if not self._revocation:
             return
         known = self._of(group)
@@ -98,20 +100,20 @@ class MemberClocks:
             if revocation_ms is None:
                 self._deadlines.cancel(key)
             else:
-                self._deadlines.set(key, Millis(turn.now + revocation_ms))
+                self._deadlines.set(key, Millis(step.now + revocation_ms))
 
-    def give_up(self, group: Group, turn: Turn) -> None:
-        """Nothing could be stored: members that were to be removed are so a little later."""
+    def give_up(self, group: Group, step: Step) -> None:
+        """Postpone the removal of members: nothing could be stored."""
         for key in self.all(group):
             if key not in self._deadlines:
-                self._deadlines.set(key, Millis(turn.now + AGAIN_MS))
+                self._deadlines.set(key, Millis(step.now + AGAIN_MS))
 
-    def again(self, key: Key, turn: Turn) -> None:
-        """Set the clock of `key` again, for a little later, because the event could not be decided."""
-        self._deadlines.set(key, Millis(turn.now + AGAIN_MS))
+    def again(self, key: Key, step: Step) -> None:
+        """Set the clock of `key` again for a little later, because the event could not be decided."""
+        self._deadlines.set(key, Millis(step.now + AGAIN_MS))
 
     def why_removed(self, known: Members, key: Key) -> str | None:
-        """Why the member whose clock has run out is removed; None where it has gone or has been heard of meanwhile."""
+        """Say why a member whose timer ran out is removed; None if it left or was heard from in the meantime."""
         if key.member_id not in known.members or key in self._deadlines:
             return None
         if key.kind != self._revocation:
@@ -121,14 +123,14 @@ class MemberClocks:
         return f"did not give up its {self._held} in time"
 
     def expected(self, group: Group) -> set[Key]:
-        """What must fall due for the group; whatever waits in its line has done so. For tests and simulations."""
+        """The deadlines the group must have, apart from those already in its queue. For tests and simulations."""
         expected = self.all(group)
-        if group.is_changing:  # what is due waits, or is being stored
+        if group.is_changing:  # what is due is waiting or being stored
             return {key for key in expected if key in self._deadlines}
         return set(expected)
 
     def all(self, group: Group) -> list[Key]:
-        """Every clock that the group's members have."""
+        """Every timer of the group's members."""
         known = self._of(group)
         if known is None:
             return []

@@ -1,10 +1,10 @@
 """Committed offsets: commit, fetch, delete, expire.
 
 A commit is checked against the group, appended, and answered when it is durable; only then can a fetch see it. Commits
-in flight are counted, so that deleting or expiring never overlooks one (its tombstone must come after it in the log).
+in flight are counted, so that deletion and expiry never overlook one (its tombstone must come after it in the log).
 
-Left out: commits in transactions, which are `transactional_offsets`; topic ids of v10, which the shell turns into names
-before and back after (`topic_id` of a request's topic is copied to its answer); whether the topic exists, which the
+Left out: commits in transactions (see `transactional_offsets`); topic ids of v10, which the shell maps to names before
+and back after (the `topic_id` of a request's topic is copied to its response); whether the topic exists, which the
 shell knows.
 
 Read: KIP-211 (expiry), KIP-320 (leader epochs), KIP-447 (require_stable), KIP-496 (OffsetDelete), KIP-709 (batches).
@@ -21,7 +21,7 @@ from kraftpy.groups.events import Request
 from kraftpy.groups.group import CONSUMER_PROTOCOL_TYPE, Group, State
 from kraftpy.groups.memory import MAX_BYTES_SETTING, Room, Usage, weight_of_offset
 from kraftpy.groups.records import NO_TIMESTAMP, OffsetCommitKey, OffsetCommitValue, Record, offset_record
-from kraftpy.groups.step import Turn
+from kraftpy.groups.step import Step
 from kraftpy.groups.streams.group import StreamsGroup
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.offset_commit import (
@@ -52,7 +52,7 @@ from kraftpy.types import Millis, TopicPartition
 FIRST_FETCH_WITH_GROUPS = 8
 FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
 NO_OFFSET = OffsetCommitValue(offset=-1)
-_FOREVER = 2**63 - 1  # as late as the record can say
+_FOREVER = 2**63 - 1  # the latest time that the record can express
 _BATCH_BYTES = 1 << 18
 _RECORD_BYTES = 32
 
@@ -61,10 +61,10 @@ _RECORD_BYTES = 32
 
 
 def check_commit(message: OffsetCommitRequest, group: Group | None, api_version: int) -> ErrorCode:
-    """Whether this sender may commit for the group now (rules 34 and 35)."""
+    """Return an error if this sender may not commit for the group now (rules 34 and 35)."""
     generation_id = message.generation_id_or_member_epoch
     if group is None:
-        # Without a group there is nobody to be a member of; whoever is none stores offsets on its own account.
+        # A group that does not exist has no members; a sender without a generation stores offsets independently.
         if generation_id < 0:
             return ErrorCode.NONE
         has_name = api_version >= FIRST_COMMIT_WITH_MEMBER_EPOCH
@@ -80,7 +80,7 @@ def check_commit(message: OffsetCommitRequest, group: Group | None, api_version:
     if group.consumer is not None:
         member = group.consumer.members.get(message.member_id)
         if member is not None and member.classic is None and api_version < FIRST_COMMIT_WITH_MEMBER_EPOCH:
-            return ErrorCode.UNSUPPORTED_VERSION  # it takes the epoch for a generation
+            return ErrorCode.UNSUPPORTED_VERSION  # the request would take the epoch for a generation
         return _check_member_epoch(group.consumer, message.member_id, generation_id)
     error = group.check_member(message.member_id, message.group_instance_id)
     if error is not ErrorCode.NONE:
@@ -93,7 +93,7 @@ def check_commit(message: OffsetCommitRequest, group: Group | None, api_version:
 
 
 def _check_member_epoch(group: ConsumerGroup, member_id: str, member_epoch: int) -> ErrorCode:
-    """Whether this is a member as it was told last (KIP-848). One that is late learns more in its next heartbeat."""
+    """Check that this is a member at its last epoch (KIP-848). One that is behind learns more in its next heartbeat."""
     member = group.members.get(member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
@@ -103,7 +103,7 @@ def _check_member_epoch(group: ConsumerGroup, member_id: str, member_epoch: int)
 
 
 def _check_streams_epoch(group: StreamsGroup, member_id: str, member_epoch: int) -> ErrorCode:
-    """The same, of a streams group (KIP-1071)."""
+    """Check that this is a member of the streams group at its last epoch (KIP-1071)."""
     if member_id not in group.members:
         return ErrorCode.UNKNOWN_MEMBER_ID
     is_current = member_epoch == group.current(member_id).member_epoch
@@ -111,7 +111,7 @@ def _check_streams_epoch(group: StreamsGroup, member_id: str, member_epoch: int)
 
 
 def refuse_commit(message: OffsetCommitRequest, error_code: ErrorCode) -> OffsetCommitResponse:
-    """The answer that says the same error of every partition."""
+    """Return a response with the same error for every partition."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -128,7 +128,7 @@ def refuse_commit(message: OffsetCommitRequest, error_code: ErrorCode) -> Offset
 
 
 def put(group: Group, partition: TopicPartition, value: OffsetCommitValue | None, usage: Usage) -> None:
-    """Take over an offset from the log, replayed or just stored; a value of None deletes the group's offset."""
+    """Take over an offset from the log, replayed or just stored; None deletes the group's offset."""
     before = group.offsets.pop(partition, None) if value is None else group.offsets.get(partition)
     if value is not None:
         group.offsets[partition] = value
@@ -142,7 +142,7 @@ def put(group: Group, partition: TopicPartition, value: OffsetCommitValue | None
 def lacks_room(
     group: Group, partition: TopicPartition, value: OffsetCommitValue, room: Room, growth: int
 ) -> ErrorCode | None:
-    """The error of an offset that would add to what is kept while there is no room; `growth` is on its way already."""
+    """Return the error for an offset that does not fit in memory. `growth` counts bytes already accepted."""
     known = group.offsets.get(partition)
     if known is not None and len(known.metadata) >= len(value.metadata):
         return None
@@ -154,9 +154,9 @@ def lacks_room(
 
 
 def commit(
-    event: Request, message: OffsetCommitRequest, group: Group, config: GroupConfig, room: Room, turn: Turn
+    event: Request, message: OffsetCommitRequest, group: Group, config: GroupConfig, room: Room, step: Step
 ) -> None:
-    """Store what passed `check_commit`; partitions with too much metadata, or no room, are refused on their own."""
+    """Store offsets that passed `check_commit`. Partitions with too much metadata or no room are refused one by one."""
     growth = 0
     records: list[Record] = []
     stored: list[TopicPartition] = []
@@ -169,7 +169,7 @@ def commit(
                 error = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 key = OffsetCommitKey(group_id=group.group_id, topic=topic.name, partition=each.partition_index)
-                value = _to_value(each, message.retention_time_ms, turn.timestamp)
+                value = _to_value(each, message.retention_time_ms, step.timestamp)
                 partition = key.topic_partition
                 code = lacks_room(group, partition, value, room, growth)
                 if code is not None:
@@ -183,17 +183,17 @@ def commit(
         topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     response = OffsetCommitResponse(topics=topics)
     if not records:
-        turn.reply(event.request_id, response)
+        step.reply(event.request_id, response)
         return
     group.offsets_in_flight.update(stored)
     purpose = StoreOffsets(
         group_id=group.group_id, request_id=event.request_id, partitions=tuple(stored), response=response
     )
-    turn.append(records, purpose)
+    step.append(records, purpose)
 
 
 def _to_value(partition: OffsetCommitRequestPartition, retention_time_ms: int, timestamp: Millis) -> OffsetCommitValue:
-    """A retention time of its own (v2-4) makes the offset carry its expiry."""
+    """An explicit retention time (v2-4) gives the offset its own expiry."""
     return OffsetCommitValue(
         offset=partition.committed_offset,
         leader_epoch=partition.committed_leader_epoch,
@@ -204,7 +204,7 @@ def _to_value(partition: OffsetCommitRequestPartition, retention_time_ms: int, t
 
 
 def failed_commit(response: OffsetCommitResponse, error_code: ErrorCode) -> OffsetCommitResponse:
-    """The answer prepared for success, with this error where it said NONE."""
+    """Put this error into a response prepared for success, wherever it says NONE."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -226,9 +226,10 @@ def failed_commit(response: OffsetCommitResponse, error_code: ErrorCode) -> Offs
 
 
 def fetch(message: OffsetFetchRequest, api_version: int, groups: dict[str, Group]) -> OffsetFetchResponse:
-    """Durable offsets, of one group up to v7, of several from v8; null topics mean all.
+    """Return durable offsets: of one group up to v7, of several from v8; null topics mean all.
 
-    Refused is only who says to be a member of a consumer or streams group and is none, or not at that epoch.
+    The only senders refused are those that claim to be a member of a consumer or streams group and are not, or not at
+    that epoch.
     """
     if api_version >= FIRST_FETCH_WITH_GROUPS:
         return OffsetFetchResponse(groups=[_fetch_group(each, groups.get(each.group_id)) for each in message.groups])
@@ -295,7 +296,7 @@ def _partitions(group: Group | None, topic: str, partitions: list[int]) -> list[
 
 
 def _of_one_group(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
-    """The same in the form of v1-7."""
+    """Convert to the form of v1-7."""
     return OffsetFetchResponseTopic(
         name=topic.name,
         partitions=[
@@ -319,18 +320,18 @@ def _tombstone(group: Group, partition: TopicPartition) -> Record:
 
 
 def is_known(group: Group, partition: TopicPartition) -> bool:
-    """Whether there is an offset, is about to be, or may be when a transaction ends."""
+    """Return True if there is an offset, one in flight, or one in an open transaction."""
     return partition in group.offsets or partition in group.offsets_in_flight or partition in group.unstable
 
 
 def tombstones(group: Group, topics: frozenset[str] | None = None) -> list[Record]:
-    """Tombstones of all its offsets, or of those of some topics, with those still on the way to the log."""
+    """Return tombstones for all the group's offsets, or those of some topics, including offsets still in flight."""
     known = group.offsets.keys() | group.offsets_in_flight.keys() | group.unstable.keys()
     return [_tombstone(group, each) for each in sorted(e for e in known if topics is None or e.topic in topics)]
 
 
 def in_batches(records: list[Record]) -> Iterator[list[Record]]:
-    """The same in several, none of which is too large for the log: or many offsets of a group could never go."""
+    """Split records into batches that fit in the log; otherwise a group with many offsets could never be deleted."""
     batch: list[Record] = []
     size = 0
     for record in records:
@@ -344,11 +345,11 @@ def in_batches(records: list[Record]) -> Iterator[list[Record]]:
         yield batch
 
 
-def delete(event: Request, message: OffsetDeleteRequest, group: Group | None, turn: Turn) -> None:
-    """Delete offsets of topics nobody in the group reads (KIP-496)."""
+def delete(event: Request, message: OffsetDeleteRequest, group: Group | None, step: Step) -> None:
+    """Delete offsets of topics that no member of the group subscribes to (KIP-496)."""
     error = _check_delete(group)
     if error is not ErrorCode.NONE or group is None:
-        turn.reply(event.request_id, OffsetDeleteResponse(error_code=error))
+        step.reply(event.request_id, OffsetDeleteResponse(error_code=error))
         return
     records: list[Record] = []
     topics = []
@@ -365,12 +366,12 @@ def delete(event: Request, message: OffsetDeleteRequest, group: Group | None, tu
         topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
     response = OffsetDeleteResponse(topics=topics)
     if not records:
-        turn.reply(event.request_id, response)
+        step.reply(event.request_id, response)
         return
     *before, records = in_batches(records)
     for each_batch in before:
-        turn.append(each_batch, ExpireOffsets(group_id=group.group_id))
-    turn.append(records, DeleteOffsets(group_id=group.group_id, request_id=event.request_id, response=response))
+        step.append(each_batch, ExpireOffsets(group_id=group.group_id))
+    step.append(records, DeleteOffsets(group_id=group.group_id, request_id=event.request_id, response=response))
 
 
 def _check_delete(group: Group | None) -> ErrorCode:
@@ -382,7 +383,7 @@ def _check_delete(group: Group | None) -> ErrorCode:
 
 
 def failed_delete(error_code: ErrorCode) -> OffsetDeleteResponse:
-    """The answer when the tombstones could not be written: nothing is known of any partition."""
+    """The response when the tombstones could not be written: the state of every partition is unknown."""
     return OffsetDeleteResponse(error_code=error_code)
 
 
@@ -390,11 +391,11 @@ def failed_delete(error_code: ErrorCode) -> OffsetDeleteResponse:
 
 
 def expired(group: Group, config: GroupConfig, timestamp: Millis) -> list[TopicPartition]:
-    """The offsets nobody needs any more (rule 38, KIP-211), sorted.
+    """Return the partitions whose offsets have expired (rule 38, KIP-211), sorted.
 
-    An offset's clock starts when the group became empty, or, where nobody ever joined, at its commit. While a consumer
-    group is Stable, only topics it no longer reads expire, from their commit. In any other state nothing does. In a
-    group of the consumer protocol what no member reads expires from its commit.
+    An offset's retention starts when the group becomes empty, or at its commit if the group never had members. While a
+    consumer group is Stable, only topics it no longer reads expire, counted from their commit. In any other state
+    nothing expires. In a group of the consumer protocol, topics that no member reads expire, counted from their commit.
     """
     since_empty = NO_TIMESTAMP
     if group.protocol_type is not None:
@@ -418,8 +419,8 @@ def expired(group: Group, config: GroupConfig, timestamp: Millis) -> list[TopicP
     return sorted(due)
 
 
-def expire(group: Group, partitions: list[TopicPartition], turn: Turn) -> None:
+def expire(group: Group, partitions: list[TopicPartition], step: Step) -> None:
     """Delete these offsets; the group stays."""
-    turn.note(group, f"{len(partitions)} offsets have expired")
+    step.note(group, f"{len(partitions)} offsets have expired")
     for records in in_batches([_tombstone(group, each) for each in partitions]):
-        turn.append(records, ExpireOffsets(group_id=group.group_id))
+        step.append(records, ExpireOffsets(group_id=group.group_id))

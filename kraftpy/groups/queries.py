@@ -1,9 +1,9 @@
-"""What can be asked about groups without changing them: DescribeGroups, ListGroups.
+"""Read-only requests about groups: DescribeGroups and ListGroups.
 
-A group of the consumer protocol, a share group or a streams group is listed as such. DescribeGroups does not find it;
-those are described by `consumer.queries`, `share.queries` and `streams.queries`.
+Groups of the consumer protocol, share groups and streams groups are listed under their own type. DescribeGroups does
+not find them; they are described by `consumer.queries`, `share.queries` and `streams.queries`.
 
-Members' metadata and assignments are shown of a Stable group only; between generations they mean nothing.
+Members' metadata and assignments are shown only for a Stable group; between generations they are meaningless.
 
 Read: KIP-518 (states filter), KIP-848 (types filter), KIP-1043 (GROUP_ID_NOT_FOUND from v6), KIP-430 (operations).
 """
@@ -30,11 +30,11 @@ STREAMS = "streams"
 
 OPERATIONS_NOT_ASKED = -(2**31)
 ALL_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
-"""Everything one may do to a group: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, by ACL operation code."""
+"""All operations on a group: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, by ACL operation code."""
 
 
 def describe(message: DescribeGroupsRequest, api_version: int, groups: dict[str, Group]) -> DescribeGroupsResponse:
-    """The groups asked for; one that is not there is Dead, and an error from v6."""
+    """Describe the requested groups. A missing group is Dead, and an error from v6."""
     operations = ALL_OPERATIONS if message.include_authorized_operations else OPERATIONS_NOT_ASKED
     return DescribeGroupsResponse(
         groups=[
@@ -90,8 +90,10 @@ def _describe(group: Group, operations: int) -> DescribedGroup:
 def list_groups(
     message: ListGroupsRequest, groups: Mapping[str, Group], among: Sequence[str] | None = None
 ) -> ListGroupsResponse:
-    """This partition's groups, sorted by id, or those `among` some; filters are of states and types, in any case of
-    letters, empty for all."""
+    """List this partition's groups, sorted by id; with `among`, only those.
+
+    Filters apply to states and types, ignore case, and select everything if empty.
+    """
     if among is not None:
         groups = {group_id: groups[group_id] for group_id in among if group_id in groups}
     states = {state.lower() for state in message.states_filter}
@@ -104,7 +106,7 @@ def list_groups(
             group_type=_type(group),
         )
         for group_id, group in sorted(groups.items())
-        if _type(group) != CLASSIC or not group.is_changing  # one that is not stored yet is not there yet
+        if _type(group) != CLASSIC or not group.is_changing  # a group not yet stored does not exist yet
     ]
     return ListGroupsResponse(
         groups=[

@@ -1,15 +1,15 @@
-"""The records of `__consumer_offsets`, exactly in Kafka's format, so that Kafka's own tools read them.
+"""The records of `__consumer_offsets`, exactly in Kafka's format, so that Kafka's own tools can read them.
 
-A key and a value each open with an int16. The key's number is the kind of record: 0 and 1 are a committed offset
-(0 from the oldest brokers, the same fields), 2 is a classic group. The value's number is the version of its layout; all
-numbers are big endian, strings carry an int16 length (-1: null), byte arrays an int32. From version 4 values are
-flexible: compact lengths and a section of tagged fields.
+Keys and values each start with an int16. The key's number is the kind of record: 0 and 1 are a committed offset (0 from
+the oldest brokers, the same fields), 2 is a classic group. The value's number is the version of its layout. All numbers
+are big endian, strings carry an int16 length (-1: null), byte arrays an int32. From version 4 values are flexible:
+compact lengths and a section of tagged fields.
 
-Written are the versions Kafka writes: an offset as v3 (v1 where the client asked for its own retention, since only v1
-has an expiry), a group as v3. Every version is read. A null value deletes what the key names.
+The versions written are the ones Kafka writes: an offset as v3 (v1 if the client asked for its own retention, since
+only v1 has an expiry), a group as v3. Every version is read. A null value deletes what the key names.
 
 The records of the consumer protocol (KIP-848) are in `consumer.records`, those of share groups (KIP-932) in
-`share.records`, those of streams groups (KIP-1071) in `streams.records`; to `read_key` they are None.
+`share.records`, and those of streams groups (KIP-1071) in `streams.records`; `read_key` returns None for them.
 
 Left out: streams groups, whose records replay passes over. Tagged fields are skipped.
 """
@@ -35,7 +35,7 @@ NO_TIMESTAMP = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitKey:
-    """Names one group's offset in one partition."""
+    """Identifies a group's offset in one partition."""
 
     group_id: str
     topic: str
@@ -49,14 +49,14 @@ class OffsetCommitKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataKey:
-    """Names one classic group."""
+    """Identifies a classic group."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitValue:
-    """A committed offset: where the group goes on reading. Timestamps in milliseconds of the wall clock."""
+    """A committed offset: the position from which the group resumes. Timestamps are wall-clock milliseconds."""
 
     offset: int
     leader_epoch: int = -1
@@ -81,7 +81,7 @@ class MemberMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadataValue:
-    """A group's generation as it was stored. `protocol` and `leader` are None where the group is empty."""
+    """A group's generation as stored. `protocol` and `leader` are None if the group is empty."""
 
     protocol_type: str
     generation_id: int
@@ -93,7 +93,7 @@ class GroupMetadataValue:
 
 Key = OffsetCommitKey | GroupMetadataKey
 Record = tuple[bytes, bytes | None]
-"""A key and a value as they stand in the log; a value of None is a tombstone."""
+"""An encoded key and value; a value of None is a tombstone."""
 
 
 # ---- writing
@@ -111,7 +111,7 @@ def _bytes(value: bytes) -> bytes:
 
 
 def write_key(key: Key) -> bytes:
-    """The key's bytes as they stand in the log."""
+    """Encode a key."""
     match key:
         case OffsetCommitKey():
             return (
@@ -125,7 +125,7 @@ def write_key(key: Key) -> bytes:
 
 
 def write_offset(value: OffsetCommitValue) -> bytes:
-    """A committed offset's bytes: v3, or v1 (which has no leader epoch) where it carries its own expiry."""
+    """Encode a committed offset: v3, or v1 (which has no leader epoch) if it carries its own expiry."""
     if value.expire_timestamp != NO_TIMESTAMP:
         return (
             struct.pack(">hq", OFFSET_VALUE_WITH_EXPIRY_VERSION, value.offset)
@@ -140,7 +140,7 @@ def write_offset(value: OffsetCommitValue) -> bytes:
 
 
 def write_group(value: GroupMetadataValue) -> bytes:
-    """A group's bytes, v3."""
+    """Encode a group as v3."""
     parts = [
         struct.pack(">h", GROUP_VALUE_VERSION),
         _string(value.protocol_type),
@@ -163,12 +163,12 @@ def write_group(value: GroupMetadataValue) -> bytes:
 
 
 def offset_record(key: OffsetCommitKey, value: OffsetCommitValue | None) -> Record:
-    """The record that stores a committed offset, or with None the one that deletes it."""
+    """Return the record that stores a committed offset, or deletes it if the value is None."""
     return write_key(key), None if value is None else write_offset(value)
 
 
 def group_record(group_id: str, value: GroupMetadataValue | None) -> Record:
-    """The record that stores a group, or with None the one that deletes it."""
+    """Return the record that stores a group, or deletes it if the value is None."""
     return write_key(GroupMetadataKey(group_id=group_id)), None if value is None else write_group(value)
 
 
@@ -176,7 +176,7 @@ def group_record(group_id: str, value: GroupMetadataValue | None) -> Record:
 
 
 class RecordReader:
-    """A cursor over one key or value. Whatever does not fit raises ProtocolError."""
+    """A cursor over one key or value. Malformed data raises ProtocolError."""
 
     __slots__ = ("_position", "_view", "flexible")
 
@@ -194,27 +194,27 @@ class RecordReader:
         return taken
 
     def int8(self) -> int:
-        """A signed byte."""
+        """Read a signed byte."""
         return int.from_bytes(self._take(1), "big", signed=True)
 
     def raw(self, length: int) -> bytes:
-        """So many bytes, as they are."""
+        """Read `length` bytes."""
         return bytes(self._take(length))
 
     def int16(self) -> int:
-        """Two bytes, signed."""
+        """Read a signed 16-bit integer."""
         return int.from_bytes(self._take(2), "big", signed=True)
 
     def int32(self) -> int:
-        """Four bytes, signed."""
+        """Read a signed 32-bit integer."""
         return int.from_bytes(self._take(4), "big", signed=True)
 
     def int64(self) -> int:
-        """Eight bytes, signed."""
+        """Read a signed 64-bit integer."""
         return int.from_bytes(self._take(8), "big", signed=True)
 
     def uvarint(self) -> int:
-        """An unsigned varint."""
+        """Read an unsigned varint."""
         value = 0
         for shift in range(0, 35, 7):
             (byte,) = self._take(1)
@@ -224,7 +224,7 @@ class RecordReader:
         raise ProtocolError("a coordinator record has a varint longer than five bytes")
 
     def nullable_string(self) -> str | None:
-        """A string, or None."""
+        """Read a string, or None."""
         length = self.uvarint() - 1 if self.flexible else self.int16()
         if length < 0:
             return None
@@ -234,39 +234,39 @@ class RecordReader:
             raise ProtocolError(f"a coordinator record has a string that is not UTF-8: {error}") from error
 
     def string(self) -> str:
-        """A string that may not be null."""
+        """Read a string that must not be null."""
         value = self.nullable_string()
         if value is None:
             raise ProtocolError("a coordinator record has null where a string is required")
         return value
 
     def blob(self) -> bytes:
-        """Bytes with their length before them."""
+        """Read bytes preceded by their length."""
         return bytes(self._take(self.uvarint() - 1 if self.flexible else self.int32()))
 
     def array_length(self) -> int:
-        """How many elements follow, no more than there can be."""
+        """Read the length of an array, which cannot exceed the bytes left."""
         length = self.uvarint() - 1 if self.flexible else self.int32()
         if not 0 <= length <= len(self._view) - self._position:
             raise ProtocolError(f"a coordinator record has an array of {length} elements")
         return length
 
     def tagged_fields(self) -> dict[int, bytes]:
-        """What the section holds, by tag; nothing where the layout has none."""
+        """Read the tagged fields, by tag; empty if the layout has none."""
         count = self.uvarint() if self.flexible else 0
         return {self.uvarint(): bytes(self._take(self.uvarint())) for _ in range(count)}
 
     def value_version(self, what: str) -> int:
-        """The version a value opens with, from which its layout follows."""
+        """Read the version at the start of a value, which determines its layout."""
         version = self.int16()
         if not 0 <= version <= LAST_VALUE_VERSION:
-            raise ProtocolError(f"{what} in version {version}; 0 to {LAST_VALUE_VERSION} are known")
+            raise ProtocolError(f"{what} has unknown version {version}; 0 to {LAST_VALUE_VERSION} are supported")
         self.flexible = version >= FIRST_FLEXIBLE_VERSION
         return version
 
 
 def read_key(data: Buffer) -> Key | None:
-    """The key, or None where it is of a kind this coordinator does not keep. Raises ProtocolError."""
+    """Parse a key; None if the coordinator does not keep this kind. Raises ProtocolError."""
     reader = RecordReader(data)
     match reader.int16():
         case 0 | 1:
@@ -277,7 +277,7 @@ def read_key(data: Buffer) -> Key | None:
 
 
 def read_offset(data: Buffer) -> OffsetCommitValue:
-    """A committed offset of any version. Raises ProtocolError."""
+    """Parse a committed offset of any version. Raises ProtocolError."""
     reader = RecordReader(data)
     version = reader.value_version("a committed offset")
     offset = reader.int64()
@@ -318,7 +318,7 @@ def _read_member(reader: RecordReader, version: int) -> MemberMetadata:
 
 
 def read_group(data: Buffer) -> GroupMetadataValue:
-    """A group of any version. Raises ProtocolError."""
+    """Parse a group of any version. Raises ProtocolError."""
     reader = RecordReader(data)
     version = reader.value_version("a group")
     protocol_type = reader.string()

@@ -1,6 +1,7 @@
-"""Records of the groups that the coordinator itself assigns to: consumer groups, share groups, streams groups.
+"""Replays the records of groups that the coordinator assigns to: consumer, share and streams groups.
 
-Each kind has keys of its own; a group comes with its first record and is one of nothing when the last is deleted.
+Each kind has its own keys. A group takes on its kind with the first such record and loses it when the last one is
+deleted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Durable = dict[
         dict[TopicPartition, OffsetCommitValue],
     ],
 ]
-"""The durable state by group: its stored generation, its half of another kind, if any, and its offsets."""
+"""Durable state by group: its stored generation, its half of another kind, if any, and its offsets."""
 
 Make = Callable[[str], Group]
 
@@ -42,7 +43,7 @@ class _Named(Protocol):
 
 
 class _Known(Protocol):
-    """What the log says of a group of one kind."""
+    """The durable state of a group of one kind."""
 
     @property
     def is_gone(self) -> bool: ...
@@ -57,7 +58,7 @@ class _Replayed(NamedTuple):
     """A record was of this kind."""
 
     gone: str | None
-    """The group it left with nothing, if it did."""
+    """The group that this record left empty, if any."""
 
 
 _NONE_IS_GONE = _Replayed(None)
@@ -65,9 +66,9 @@ _NONE_IS_GONE = _Replayed(None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind(Generic[K, V, G]):
-    """How the records of one kind of group are read, and where in the `Group` they say something."""
+    """How to parse the records of one kind of group, and the `Group` attribute they change."""
 
-    read_key: Callable[[Buffer], K | None]  # None where it is of another kind
+    read_key: Callable[[Buffer], K | None]  # None for a key of another kind
     read_value: Callable[[K, Buffer], V]
     begin: Callable[[str], G]
     apply: Callable[[G, K, V | None], None]
@@ -75,7 +76,7 @@ class _Kind(Generic[K, V, G]):
     put: Callable[[Group, G | None], None]
 
     def replay(self, key: Buffer, value: Buffer | None, groups: Groups, make: Make) -> _Replayed | None:
-        """Have what the record says become so; None where it is of another kind."""
+        """Apply a record; None if it is of another kind."""
         named = self.read_key(key)
         if named is None:
             return None
@@ -134,9 +135,9 @@ _REPLAYS = (_CONSUMER.replay, _SHARE.replay, _STREAMS.replay)
 
 
 def replay_record(key: Buffer, value: Buffer | None, groups: Groups, make: Make) -> str | None:
-    """Have what the record says become so. The group it left with nothing of its kind, if it did. Raises ProtocolError.
+    """Apply a record. Returns the group that it left with nothing of its kind, if any. Raises ProtocolError.
 
-    `make` gives the group of that id, a new one if need be.
+    `make` returns the group with that id, creating it if necessary.
     """
     for replay in _REPLAYS:
         replayed = replay(key, value, groups, make)
@@ -146,7 +147,7 @@ def replay_record(key: Buffer, value: Buffer | None, groups: Groups, make: Make)
 
 
 def durable(groups: Groups) -> Durable:
-    """The durable state of every group that has any in the log."""
+    """Return the durable state of every group that has any in the log."""
     return {
         group_id: (
             group.persisted,

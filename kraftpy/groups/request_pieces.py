@@ -1,15 +1,16 @@
-"""Long requests about groups in pieces, each of which a coordinator can serve at once, and their answers joined.
+"""Splits long requests about groups into pieces that a coordinator can serve at once, and joins the responses.
 
-A coordinator serves a request in one step. One that names tens of thousands of partitions, or groups that have as much
-to tell, is handed to it piece by piece, so that others are served in between. Every partition and every group succeeds
-or fails on its own anyway: a piece that is refused (its sender is no member any more) says so of its own partitions.
+A coordinator serves a request in one step. A request that names tens of thousands of partitions, or groups with that
+much to return, is passed to it piece by piece, so that others are served in between. Every partition and group succeeds
+or fails independently anyway: a refused piece (its sender is no longer a member) reports the error for its own
+partitions.
 
-Work is counted in units (`broker.slicing`), which the cost of each kind of request gives for a partition or a group.
+Work is counted in units (`broker.slicing`); each kind of request has its cost per partition or group.
 
-Invariant: the pieces name together what the request named, in its order; none but one that cannot be cut costs more
-than `MOST_UNITS`.
+Invariant: together, the pieces name what the request named, in the same order; no piece costs more than `MOST_UNITS`
+unless it cannot be split.
 
-Left out: requests that are decided as a whole (heartbeats, joins), and DeleteGroups, which its handler cuts.
+Left out: requests that are decided as a whole (heartbeats, joins), and DeleteGroups, which its handler splits.
 """
 
 from __future__ import annotations
@@ -40,24 +41,24 @@ from kraftpy.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, 
 from kraftpy.types import TopicPartition
 
 MOST_UNITS: Final = 2_000
-"""The most that one piece costs."""
+"""The maximum cost of one piece."""
 COMMIT_UNITS: Final = 5
-"""The cost of committing the offset of one partition: checked, encoded, appended and taken over from the log."""
+"""The cost of committing one partition's offset: checked, encoded, appended and applied from the log."""
 DELETE_UNITS: Final = 3
 FETCH_UNITS: Final = 1
 LEAVE_UNITS: Final = 4
 GROUP_UNITS: Final = 4
-"""The cost of telling of one group, without its members and offsets."""
+"""The cost of describing one group, without its members and offsets."""
 NAME_CHARACTERS: Final = 50
-"""How much of a group's id is hashed for one unit."""
+"""How many characters of a group's id are hashed per unit."""
 _TOPIC_UNITS: Final = 2
 
 Size = Callable[[str], int]
-"""How many members and committed offsets a group has, by its id."""
+"""Returns the number of a group's members and committed offsets, by its id."""
 
 
 def pieces(message: GroupRequest, size: Size) -> Iterator[tuple[GroupRequest, int]]:
-    """The request in pieces, each with its cost in units; whole where it is short."""
+    """Split a request into pieces, each with its cost in units; a short request stays whole."""
     match message:
         case OffsetCommitRequest() | TxnOffsetCommitRequest():
             yield from _of_topics(message, "partitions", COMMIT_UNITS)
@@ -80,7 +81,7 @@ def pieces(message: GroupRequest, size: Size) -> Iterator[tuple[GroupRequest, in
 
 
 def joined(answers: Sequence[Any]) -> Any:
-    """The answer to the whole request, from those to its pieces in their order."""
+    """Join the responses to the pieces, in order, into the response to the whole request."""
     first = answers[0]
     if len(answers) == 1:
         return first
@@ -110,7 +111,7 @@ def joined(answers: Sequence[Any]) -> Any:
 
 
 def _with(message: Any, field: str, value: object) -> Any:
-    """The same message but for one field."""
+    """Return a copy of the message with one field replaced."""
     changed = copy.copy(message)
     setattr(changed, field, value)
     return changed
@@ -122,9 +123,10 @@ def _of_topics(message: Any, field: str, units: int) -> Iterator[tuple[Any, int]
 
 
 def topics_in_pieces(topics: Sequence[Any], field: str, units: int) -> Iterator[tuple[list[Any], int]]:
-    """Topics in pieces, each with its cost: `field` are a topic's partitions, and `units` is the cost of one of them.
+    """Split topics into pieces with their costs. `field` names a topic's partitions; `units` is the cost of one of
+    them.
 
-    A topic whose partitions are too many stands in several pieces. There is always at least one piece.
+    A topic with too many partitions is spread over several pieces. There is always at least one piece.
     """
     piece: list[Any] = []
     spent = 0
@@ -178,7 +180,7 @@ def _of_names(message: Any, field: str, size: Size) -> Iterator[tuple[Any, int]]
 
 
 def _topics(topics: Iterator[Any]) -> list[Any]:
-    """Each topic once, with the partitions of all its parts."""
+    """Merge topics that were spread over several parts."""
     found: dict[tuple[str, bytes], Any] = {}
     for topic in topics:
         known = found.setdefault((topic.name, getattr(topic, "topic_id", b"")), topic)
@@ -188,7 +190,7 @@ def _topics(topics: Iterator[Any]) -> list[Any]:
 
 
 def _groups(groups: Iterator[OffsetFetchResponseGroup]) -> list[OffsetFetchResponseGroup]:
-    """Each group once: with an error if a part of it has one, else with the topics of all its parts."""
+    """Merge groups that were spread over several parts. An error in any part is the group's error."""
     found: dict[str, list[OffsetFetchResponseGroup]] = {}
     for group in groups:
         found.setdefault(group.group_id, []).append(group)
@@ -203,7 +205,7 @@ def _groups(groups: Iterator[OffsetFetchResponseGroup]) -> list[OffsetFetchRespo
 
 
 def naming_all(message: OffsetFetchRequest, partitions: Sequence[TopicPartition]) -> OffsetFetchRequest:
-    """A request for all offsets of one group, as one that names them: `partitions`, in any order."""
+    """Turn a request for all offsets of one group into one that names `partitions`, in any order."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         by_topic.setdefault(topic, []).append(partition)

@@ -1,6 +1,6 @@
-"""Which partition of `__consumer_offsets` a group belongs to, requests that touch several, and plain refusals.
+"""Maps groups to partitions of `__consumer_offsets`, splits requests that concern several, and builds error responses.
 
-Left out: ids for names of topics, and the partitions' leaders, which the shell knows.
+Left out: translating topic ids to names, and the partitions' leaders, both of which the shell knows.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ FIRST_FETCH_WITH_ERROR = 2
 
 
 def partition_for_group(group_id: str, count: int) -> int:
-    """The partition of `__consumer_offsets`, of `count`, that holds the group: Java's hash of the id, made positive."""
+    """Return the partition of `__consumer_offsets`, out of `count`, for the group: Java's hash, made positive."""
     code_units = group_id.encode("utf-16-be", "surrogatepass")
     hashed = 0
     for (unit,) in struct.iter_unpack(">H", code_units):
@@ -86,7 +86,7 @@ def partition_for_group(group_id: str, count: int) -> int:
 
 
 def group_ids(message: GroupRequest, api_version: int) -> list[str] | None:
-    """The groups a request names; None for ListGroups, which means all."""
+    """Return the groups a request names; None for ListGroups, which means all."""
     match message:
         case DescribeGroupsRequest():
             return list(message.groups)
@@ -103,7 +103,7 @@ def group_ids(message: GroupRequest, api_version: int) -> list[str] | None:
 
 
 def split(message: GroupRequest, api_version: int, partition_count: int) -> dict[int, GroupRequest]:
-    """The request by partition of `__consumer_offsets`, each with its groups only. ListGroups goes to all of them."""
+    """Split a request by partition of `__consumer_offsets`, each with its own groups. ListGroups goes to all."""
     named = group_ids(message, api_version)
     if named is None:
         return dict.fromkeys(range(partition_count), message)
@@ -148,7 +148,7 @@ def _only(message: GroupRequest, ids: frozenset[str]) -> GroupRequest:
 
 
 def merge(responses: Sequence[GroupResponse]) -> GroupResponse:
-    """One answer of the partitions' answers to a request that was split. Raises ValueError where there is none."""
+    """Merge the partitions' responses to a split request. Raises ValueError if there are none."""
     if not responses:
         raise ValueError("nothing to merge")
     first = responses[0]
@@ -174,7 +174,7 @@ def merge(responses: Sequence[GroupResponse]) -> GroupResponse:
             fetched = [each for r in responses if isinstance(r, OffsetFetchResponse) for each in r.groups]
             return OffsetFetchResponse(groups=fetched)
         case ListGroupsResponse():
-            # A partition that is not ours, or no longer, has nothing to list; one that is loading makes it incomplete.
+            # A partition that is no longer ours has nothing to list; one that is loading makes the list incomplete.
             parts = [r for r in responses if isinstance(r, ListGroupsResponse)]
             errors = [r.error_code for r in parts if r.error_code not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR)]
             listed = sorted((each for r in parts for each in r.groups), key=lambda each: each.group_id)
@@ -183,9 +183,9 @@ def merge(responses: Sequence[GroupResponse]) -> GroupResponse:
 
 
 def while_loading(message: GroupRequest, api_version: int) -> GroupResponse:
-    """The answer of a coordinator that has not read its partition yet.
+    """Return the response of a coordinator that has not finished loading its partition.
 
-    A heartbeat is believed. SyncGroup gets REBALANCE_IN_PROGRESS: old clients know no better error there.
+    Heartbeats succeed. SyncGroup gets REBALANCE_IN_PROGRESS: old clients know no better error there.
     """
     match message:
         case HeartbeatRequest():
@@ -196,14 +196,14 @@ def while_loading(message: GroupRequest, api_version: int) -> GroupResponse:
 
 
 def refuse(message: GroupRequest, api_version: int, error_code: ErrorCode) -> GroupResponse:
-    """The answer that says this error wherever the version of the response has room for it."""
+    """Return a response with this error, wherever the version of the response has room for it."""
     return _REFUSALS[type(message)](message, api_version, error_code)
 
 
 # ---- what refuses which request
 
 _Refusal = Callable[[Any, int, ErrorCode], GroupResponse]
-"""From a request, its version and the error to the answer."""
+"""Builds a response from a request, its version and the error."""
 
 
 def _plainly(response: Callable[..., GroupResponse]) -> _Refusal:

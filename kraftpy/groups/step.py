@@ -1,4 +1,4 @@
-"""One call of `GroupCoordinator.step`: the time it happens at, and what follows from it."""
+"""One call of `GroupCoordinator.step`: the time at which it happens and the effects it produces."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kraftpy.groups.records import Record
 from kraftpy.types import Millis
 
 
-class Turn:
-    """Collects effects in their order. `now` drives timers, `timestamp` (the wall clock) goes into records."""
+class Step:
+    """Collects effects in order. `now` drives timers; `timestamp` (the wall clock) goes into records."""
 
     __slots__ = ("_appends", "_groups", "effects", "now", "timestamp")
 
@@ -24,23 +24,23 @@ class Turn:
         self._groups = groups
 
     def reply(self, request_id: int, response: GroupResponse) -> None:
-        """Answer a request, now and only now."""
+        """Answer a request. Every request is answered exactly once."""
         self.effects.append(Reply(request_id=request_id, response=response))
 
     def append(self, records: Sequence[Record], purpose: Purpose) -> None:
-        """Have records written; what they mean happens when they are durable."""
+        """Have records written. Their meaning takes effect when they are durable."""
         for group_id in group_ids(purpose):
             self._groups[group_id].records_in_flight += 1
         self.effects.append(self._appends.add(tuple(records), purpose))
 
     def survived(self, kind: str, group_id: str, error: Exception) -> None:
-        """An unexpected error has cost one thing of this kind, and nothing else of the group."""
+        """Report an unexpected error that was contained: it cost one request or timer of this kind."""
         self.effects.append(Survived(kind=kind, group_id=group_id, error=error))
 
     def has_answered(self, request_id: int) -> bool:
-        """Whether the request was answered in this step."""
+        """Return True if the request was answered in this step."""
         return any(isinstance(each, Reply) and each.request_id == request_id for each in self.effects)
 
     def note(self, group: Group, text: str) -> None:
-        """Tell whoever reads the broker's log."""
+        """Write a line about the group to the broker's log."""
         self.effects.append(Note(group_id=group.group_id, text=text))

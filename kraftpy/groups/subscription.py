@@ -1,10 +1,10 @@
-"""The topics a member of the `consumer` protocol subscribes to: the little of its metadata a broker needs.
+"""The topics that a member of the `consumer` protocol subscribes to: the only part of its metadata a broker needs.
 
-A member's metadata is opaque to the broker and carried as it is (KIP-429's owned partitions, user data, racks). Only
-offset deletion and expiry must know the topics, and they are in the same place in ConsumerProtocolSubscription v0-v3:
-an int16 version, then an array of strings. Later versions only append, so any version from 0 is read alike.
+A member's metadata is opaque to the broker and passed on unchanged (KIP-429's owned partitions, user data, racks). Only
+offset deletion and expiry need the topics, which are in the same place in ConsumerProtocolSubscription v0-v3: an int16
+version, then an array of strings. Later versions only append, so any version from 0 is read the same way.
 
-Left out: all that follows the topics.
+Left out: everything after the topics.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kraftpy.ports import Buffer
 
 
 def subscribed_topics(metadata: Buffer) -> frozenset[str] | None:
-    """The topics in a ConsumerProtocolSubscription, or None where the bytes are not one."""
+    """Return the topics in a ConsumerProtocolSubscription, or None if the bytes are not one."""
     view = memoryview(metadata)
     try:
         version, count = struct.unpack_from(">hi", view)

@@ -1,15 +1,15 @@
-"""Which topics regular expressions match: looked up in bounded steps, and remembered within bounded memory.
+"""Resolves regular expressions to topic names, in bounded steps and with bounded memory for what is cached.
 
     matches = TopicMatches(topics)
-    matches.advance(now)                 # before every event: time gives back what may be spent
+    matches.advance(now)                 # before every event: elapsed time refills the budget
     matches.resolve(regex)               # the names, or None: not known yet, ask again a little later
 
-All expressions of all groups of a node share one allowance of work: `SLICE_UNITS` (about 10 ms) at once, given back in
-`REFILL_MS`. An expression remembers how far in the list of topics it has come, so the next call goes on from there, and
-later only new topics are looked at. Matches are remembered as numbers of topics, least recently used forgotten first,
-within `max_bytes`; automata are kept of the last few expressions only.
+All expressions of all groups of a node share one budget of work: `SLICE_UNITS` (about 10 ms) at once, refilled in
+`REFILL_MS`. An expression remembers its position in the list of topics, so the next call continues from there, and
+later calls only look at new topics. Matches are cached as topic numbers and evicted least recently used first, within
+`max_bytes`; automata are kept only for the last few expressions.
 
-Kafka resolves expressions on a thread of its own and members wait for the outcome likewise (KIP-848).
+Kafka resolves expressions on a separate thread, and members wait for the result in the same way (KIP-848).
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from kraftpy.groups.topics import Topics
 
 SLICE_UNITS = 2_000
-"""The units that may be spent at once; see `patterns` for how long a unit is."""
+"""The units that may be spent at once; `patterns` says how long a unit is."""
 REFILL_MS = 50
-"""The time in which a slice may be spent again."""
+"""The time in which a slice is refilled."""
 AGAIN_MS = REFILL_MS
-"""After how long a caller that got no answer should ask again."""
+"""How soon a caller that got no result should ask again."""
 DEBT_UNITS = 4 * SLICE_UNITS
-"""Once so much more was spent, no further expression of a client is compiled."""
+"""Once the debt exceeds this, no further client expressions are compiled."""
 DEFAULT_CACHE_BYTES = 16 * 1024 * 1024
 _MOST_AUTOMATA = 16
 _MOST_LINES = 10
 _NAMES_PER_UNIT = 20
-"""Put in order for an answer."""
+"""Names sorted for a result, per unit."""
 _ENTRY_BYTES = 500
 _NUMBER_BYTES = 40
-"""A number and its place in a list."""
+"""The memory of a number in a list."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """How far one expression has come: it was held against all topics with numbers below `position`."""
+    """The progress of one expression: it was matched against all topics with numbers below `position`."""
 
     position: int = 0
     found: list[int] = field(default_factory=list)
@@ -52,13 +52,13 @@ class _Entry:
 
 
 class TopicMatches:
-    """Resolves expressions to the names of the topics that match them now."""
+    """Resolves expressions to the names of the topics that currently match."""
 
     def __init__(self, topics: Topics, max_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         self._topics = topics
         self._max_bytes = max_bytes
         self._version: int | None = None
-        self._names: list[str | None] = []  # by number, in the order they were first seen; None of one that is gone
+        self._names: list[str | None] = []  # by number, in the order first seen; None for a deleted topic
         self._numbers: dict[str, int] = {}
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._bytes = 0
@@ -70,7 +70,7 @@ class TopicMatches:
     # ---- work
 
     def advance(self, now: Millis) -> None:
-        """It is so late on a clock that does not jump; one that did is believed from then on."""
+        """Refill the budget up to this time. The clock should not jump; after a jump the new time is believed."""
         if self._at is not None and now > self._at:
             self._units = min(SLICE_UNITS, self._units + (now - self._at) * SLICE_UNITS // REFILL_MS)
         if self._at is None or now > self._at:
@@ -78,12 +78,12 @@ class TopicMatches:
 
     @property
     def is_spent(self) -> bool:
-        """Whether nothing is looked up before time has passed."""
+        """Return True if the budget is used up and nothing is resolved until time passes."""
         return self._units <= 0
 
     @property
     def is_overdrawn(self) -> bool:
-        """Whether clients have had so much compiled that the next one has to come back."""
+        """Return True if clients have compiled so much that the next one must come back later."""
         return self._units <= -DEBT_UNITS
 
     def check(self, regex: str) -> None:
@@ -109,18 +109,18 @@ class TopicMatches:
 
     @property
     def cached_bytes(self) -> int:
-        """About what is held of answers."""
+        """Roughly the memory that cached results take."""
         return self._bytes
 
     def take_broken(self) -> list[str]:
-        """Lines about stored expressions that cannot be compiled, each once."""
+        """Return log lines about stored expressions that cannot be compiled, each once."""
         broken, self._broken = self._broken, []
         return broken
 
     def resolve(self, regex: str) -> tuple[str, ...] | None:
-        """The topics that match, in order of their names, or None while not all were looked at.
+        """Return the names of the matching topics, sorted, or None until all topics have been examined.
 
-        An expression that cannot be compiled, stored when it could be, matches nothing.
+        A stored expression that can no longer be compiled matches nothing.
         """
         self._follow_topics()
         entry = self._entries.get(regex)
@@ -136,7 +136,7 @@ class TopicMatches:
         return tuple(sorted(name for number in entry.found if (name := self._names[number]) is not None))
 
     def _go_on(self, regex: str, entry: _Entry) -> bool:
-        """Look at what was not looked at yet; False if there is more than may be spent now."""
+        """Continue with topics not examined yet; False if the budget runs out first."""
         names, end = self._names, len(self._names)
         if entry.is_broken or entry.position == end:
             return True
@@ -145,7 +145,7 @@ class TopicMatches:
         except PatternError as error:
             entry.is_broken = True
             self._broken = self._broken[-_MOST_LINES:]
-            self._broken.append(f"the regular expression {shown(regex)} is taken to match nothing: {error}")
+            self._broken.append(f"the regular expression {shown(regex)} does not compile and matches nothing: {error}")
             return True
         position, before = entry.position, len(entry.found)
         while position < end and self._units > 0:
@@ -160,7 +160,7 @@ class TopicMatches:
         return position == end
 
     def _shrink(self) -> None:
-        """Forget the least recently used answers until the rest fits; the last one stays, even if it is too large."""
+        """Evict the least recently used results until the rest fits. The last one stays even if it is too large."""
         while self._bytes > self._max_bytes and len(self._entries) > 1:
             regex, entry = self._entries.popitem(last=False)
             self._bytes -= _ENTRY_BYTES + len(regex) + len(entry.found) * _NUMBER_BYTES
@@ -177,7 +177,7 @@ class TopicMatches:
             if name not in self._numbers:
                 self._numbers[name] = len(self._names)
                 self._names.append(name)
-        if len(self._names) > 2 * len(self._numbers) + 1_000:  # mostly topics that are gone
+        if len(self._names) > 2 * len(self._numbers) + 1_000:  # mostly deleted topics
             self._names = list(self._numbers)
             self._numbers = {name: number for number, name in enumerate(self._names) if name is not None}
             self._entries.clear()

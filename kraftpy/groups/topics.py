@@ -9,11 +9,11 @@ from typing import NamedTuple, Protocol
 from kraftpy.types import TopicId
 
 NEVER = -1
-"""The topics' version as a group has it that has not been held against any."""
+"""The topics' version recorded in a group that has not been compared with any."""
 
 
 class TopicInfo(NamedTuple):
-    """What a group needs to know of a topic."""
+    """The facts about a topic that a group needs."""
 
     topic_id: TopicId
     partition_count: int
@@ -24,16 +24,16 @@ class Topics(Protocol):
 
     @property
     def version(self) -> int:
-        """Another number after every change that this shows."""
+        """A number that changes with every change visible here."""
 
     def topic(self, name: str) -> TopicInfo | None:
-        """The topic of that name, or None."""
+        """Return the topic with this name, or None."""
 
     def name(self, topic_id: TopicId) -> str | None:
-        """The name of the topic with that id, or None."""
+        """Return the name of the topic with this id, or None."""
 
     def names(self) -> list[str]:
-        """Every topic, in order."""
+        """Return all topics, in order."""
 
 
 class NoTopics:
@@ -42,20 +42,20 @@ class NoTopics:
     version = 0
 
     def topic(self, name: str) -> TopicInfo | None:
-        """None."""
+        """Return None."""
         return None
 
     def name(self, topic_id: TopicId) -> str | None:
-        """None."""
+        """Return None."""
         return None
 
     def names(self) -> list[str]:
-        """None of them."""
+        """Return an empty list."""
         return []
 
 
 def hash_of_topics(names: Iterable[str], topics: Topics) -> int:
-    """A number that changes with which of these topics there are, their ids, and how many partitions they have."""
+    """Hash which of these topics exist, their ids and their partition counts."""
     known = [(name, info) for name in sorted(names) if (info := topics.topic(name)) is not None]
     if not known:
         return 0

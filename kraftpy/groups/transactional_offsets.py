@@ -1,13 +1,13 @@
-"""Offsets committed in a transaction: stored with the producer's id, pending until its marker says what comes of them.
+"""Offsets committed in a transaction: stored with the producer's id and pending until its marker arrives.
 
-A commit marker makes a producer's pending offsets the groups' own, an abort marker drops them. Of two offsets the one
-that stands later in the log counts, whenever their transactions end: what is older than an offset that the group has by
-now, or has deleted, is dropped. While an offset is pending, or on its way to the log, it is unstable: a reader that
-asks for stable offsets only has to wait (KIP-447), or it would begin where an open transaction may yet have been.
-Unstable offsets do not expire.
+A commit marker turns a producer's pending offsets into the groups' own; an abort marker drops them. Of two offsets for
+a partition, the one later in the log wins, regardless of when their transactions end: an offset older than the group's
+present one, or older than its deletion, is dropped. While an offset is pending or in flight it is unstable: a reader
+that asks for stable offsets only must wait (KIP-447), or it could start at a position that the open transaction is
+about to change. Unstable offsets do not expire.
 
-Whether the transaction knows of the partition is asked before (the shell does), whether its producer is fenced the log
-says.
+The shell checks beforehand that the partition is part of the transaction; the log checks whether the producer is
+fenced.
 
 Read: rules 33 and 38; KIP-98, KIP-447 (a member may only commit in its generation).
 """
@@ -24,7 +24,7 @@ from kraftpy.groups.group import Group, State
 from kraftpy.groups.memory import Room, Usage, weight_of_offset
 from kraftpy.groups.offsets import lacks_room
 from kraftpy.groups.records import OffsetCommitKey, OffsetCommitValue, Record, offset_record
-from kraftpy.groups.step import Turn
+from kraftpy.groups.step import Step
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -44,7 +44,7 @@ _Told = OffsetFetchResponsePartition | OffsetFetchResponsePartitions
 
 
 class PendingOffsets:
-    """The offsets of open transactions, by producer id. `Group.unstable` counts them, with those on their way."""
+    """Offsets of open transactions, by producer id. `Group.unstable` counts them, including those in flight."""
 
     def __init__(self, usage: Usage) -> None:
         self._usage = usage
@@ -52,7 +52,7 @@ class PendingOffsets:
         self._added = 0
 
     def add(self, producer_id: int, group: Group, partition: TopicPartition, value: OffsetCommitValue) -> None:
-        """The log has an offset that waits for its transaction's end."""
+        """Add an offset from the log that is pending until its transaction ends."""
         pending = self._by_producer.setdefault(producer_id, {})
         if (group.group_id, partition) not in pending:
             group.unstable[partition] += 1
@@ -63,9 +63,9 @@ class PendingOffsets:
         self._usage.pending += weight_of_offset(value)
 
     def superseded(self, group: Group, partition: TopicPartition, by: int | None = None) -> None:
-        """The group has a newer offset, or none any more: what is pending is older.
+        """Drop pending offsets older than the group's new offset, or than its deletion.
 
-        `by` is the place of the newer one, where it was pending itself.
+        `by` is the sequence number of the new offset if it was pending itself.
         """
         if not group.unstable:
             return
@@ -73,16 +73,16 @@ class PendingOffsets:
         for pending in self._by_producer.values():
             if key in pending and (by is None or pending[key][0] < by):
                 self._usage.pending -= weight_of_offset(pending.pop(key)[1])
-                settle(group, [partition])
+                mark_stable(group, [partition])
 
     def take(self, producer_id: int) -> dict[tuple[str, TopicPartition], tuple[int, OffsetCommitValue]]:
-        """The transaction has ended: what it had pending, each with its place among all that were."""
+        """Remove and return a finished transaction's pending offsets, each with its sequence number."""
         taken = self._by_producer.pop(producer_id, {})
         self._usage.pending -= sum(weight_of_offset(value) for _, value in taken.values())
         return taken
 
     def unstable(self, group: Group, purposes: Iterable[Purpose]) -> Counter[TopicPartition]:
-        """By partition, how many offsets are pending or on their way to the log."""
+        """Count, by partition, the offsets that are pending or in flight."""
         counts: Counter[TopicPartition] = Counter()
         for purpose in purposes:
             if isinstance(purpose, StoreTransactionalOffsets) and purpose.group_id == group.group_id:
@@ -93,14 +93,14 @@ class PendingOffsets:
         return counts
 
     def validate(self) -> None:
-        """Assert that the bytes of all are counted. For tests and simulations."""
+        """Assert that all bytes are counted. For tests and simulations."""
         assert self._usage.pending == sum(
             weight_of_offset(value) for pending in self._by_producer.values() for _, value in pending.values()
         )
 
 
-def settle(group: Group, partitions: list[TopicPartition] | tuple[TopicPartition, ...]) -> None:
-    """One offset of each is unstable no longer."""
+def mark_stable(group: Group, partitions: list[TopicPartition] | tuple[TopicPartition, ...]) -> None:
+    """Count one unstable offset less for each partition."""
     group.unstable.subtract(partitions)
     for partition in partitions:
         if group.unstable[partition] <= 0:
@@ -111,7 +111,7 @@ def settle(group: Group, partitions: list[TopicPartition] | tuple[TopicPartition
 
 
 def check(message: TxnOffsetCommitRequest, group: Group | None) -> ErrorCode:
-    """Whether this sender may commit for the group now: a member in its generation, or somebody who says to be none."""
+    """Return an error if this sender may not commit now. It must be a member in its generation, or claim to be none."""
     is_member = message.generation_id >= 0 or message.member_id != "" or message.group_instance_id is not None
     if group is None:
         return ErrorCode.ILLEGAL_GENERATION if message.generation_id >= 0 else ErrorCode.NONE
@@ -132,7 +132,7 @@ def check(message: TxnOffsetCommitRequest, group: Group | None) -> ErrorCode:
 
 
 def refuse(message: TxnOffsetCommitRequest, error_code: ErrorCode) -> TxnOffsetCommitResponse:
-    """The answer that says the same error of every partition."""
+    """Return a response with the same error for every partition."""
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
@@ -148,7 +148,7 @@ def refuse(message: TxnOffsetCommitRequest, error_code: ErrorCode) -> TxnOffsetC
 
 
 def failed(prepared: TxnOffsetCommitResponse, error_code: ErrorCode) -> TxnOffsetCommitResponse:
-    """The answer prepared for success, with this error where it said NONE."""
+    """Put this error into a response prepared for success, wherever it says NONE."""
     for topic in prepared.topics:
         for each in topic.partitions:
             each.error_code = each.error_code or error_code
@@ -156,9 +156,9 @@ def failed(prepared: TxnOffsetCommitResponse, error_code: ErrorCode) -> TxnOffse
 
 
 def commit(
-    event: Request, message: TxnOffsetCommitRequest, group: Group, config: GroupConfig, room: Room, turn: Turn
+    event: Request, message: TxnOffsetCommitRequest, group: Group, config: GroupConfig, room: Room, step: Step
 ) -> None:
-    """Store what passed `check`; partitions with too much metadata, or without room, are refused on their own."""
+    """Store offsets that passed `check`. Partitions with too much metadata or no room are refused one by one."""
     growth = 0
     records: list[Record] = []
     stored: list[TopicPartition] = []
@@ -173,7 +173,7 @@ def commit(
                 offset=each.committed_offset,
                 leader_epoch=each.committed_leader_epoch,
                 metadata=each.committed_metadata or "",
-                commit_timestamp=turn.timestamp,
+                commit_timestamp=step.timestamp,
             )
             if (code := lacks_room(group, key.topic_partition, value, room, growth)) is not None:
                 answer.error_code = code
@@ -183,7 +183,7 @@ def commit(
             records.append(offset_record(key, value))
             stored.append(key.topic_partition)
     if not records:
-        turn.reply(event.request_id, response)
+        step.reply(event.request_id, response)
         return
     group.unstable.update(stored)
     purpose = StoreTransactionalOffsets(
@@ -194,14 +194,14 @@ def commit(
         producer_id=message.producer_id,
         producer_epoch=message.producer_epoch,
     )
-    turn.append(records, purpose)
+    step.append(records, purpose)
 
 
 # ---- OffsetFetch
 
 
 def only_stable(message: OffsetFetchRequest, response: OffsetFetchResponse, groups: dict[str, Group]) -> None:
-    """Where a transaction is open that may change an offset, say so instead of telling it (KIP-447)."""
+    """Replace unstable offsets in the response by an error (KIP-447)."""
     told: list[tuple[Group | None, str, list[_Told]]] = []
     for answered in response.groups:
         group = groups.get(answered.group_id)

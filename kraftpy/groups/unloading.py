@@ -1,4 +1,4 @@
-"""Who waits for a coordinator that is unloaded: everybody is told to look for it elsewhere."""
+"""The responses to pending requests when a coordinator is unloaded: clients must look for it elsewhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOVED = ErrorCode.NOT_COORDINATOR
 
 
 def refusals(groups: Mapping[str, Group], purposes: Iterable[Purpose], others: Iterable[Request]) -> list[Reply]:
-    """The answers of those who wait for a barrier, in a group's line, for the log, or as one of the `others`."""
+    """Refuse all pending requests: at a barrier, in a group's queue, waiting for the log, or among the `others`."""
     replies: list[Reply] = []
     for _, group in sorted(groups.items()):
         for member in group.members.values():
@@ -68,7 +68,7 @@ def _of_append(purpose: Purpose) -> list[Reply]:
 
 
 def failed_deletion(prepared: DeleteGroupsResponse, error_code: ErrorCode) -> DeleteGroupsResponse:
-    """The answer prepared for success, with this error where it said NONE."""
+    """Put this error into a response prepared for success, wherever it says NONE."""
     return DeleteGroupsResponse(
         results=[
             DeletableGroupResult(group_id=each.group_id, error_code=each.error_code or error_code)

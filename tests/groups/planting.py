@@ -13,11 +13,11 @@ from group_world import World
 
 from kraftpy.groups import offsets
 from kraftpy.groups import transactional_offsets as transactional
-from kraftpy.groups.change_queue import Turns
+from kraftpy.groups.change_queue import ChangeQueue
 from kraftpy.groups.classic.membership import Membership
 from kraftpy.groups.classic.rebalance import Rebalance
 from kraftpy.groups.consumer import migration
-from kraftpy.groups.consumer.changes import ConsumerTurns
+from kraftpy.groups.consumer.changes import ConsumerChangeQueue
 from kraftpy.groups.consumer.classic_members import ClassicMembers
 from kraftpy.groups.consumer.protocol import ConsumerProtocol
 from kraftpy.groups.coordinator import EXPIRY_KEY, GroupCoordinator
@@ -27,10 +27,10 @@ from kraftpy.groups.events import Effect, Event, Reply, Request, Survived
 from kraftpy.groups.group import Group
 from kraftpy.groups.routing import refuse
 from kraftpy.groups.share import partitions as share_partitions
-from kraftpy.groups.share.changes import ShareTurns
+from kraftpy.groups.share.changes import ShareChangeQueue
 from kraftpy.groups.share.operations import Alteration, OffsetDeletion, StateDeletion
 from kraftpy.groups.share.protocol import ShareProtocol
-from kraftpy.groups.streams.changes import StreamsTurns
+from kraftpy.groups.streams.changes import StreamsChangeQueue
 from kraftpy.groups.streams.protocol import StreamsProtocol
 from kraftpy.protocol.errors import ErrorCode
 
@@ -43,15 +43,15 @@ PLACES: tuple[Place, ...] = (
     *((Membership, name) for name in ("join", "sync", "heartbeat", "leave", "_add", "_update", "_rejoin_static")),
     *((Rebalance, name) for name in ("add", "touch", "drop", "prepare", "complete_join", "store_assignment")),
     *((Rebalance, name) for name in ("assignment_stored", "session_is_over", "join_time_is_up", "react_to_departure")),
-    *((ConsumerTurns, name) for name in ("_answer", "_is_due", "_ends", "_is_stored", "_purpose")),
-    *((ShareTurns, name) for name in ("_answer", "_is_due", "_begin", "_end", "_purpose", "_is_answered")),
-    *((StreamsTurns, name) for name in ("_answer", "_is_due", "_is_stored", "_purpose")),
+    *((ConsumerChangeQueue, name) for name in ("_answer", "_on_due", "_ends", "_on_stored", "_purpose")),
+    *((ShareChangeQueue, name) for name in ("_answer", "_on_due", "_begin", "_end", "_purpose", "_on_answered")),
+    *((StreamsChangeQueue, name) for name in ("_answer", "_on_due", "_on_stored", "_purpose")),
     *((operation, name) for operation in (Alteration, OffsetDeletion, StateDeletion) for name in ("begin", "end")),
     *((Deletions, name) for name in ("request", "bury", "stored")),
     *((Group, name) for name in ("become", "add", "remove", "select_protocol", "to_value")),
     (AnyDraft, "put"),
-    (Turns, "stored"),
-    (ConsumerTurns, "_reply"),
+    (ChangeQueue, "stored"),
+    (ConsumerChangeQueue, "_reply"),
     (GroupCoordinator, "_appended"),
     (GroupCoordinator, "_due"),
     (GroupCoordinator, "_request"),

@@ -133,6 +133,6 @@ def test_a_stored_expression_that_cannot_be_compiled_any_more_is_survived(monkey
     assert beat(world, "a", epoch=1)[0] is ErrorCode.NONE
     assert world.coordinator.groups["g"].consumer.epoch == 2, "its topics have changed: there are none"
     assert world.coordinator.groups["g"].consumer.regexes["t|(?:t("].topics == ()
-    assert len([text for text in notes if "taken to match nothing" in text]) == 1
+    assert len([text for text in notes if "does not compile and matches nothing" in text]) == 1
     assert beat(world, "b", "(") == (ErrorCode.INVALID_REGULAR_EXPRESSION, 0)
     assert consumer_turns.AGAIN_MS == REFILL_MS

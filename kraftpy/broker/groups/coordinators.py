@@ -1,16 +1,16 @@
 """The group coordinators of this broker: one for each partition of `__consumer_offsets` that it leads.
 
-Each is the pure state machine of `groups`; `coordinator_shards` is the loop around it. Here requests become events, and
+Each is the pure state machine of `groups`, run by the loop in `coordinator_shards`. Here requests become events, and
 effects become replies and appends.
 
-Offsets that are committed in a transaction are appended as its producer's batch, and its marker is written to the
-partition through here (`write_marker`): the machine hears of both in the order of the log.
+Offsets committed in a transaction are appended as the producer's batch, and the marker is written to the partition
+through `write_marker`: the state machine sees both in log order.
 
-Committed offsets are told once it is confirmed that nobody else has become coordinator meanwhile
-(`replication.leadership_check`): one that is cut off would tell what its successor has long moved on from. As long as
-that cannot be confirmed they are not told, and the client asks again.
+Committed offsets are returned only after confirming that no other broker has become coordinator
+(`replication.leadership_check`): a broker that is cut off would return offsets that its successor has long moved past.
+If this cannot be confirmed, the client gets an error and asks again.
 
-What share groups need of the share coordinators is asked of them in tasks (`share.state_changes`).
+Requests of share groups to the share coordinators are sent from tasks (`share.state_changes`).
 """
 
 from __future__ import annotations
@@ -79,16 +79,16 @@ logger = logging.getLogger(__name__)
 
 _SHOWN_CHARACTERS = 100
 _LISTED_UNITS = 1
-"""The cost of listing a group, in units of `slicing`, rather more than it is."""
+"""The cost of listing a group, in units of `slicing`, rounded up generously."""
 _MERGED_AT_ONCE = 20
-"""Pieces of a list of groups that are put in order on the loop."""
+"""Lists of up to this many pieces are merged on the event loop."""
 
 ChangeShareState = Callable[[str, Initialization | Deletion], Awaitable[dict[TopicIdPartition, ErrorCode]]]
 """Asks share coordinators to keep or forget state of a group's partitions; returns what failed (`share`)."""
 
 
 class _TopicsNow:
-    """The topics of the metadata image, as groups want to know them."""
+    """The topics of the metadata image, in the form groups need."""
 
     def __init__(self, metadata: MetadataLog) -> None:
         self._metadata = metadata
@@ -107,7 +107,7 @@ class _TopicsNow:
 
 
 class Coordinators(Shards[GroupCoordinator]):
-    """Every group whose partition of `__consumer_offsets` this broker leads."""
+    """All groups whose partition of `__consumer_offsets` this broker leads."""
 
     topic = CONSUMER_OFFSETS
 
@@ -155,16 +155,16 @@ class Coordinators(Shards[GroupCoordinator]):
                     machine.replay_pending(header.producer_id, record.key, record.value)
                 else:
                     machine.replay(record.key, record.value, record.offset)
-            except Exception as error:  # of one record, which is passed over
+            except Exception as error:  # the error concerns one record, which is skipped
                 yield error
 
     def reconcile(self) -> None:
-        """Have a coordinator for each partition that is led here, and no other. The topics may be any by now."""
+        """Make sure there is a coordinator for each partition led here, and no other. All topics may have changed."""
         self._topics.version += 1
         super().reconcile()
 
     def apply(self, records: Sequence[Record]) -> None:
-        """Metadata has changed: leaderships come and go, deleted topics are forgotten by the groups."""
+        """React to changed metadata: leaderships come and go, groups forget deleted topics."""
         if any(isinstance(record, PartitionCreated | TopicDeleted) for record in records):
             self._topics.version += 1
         deleted = [each for each in records if isinstance(each, TopicDeleted) and each.name != CONSUMER_OFFSETS]
@@ -177,7 +177,7 @@ class Coordinators(Shards[GroupCoordinator]):
         super().apply(records)
 
     def stop(self) -> None:
-        """Let go of everything, for good; who waits is told to look elsewhere."""
+        """Shut down for good; waiting clients are told to look for the coordinator elsewhere."""
         super().stop()
         for task in self._asking:
             task.cancel()
@@ -185,9 +185,9 @@ class Coordinators(Shards[GroupCoordinator]):
     # --- requests ----------------------------------------------------------------------------
 
     async def ask(self, message: GroupRequest, context: RequestContext) -> GroupResponse:
-        """The answer of the coordinator, or of several for a request that names several groups.
+        """Pass a request to its coordinator, or to several if it names several groups, and return the answer.
 
-        Each does its part in one step: long requests come in pieces (`handlers.pieces`).
+        Each coordinator does its part in one step: long requests are split before (`handlers.pieces`).
         """
         version = context.api_version
         topic = self._metadata.image.topic(CONSUMER_OFFSETS)
@@ -201,7 +201,7 @@ class Coordinators(Shards[GroupCoordinator]):
     async def list_groups(
         self, message: ListGroupsRequest, context: RequestContext, slices: Slices
     ) -> ListGroupsResponse:
-        """Every group of this broker, in slices."""
+        """List every group of this broker, in slices."""
         topic = self._metadata.image.topic(CONSUMER_OFFSETS)
         answers: list[GroupResponse] = []
         for partition in range(0 if topic is None else len(topic.partitions)):
@@ -224,13 +224,16 @@ class Coordinators(Shards[GroupCoordinator]):
         return None if shard is None else shard.machine.groups.get(group_id)
 
     def size_of(self, group_id: str) -> int:
-        """How many members and committed offsets a group has that is coordinated here, roughly what it costs to tell
-        of it; 0 for others."""
+        """Return the number of members and committed offsets of a group coordinated here: roughly the cost of
+        describing it.
+
+        Returns 0 for other groups.
+        """
         group = self._known(group_id)
         return 0 if group is None else group.size
 
     def committed(self, group_id: str) -> list[TopicPartition]:
-        """The partitions that a group has committed offsets of, in no order."""
+        """Return the partitions for which a group has committed offsets, in no particular order."""
         group = self._known(group_id)
         return [] if group is None else list(group.offsets)
 
@@ -258,22 +261,24 @@ class Coordinators(Shards[GroupCoordinator]):
         return refuse(message, context.api_version, answer) if isinstance(answer, ErrorCode) else answer
 
     async def _is_up_to_date(self, shard: Shard[GroupCoordinator]) -> bool:
-        """Whether nobody else can have taken commits before this was called. Not asked of one that is being loaded:
-        it answers with an error anyway."""
+        """Return True if no other broker can have accepted commits before this call.
+
+        Not checked for a coordinator that is still loading: it answers with an error anyway.
+        """
         if shard.loading is not None and not shard.loading.done():
             return True
         deadline = asyncio.get_running_loop().time() + self._config.offsets_commit_timeout_ms / 1000
         return await self._replicas.confirmations.confirm(shard.replica, shard.leadership, deadline)
 
     def check_ready(self, partition: int) -> ErrorCode:
-        """NONE where this broker coordinates the groups of that partition and knows them all."""
+        """Return NONE if this broker coordinates the groups of that partition and has loaded them all."""
         shard = self._serving(partition)
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
         return ErrorCode.NONE if shard.machine.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     async def write_marker(self, partition: int, marker: bytes, producer_id: int, *, is_commit: bool) -> ErrorCode:
-        """Append a transaction's marker to a partition, and have the groups act on it once it is committed."""
+        """Append a transaction's marker to a partition; the groups act on it once it is committed."""
         shard = self._serving(partition)
         if shard is None:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -296,7 +301,7 @@ class Coordinators(Shards[GroupCoordinator]):
         return error_code
 
     def shared_partitions(self, group_id: str) -> Assignment | ErrorCode:
-        """The partitions that the share coordinators keep state of for a group; none of a group that is not there."""
+        """Return the partitions of a group that have state at the share coordinators; none if it does not exist."""
         topic = self._metadata.image.topic(CONSUMER_OFFSETS)
         if topic is None:
             return ErrorCode.NOT_COORDINATOR
@@ -337,7 +342,7 @@ class Coordinators(Shards[GroupCoordinator]):
         return ()
 
     def _make_topics(self, effect: MakeTopics) -> None:
-        """Have them made, unless that is under way; the group asks again as long as they are missing."""
+        """Start creating internal topics, unless already in progress; the group repeats this while they are missing."""
         if effect.group_id in self._making:
             return
         task = self._tasks.create_task(self._topics_made(effect), name="streams group topics")
@@ -347,7 +352,7 @@ class Coordinators(Shards[GroupCoordinator]):
     async def _topics_made(self, effect: MakeTopics) -> None:
         failed = await make_internal_topics(effect.topics, self._metadata, self._config, self._clock)
         for name, why in failed.items():
-            text = "group %s: its internal topic %s could not be made: %s"
+            text = "group %s: cannot create its internal topic %s: %s"
             self._complaints.write(logger, logging.WARNING, "internal topics", "", text, effect.group_id, name, why)
 
     async def _change_state(self, shard: Shard[GroupCoordinator], effect: ChangeState) -> None:

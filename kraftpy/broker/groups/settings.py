@@ -1,10 +1,10 @@
-"""The settings of single groups as the metadata has them, within what this broker allows (KIP-848, KIP-932).
+"""The settings of single groups from the metadata, within this broker's limits (KIP-848, KIP-932).
 
     settings = GroupSettingsNow(config, lambda: metadata.image, complaints)
     settings("my-group").consumer_session_timeout_ms
 
-Looking them up costs next to nothing: most groups have none of their own, and what is set is parsed once. A stored
-value that cannot be used counts as not set, and one line a minute names it and its group.
+A lookup costs next to nothing: most groups have no settings of their own, and those that exist are parsed once. An
+invalid stored value counts as not set; it is logged with its group at most once a minute.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REMEMBERED = 1_000
 
 
 class GroupSettingsNow:
-    """The settings of every group, by its id, whether it is there or not."""
+    """The settings of every group by id, whether the group exists or not."""
 
     def __init__(self, config: BrokerConfig, image: Callable[[], Image], complaints: Complaints) -> None:
         self._complaints = complaints
@@ -40,12 +40,15 @@ class GroupSettingsNow:
         self._parsed = parsed
 
     def __call__(self, group_id: str) -> GroupSettings:
-        """What holds for that group now."""
+        """Return the group's current settings."""
         overrides = self._image().configs(ConfigResourceType.GROUP, group_id)
         if not overrides:
             return self._defaults
         settings, problems = self._parsed(tuple(overrides.items()))
         if problems:
-            message, what = "group %r: a stored setting is not used, the default is: %s", "; ".join(problems)
+            message, what = (
+                "group %r: ignoring an invalid stored setting and using the default: %s",
+                "; ".join(problems),
+            )
             self._complaints.write(logger, logging.ERROR, "setting of a group", group_id, message, group_id, what)
         return settings

@@ -1,4 +1,4 @@
-"""The internal topics of streams groups, repartition topics and changelogs, made when they are missed (KIP-1071)."""
+"""Creates missing internal topics of streams groups: repartition topics and changelogs (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEFAULT = -1
 async def make_internal_topics(
     topics: Sequence[InternalTopic], metadata: MetadataLog, config: BrokerConfig, clock: Clock
 ) -> dict[str, str]:
-    """Create them with the partitions and settings the group has decided on; why not, of each that could not be."""
+    """Create topics with the partitions and settings the group chose. Returns an error text per failure."""
     command = CreateTopics(
         topics=tuple(_new_topic(topic) for topic in topics),
         time_ms=clock.now(),

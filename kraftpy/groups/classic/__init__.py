@@ -1,4 +1,4 @@
-"""Classic groups: members join, a leader assigns, and every change is a new generation.
+"""Classic groups: members join, a leader assigns, and every change starts a new generation.
 
-The group, its two barriers (JoinGroup and SyncGroup) with the timers behind them, and the four requests of members.
+The group, its two barriers (JoinGroup and SyncGroup) with their timers, and the four requests that members send.
 """

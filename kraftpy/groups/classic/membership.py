@@ -1,12 +1,13 @@
-"""The four requests of a group's members: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+"""Handlers for the four requests of classic members: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-Each handler refuses what does not fit the group, changes it through `rebalance`, and answers now or leaves a
-request waiting there. Order of refusals: the member, its instance id, its generation, its protocol, the state.
+Each handler refuses a request that does not fit the group, changes the group through `rebalance`, and either answers
+now or leaves the request waiting there. Checks are made in this order: the member, its instance id, its generation, its
+protocol, the state.
 
-Where this differs from Kafka, on purpose: a second request of a member whose first still waits has the first one
-answered REBALANCE_IN_PROGRESS instead of dropped; the first assignment a leader sends for a generation stands, where
-Kafka stores a repeated one but goes on with the first; a pending member that suddenly names an instance id gets
-UNKNOWN_MEMBER_ID.
+Deliberate differences from Kafka: if a member sends a second request while its first still waits, the first is answered
+REBALANCE_IN_PROGRESS instead of being dropped; the first assignment that a leader sends for a generation stands,
+whereas Kafka stores a repeated one but continues with the first; a pending member that suddenly names an instance id
+gets UNKNOWN_MEMBER_ID.
 
 Read: KIP-345, KIP-394, KIP-559 (protocol checks in SyncGroup), KIP-800 (reasons), KIP-814 (static leader).
 """
@@ -21,7 +22,7 @@ from kraftpy.groups.classic.rebalance import Rebalance, join_answer, join_error,
 from kraftpy.groups.events import Request
 from kraftpy.groups.group import Group, Member, Protocols, State, Waiting
 from kraftpy.groups.records import group_record
-from kraftpy.groups.step import Turn
+from kraftpy.groups.step import Step
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kraftpy.protocol.messages.join_group import JoinGroupRequest
@@ -29,7 +30,7 @@ from kraftpy.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupR
 from kraftpy.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 UNKNOWN_MEMBER = ""
-"""The member id of somebody who has none yet."""
+"""The member id sent by a client that does not have one yet."""
 
 FIRST_JOIN_WITH_MEMBER_ID_REQUIRED = 4
 FIRST_LEAVE_WITH_MEMBERS = 3
@@ -38,7 +39,7 @@ _MAX_NAME_IN_ID = 249
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joining:
-    """A JoinGroup request, put right: what older versions leave out is filled in."""
+    """A normalized JoinGroup request: fields missing in older versions are filled in."""
 
     group_id: str
     member_id: str
@@ -54,7 +55,7 @@ class Joining:
 
     @classmethod
     def of(cls, event: Request, message: JoinGroupRequest) -> Joining:
-        """The request as any version of it is meant: v0 has one timeout for both purposes."""
+        """Normalize a request of any version: v0 has one timeout for both purposes."""
         rebalance_timeout_ms = message.rebalance_timeout_ms
         return cls(
             group_id=message.group_id,
@@ -72,12 +73,12 @@ class Joining:
 
 
 def member_id_for(joining: Joining, unique: str) -> str:
-    """An id for a member that has none. A name that fills its field would leave no room for what is unique."""
+    """Build a member id. The client's name is cut so that the unique part always fits."""
     return f"{(joining.group_instance_id or joining.client_id)[:_MAX_NAME_IN_ID]}-{unique}"
 
 
 class Membership:
-    """Handles members' requests. `new_id` gives the unguessable, never repeated part of a member id."""
+    """Handles members' requests. `new_id` returns the unguessable, unique part of a member id."""
 
     def __init__(self, rebalance: Rebalance, new_id: Callable[[], str]) -> None:
         self.rebalance = rebalance
@@ -86,29 +87,29 @@ class Membership:
 
     # ---- JoinGroup
 
-    def join(self, event: Request, message: JoinGroupRequest, groups: dict[str, Group], turn: Turn) -> None:
-        """Let a member in, or in again; it is answered when everybody has joined."""
+    def join(self, event: Request, message: JoinGroupRequest, groups: dict[str, Group], step: Step) -> None:
+        """Let a member join or rejoin. The answer is sent when all members have joined."""
         joining = Joining.of(event, message)
         group = groups.get(joining.group_id)
         error = self._check_join(joining, group)
         if error is not ErrorCode.NONE:
-            self._refuse(joining, error, turn)
+            self._refuse(joining, error, step)
             return
         if group is None:
             group = groups[joining.group_id] = Group(group_id=joining.group_id)
         if not self._has_room(group, joining):
-            self._refuse(joining, ErrorCode.GROUP_MAX_SIZE_REACHED, turn, member_id=UNKNOWN_MEMBER)
+            self._refuse(joining, ErrorCode.GROUP_MAX_SIZE_REACHED, step, member_id=UNKNOWN_MEMBER)
             if joining.member_id in group.members or joining.member_id in group.pending_members:
-                self.rebalance.drop(group, joining.member_id, turn)
-                self.rebalance.complete_if_joined(group, turn)
+                self.rebalance.drop(group, joining.member_id, step)
+                self.rebalance.complete_if_joined(group, step)
         elif group.state is State.DEAD:
-            self._refuse(joining, ErrorCode.COORDINATOR_NOT_AVAILABLE, turn)
+            self._refuse(joining, ErrorCode.COORDINATOR_NOT_AVAILABLE, step)
         elif not group.supports(joining.protocol_type, joining.protocols):
-            self._refuse(joining, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, turn)
+            self._refuse(joining, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, step)
         elif joining.member_id == UNKNOWN_MEMBER:
-            self._join_unknown(joining, group, turn)
+            self._join_unknown(joining, group, step)
         else:
-            self._join_known(joining, group, turn)
+            self._join_known(joining, group, step)
 
     def _check_join(self, joining: Joining, group: Group | None) -> ErrorCode:
         if not joining.group_id:
@@ -120,15 +121,15 @@ class Membership:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE
 
-    def _refuse(self, joining: Joining, error: ErrorCode, turn: Turn, member_id: str | None = None) -> None:
+    def _refuse(self, joining: Joining, error: ErrorCode, step: Step, member_id: str | None = None) -> None:
         named = joining.member_id if member_id is None else member_id
-        turn.reply(joining.waiting.request_id, join_error(joining.waiting.api_version, named, error))
+        step.reply(joining.waiting.request_id, join_error(joining.waiting.api_version, named, error))
 
     def _has_room(self, group: Group, joining: Joining) -> bool:
-        """Whether this member may come in without the group growing too large.
+        """Return True if this member can join without exceeding the maximum group size.
 
-        While members are joining again, those who wait are counted: so a group that has become too large (the limit
-        was lowered) sheds those who come last. A static member that comes back takes its own place.
+        During a rebalance, the members waiting at the barrier are counted. A group that has become too large (because
+        the limit was lowered) thus sheds the last to arrive. A static member that returns takes its own place.
         """
         place = joining.member_id or group.static_members.get(joining.group_instance_id or "", UNKNOWN_MEMBER)
         member = group.members.get(place)
@@ -141,18 +142,18 @@ class Membership:
             case State.COMPLETING_REBALANCE | State.STABLE:
                 return member is not None or len(group.members) < self.config.group_max_size
 
-    def _join_unknown(self, joining: Joining, group: Group, turn: Turn) -> None:
+    def _join_unknown(self, joining: Joining, group: Group, step: Step) -> None:
         new_id = member_id_for(joining, self.new_id())
         instance_id = joining.group_instance_id
         if instance_id is not None and instance_id in group.static_members:
-            self._rejoin_static(joining, group, group.static_members[instance_id], new_id, turn)
+            self._rejoin_static(joining, group, group.static_members[instance_id], new_id, step)
         elif instance_id is None and joining.waiting.api_version >= FIRST_JOIN_WITH_MEMBER_ID_REQUIRED:
-            self.rebalance.await_claim(group, new_id, joining.session_timeout_ms, turn)
-            self._refuse(joining, ErrorCode.MEMBER_ID_REQUIRED, turn, member_id=new_id)
+            self.rebalance.await_claim(group, new_id, joining.session_timeout_ms, step)
+            self._refuse(joining, ErrorCode.MEMBER_ID_REQUIRED, step, member_id=new_id)
         else:
-            self._add(joining, group, new_id, turn)
+            self._add(joining, group, new_id, step)
 
-    def _add(self, joining: Joining, group: Group, member_id: str, turn: Turn) -> None:
+    def _add(self, joining: Joining, group: Group, member_id: str, step: Step) -> None:
         if not group.members and group.state is State.EMPTY:
             group.protocol_type = joining.protocol_type
         member = Member(
@@ -166,16 +167,16 @@ class Membership:
             is_new=True,
             join=joining.waiting,
         )
-        self.rebalance.add(group, member, turn, joining.reason)
+        self.rebalance.add(group, member, step, joining.reason)
 
-    def _join_known(self, joining: Joining, group: Group, turn: Turn) -> None:
+    def _join_known(self, joining: Joining, group: Group, step: Step) -> None:
         member_id = joining.member_id
         if member_id in group.pending_members and joining.group_instance_id is None:
-            self._add(joining, group, member_id, turn)
+            self._add(joining, group, member_id, step)
             return
         error = group.check_member(member_id, joining.group_instance_id)
         if error is not ErrorCode.NONE:
-            self._refuse(joining, error, turn)
+            self._refuse(joining, error, step)
             return
         member = group.members[member_id]
         leads = member_id == group.leader_id
@@ -183,29 +184,29 @@ class Membership:
         if (group.state is State.COMPLETING_REBALANCE and unchanged) or (
             group.state is State.STABLE and unchanged and not leads
         ):
-            # It may have missed the answer to its first request: the same generation once more. A leader in a Stable
-            # group means it: that is how it asks for a rebalance when, say, a topic has grown (rule 34).
-            self.rebalance.touch(group, member, turn)
-            turn.reply(joining.waiting.request_id, join_answer(group, member, leads=leads))
+            # The answer to its first request may have been lost: send the same generation again. For the leader of a
+            # Stable group a rejoin is how it asks for a rebalance, for example when a topic has grown (rule 34).
+            self.rebalance.touch(group, member, step)
+            step.reply(joining.waiting.request_id, join_answer(group, member, leads=leads))
             return
-        self._update(joining, group, member, turn)
-        self.rebalance.prepare_or_complete(group, turn, f"member {member_id} joins again ({joining.reason})")
+        self._update(joining, group, member, step)
+        self.rebalance.prepare_or_complete(group, step, f"member {member_id} joins again ({joining.reason})")
 
-    def _update(self, joining: Joining, group: Group, member: Member, turn: Turn) -> None:
-        """Take over what the member says of itself now, and let its request wait."""
+    def _update(self, joining: Joining, group: Group, member: Member, step: Step) -> None:
+        """Update the member from its request, and let the request wait."""
         group.resubscribe(member, joining.protocols)
         member.rebalance_timeout_ms = joining.rebalance_timeout_ms
         member.session_timeout_ms = joining.session_timeout_ms
         member.client_id = joining.client_id
         member.client_host = joining.client_host
-        self.rebalance.wait_for_join(member, joining.waiting, turn)
-        self.rebalance.touch(group, member, turn)
+        self.rebalance.wait_for_join(member, joining.waiting, step)
+        self.rebalance.touch(group, member, step)
 
-    def _rejoin_static(self, joining: Joining, group: Group, old_id: str, new_id: str, turn: Turn) -> None:
-        """A static member is back: no rebalance in a Stable group whose protocol stays the same (rule 36)."""
+    def _rejoin_static(self, joining: Joining, group: Group, old_id: str, new_id: str, step: Step) -> None:
+        """Let a static member return. No rebalance in a Stable group whose protocol stays the same (rule 36)."""
         old_leader = group.leader_id or ""
-        member = self.rebalance.replace_static(group, old_id, new_id, turn)
-        self._update(joining, group, member, turn)
+        member = self.rebalance.replace_static(group, old_id, new_id, step)
+        self._update(joining, group, member, step)
         if group.state is State.STABLE and group.select_protocol() == group.protocol_name:
             assignments = {each.member_id: each.assignment or b"" for each in group.members.values()}
             purpose = StoreStaticMember(
@@ -214,32 +215,32 @@ class Membership:
                 member_id=new_id,
                 leader_id=old_leader,
             )
-            turn.append([group_record(group.group_id, group.to_value(assignments))], purpose)
+            step.append([group_record(group.group_id, group.to_value(assignments))], purpose)
             return
-        # In CompletingRebalance the leader may be assigning to the old id right now: all must join again.
+        # In CompletingRebalance the leader may be assigning to the old id right now: all members must rejoin.
         self.rebalance.prepare_or_complete(
-            group, turn, f"static member {joining.group_instance_id} is back ({joining.reason})"
+            group, step, f"static member {joining.group_instance_id} is back ({joining.reason})"
         )
 
     # ---- SyncGroup
 
-    def sync(self, event: Request, message: SyncGroupRequest, group: Group | None, turn: Turn) -> None:
-        """A member asks for its assignment; the leader brings everybody's."""
+    def sync(self, event: Request, message: SyncGroupRequest, group: Group | None, step: Step) -> None:
+        """Answer with the member's assignment once it is known; the leader's request carries all assignments."""
         error = self._check_sync(message, group)
         if error is not ErrorCode.NONE or group is None:
-            turn.reply(event.request_id, SyncGroupResponse(error_code=error, assignment=b""))
+            step.reply(event.request_id, SyncGroupResponse(error_code=error, assignment=b""))
             return
         member = group.members[message.member_id]
-        self.rebalance.touch(group, member, turn)
+        self.rebalance.touch(group, member, step)
         self.rebalance.synced(group, member)
         if group.state is State.STABLE:
-            turn.reply(event.request_id, sync_answer(group, member))
+            step.reply(event.request_id, sync_answer(group, member))
             return
         waiting = Waiting(request_id=event.request_id, api_version=event.api_version)
-        self.rebalance.wait_for_sync(member, waiting, turn)
+        self.rebalance.wait_for_sync(member, waiting, step)
         if member.member_id == group.leader_id:
             given = {each.member_id: bytes(each.assignment) for each in message.assignments}
-            self.rebalance.store_assignment(group, given, turn)
+            self.rebalance.store_assignment(group, given, step)
 
     def _check_sync(self, message: SyncGroupRequest, group: Group | None) -> ErrorCode:
         error = self._check_generation(message, group)
@@ -267,19 +268,19 @@ class Membership:
 
     # ---- Heartbeat
 
-    def heartbeat(self, event: Request, message: HeartbeatRequest, group: Group | None, turn: Turn) -> None:
-        """A member is alive; it learns here that it must join again."""
+    def heartbeat(self, event: Request, message: HeartbeatRequest, group: Group | None, step: Step) -> None:
+        """Keep a member alive; the answer tells it if it must rejoin."""
         error = self._check_generation(message, group)
         if error is ErrorCode.NONE and group is not None:
-            self.rebalance.touch(group, group.members[message.member_id], turn)
+            self.rebalance.touch(group, group.members[message.member_id], step)
             if group.state is State.PREPARING_REBALANCE:
                 error = ErrorCode.REBALANCE_IN_PROGRESS
-        turn.reply(event.request_id, HeartbeatResponse(error_code=error))
+        step.reply(event.request_id, HeartbeatResponse(error_code=error))
 
     # ---- LeaveGroup
 
-    def leave(self, event: Request, message: LeaveGroupRequest, group: Group | None, turn: Turn) -> None:
-        """Members go: one, before v3; from v3 several, static ones by instance id alone if need be (KIP-345)."""
+    def leave(self, event: Request, message: LeaveGroupRequest, group: Group | None, step: Step) -> None:
+        """Remove members: one before v3; from v3 several, and static ones by instance id alone (KIP-345)."""
         if event.api_version >= FIRST_LEAVE_WITH_MEMBERS:
             leaving = [(each.member_id, each.group_instance_id) for each in message.members]
         else:
@@ -295,26 +296,26 @@ class Membership:
         for member_id, group_instance_id in leaving if error is ErrorCode.NONE else []:
             gone, member_error = self._leaver(group, member_id, group_instance_id)
             if gone is not None and group is not None:
-                self.rebalance.drop(group, gone, turn)
+                self.rebalance.drop(group, gone, step)
                 departed.append(gone)
             results.append(
                 MemberResponse(member_id=member_id, group_instance_id=group_instance_id, error_code=member_error)
             )
         if event.api_version >= FIRST_LEAVE_WITH_MEMBERS:
-            turn.reply(event.request_id, LeaveGroupResponse(error_code=error, members=results))
+            step.reply(event.request_id, LeaveGroupResponse(error_code=error, members=results))
         else:
-            turn.reply(event.request_id, LeaveGroupResponse(error_code=results[0].error_code if results else error))
+            step.reply(event.request_id, LeaveGroupResponse(error_code=results[0].error_code if results else error))
         if group is None or not departed:
             return
         if all(member_id in pending for member_id in departed):
-            self.rebalance.complete_if_joined(group, turn)
+            self.rebalance.complete_if_joined(group, step)
         else:
-            self.rebalance.react_to_departure(group, turn, f"members left: {', '.join(departed)}")
+            self.rebalance.react_to_departure(group, step, f"members left: {', '.join(departed)}")
 
     def _leaver(
         self, group: Group | None, member_id: str, group_instance_id: str | None
     ) -> tuple[str | None, ErrorCode]:
-        """The id of the member meant, or why there is none."""
+        """Return the id of the member to remove, or the error."""
         if group is None:
             return None, ErrorCode.UNKNOWN_MEMBER_ID
         if member_id == UNKNOWN_MEMBER:

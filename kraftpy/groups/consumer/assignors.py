@@ -1,14 +1,14 @@
-"""The assignors of the server: which member shall have which partitions (KIP-848).
+"""The server-side assignors: which member gets which partitions (KIP-848).
 
-    range     the partitions of each topic side by side in ranges, members in one order for all topics, so that equal
-              partitions of topics go to the same member where they have as many and the same subscribers
-    uniform   as many partitions for everybody as can be, and as few moved from who had them as that allows
+    range     contiguous ranges of each topic's partitions, with members in the same order for all topics, so that equal
+              partitions of topics go to the same member if the topics have as many and the same subscribers
+    uniform   as even as possible, moving as few partitions as possible
 
-Both give every partition of a topic somebody reads to exactly one of its readers, and the same again for the same
-question. Members come in the order of their instance ids, then of their own ids, so a static member keeps its place.
+Both assign every partition of a subscribed topic to exactly one of its subscribers, and are deterministic. Members are
+ordered by instance id, then by member id, so a static member keeps its place.
 
-Left out: racks, which Kafka's own assignors do not look at either since 4.0 (KIP-1101 leaves them to come back);
-assignors of one's own, which in Kafka are classes.
+Left out: racks, which Kafka's own assignors have ignored since 4.0 as well (KIP-1101 leaves them for later); custom
+assignors, which in Kafka are classes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kraftpy.types import TopicId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscriber:
-    """A member as an assignor sees it: the topics it reads that exist, and what it was to have until now."""
+    """A member as an assignor sees it: the existing topics it subscribes to, and its previous target."""
 
     instance_id: str | None = None
     topics: frozenset[TopicId]
@@ -34,10 +34,10 @@ Question = Mapping[str, Subscriber]
 """The members by id."""
 
 Counts = Mapping[TopicId, int]
-"""How many partitions each topic has."""
+"""The number of partitions of each topic."""
 
 Answer = dict[str, Assignment]
-"""What each member shall have."""
+"""The target assignment of each member."""
 
 Assignor = Callable[[Question, Counts], Answer]
 
@@ -47,9 +47,10 @@ def _in_order(members: Question) -> list[str]:
 
 
 def _readers(members: Question) -> dict[TopicId, list[str]]:
-    """Who reads each topic; both in order. Topics with the same readers have the same list.
+    """Return the subscribers of each topic, both in order. Topics with the same subscribers share a list.
 
-    Costs what the subscriptions name that differ, and not members times topics: as a rule all members read the same.
+    The cost depends on the number of distinct subscriptions, not on members times topics: usually all members subscribe
+    to the same topics.
     """
     order = _in_order(members)
     numbers: dict[frozenset[TopicId], int] = {}
@@ -71,13 +72,13 @@ def _readers(members: Question) -> dict[TopicId, list[str]]:
 
 
 def assign_range(members: Question, counts: Counts) -> Answer:
-    """Each topic's partitions in ranges, the first members having one more where they do not come out even."""
+    """Assign each topic's partitions in ranges. The first members get one more if the division is not even."""
     given: dict[str, list[TopicIdPartition]] = {each: [] for each in members}
     for topic, readers in _readers(members).items():
         share, more = divmod(counts[topic], len(readers))
         first = 0
         for place, member_id in enumerate(readers):
-            if not share and place >= more:  # nor has anybody after it any
+            if not share and place >= more:  # nor do the members after it get any
                 break
             end = first + share + (place < more)
             given[member_id] += [TopicIdPartition(topic, partition) for partition in range(first, end)]
@@ -86,11 +87,11 @@ def assign_range(members: Question, counts: Counts) -> Answer:
 
 
 def assign_uniform(members: Question, counts: Counts) -> Answer:
-    """Even numbers, with as few changes as they allow.
+    """Assign partitions evenly, with as few moves as possible.
 
-    Everybody keeps what it may keep, the partitions nobody has go to the reader with the fewest, and then partitions
-    move from who has more to a reader of theirs who has at least two fewer, until there is none: where all read the
-    same, the numbers then differ by one at most.
+    Every member keeps the partitions it may keep, and unassigned partitions go to the subscriber with the fewest. Then
+    partitions move to a subscriber that has at least two fewer than the holder, until no such pair is left. If all
+    members subscribe to the same topics, their counts then differ by at most one.
     """
     readers = _readers(members)
     loads = {each: _Load() for each in _in_order(members)}
@@ -112,7 +113,7 @@ def assign_uniform(members: Question, counts: Counts) -> Answer:
 
 
 class _Load:
-    """What one member is to have, by topic, and how much that is."""
+    """The partitions given to one member, by topic, and their number."""
 
     __slots__ = ("by_topic", "count")
 
@@ -136,15 +137,15 @@ class _Load:
 
 
 def _hand_out(free: list[TopicIdPartition], loads: dict[str, _Load], readers: Mapping[TopicId, list[str]]) -> None:
-    """Give each partition nobody has to the reader with the fewest, the first in order of equals."""
+    """Give each unassigned partition to the subscriber with the fewest; the first in order wins a tie."""
     place = {member_id: number for number, member_id in enumerate(loads)}
-    heaps: dict[int, list[tuple[int, int, str]]] = {}  # one for all topics that have the same list of readers
+    heaps: dict[int, list[tuple[int, int, str]]] = {}  # one for all topics with the same list of subscribers
     for topic, partition in free:
         heap = heaps.get(id(readers[topic]))
         if heap is None:
             heap = heaps[id(readers[topic])] = [(loads[each].count, place[each], each) for each in readers[topic]]
             heapq.heapify(heap)
-        while heap[0][0] != loads[heap[0][2]].count:  # it has got some of another topic since
+        while heap[0][0] != loads[heap[0][2]].count:  # it received partitions of another topic since
             _, number, member_id = heap[0]
             heapq.heapreplace(heap, (loads[member_id].count, number, member_id))
         count, number, member_id = heap[0]
@@ -153,16 +154,16 @@ def _hand_out(free: list[TopicIdPartition], loads: dict[str, _Load], readers: Ma
 
 
 def _move_one(loads: dict[str, _Load], readers: Mapping[TopicId, list[str]]) -> bool:
-    """Move one partition from a member to a reader of it that has at least two fewer, if there is one.
+    """Move one partition from a member to a subscriber that has at least two fewer, if there is such a pair.
 
-    The member with the most that can gives it, so nobody gives what it then gets back. Every move makes the sum of the
-    squares smaller: there is a last one.
+    The giver is the member with the most that can give one, so a partition is not moved back and forth. Every move
+    reduces the sum of the squared counts, so the process terminates.
     """
     fewest = min(load.count for load in loads.values())
     for giver in sorted(loads, key=lambda each: -loads[each].count):
         load = loads[giver]
         if load.count < fewest + 2:
-            return False  # nor has any other after it enough
+            return False  # nor does any later one have enough
         for topic in sorted(load.by_topic):
             taker = min(readers[topic], key=lambda each: loads[each].count)
             if loads[taker].count + 2 <= load.count:
@@ -172,4 +173,4 @@ def _move_one(loads: dict[str, _Load], readers: Mapping[TopicId, list[str]]) -> 
 
 
 ASSIGNORS: dict[str, Assignor] = {"range": assign_range, "uniform": assign_uniform}
-"""What a member may ask for, and `group.consumer.assignors` may name."""
+"""The assignors a member may request, and `group.consumer.assignors` may list."""

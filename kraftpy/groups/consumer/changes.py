@@ -1,8 +1,8 @@
-"""Groups of the consumer protocol, whose line is that of `change_queue`: what is decided in it, and what it comes to.
+"""Groups of the consumer protocol in the `change_queue`: the decisions made there, and their results.
 
-A group passes from one protocol to the other, with members (`migration`) or while it has none: its offsets stay,
-what the other protocol stored of it is deleted in the same batch. Of members that speak the classic protocol nobody
-waits for others, and who was told to join again has its rebalance timeout for it.
+A group migrates between the protocols with its members (`migration`) or while it is empty. Its offsets stay; the other
+protocol's records are deleted in the same batch. Members that speak the classic protocol do not wait for each other
+here: a member told to rejoin has its rebalance timeout to do so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from operator import attrgetter
 
 from kraftpy.groups.appends import Answers, StoreConsumerGroup
-from kraftpy.groups.change_queue import Reconsider, Turns
+from kraftpy.groups.change_queue import ChangeQueue, Reconsider
 from kraftpy.groups.classic.rebalance import Rebalance
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.consumer import migration
@@ -24,7 +24,7 @@ from kraftpy.groups.events import GroupResponse, Request
 from kraftpy.groups.group import Group, State
 from kraftpy.groups.member_epochs import JOINING
 from kraftpy.groups.member_timers import MemberClocks
-from kraftpy.groups.step import Turn
+from kraftpy.groups.step import Step
 from kraftpy.groups.topic_matches import AGAIN_MS, TopicMatches
 from kraftpy.groups.topics import NEVER, Topics
 from kraftpy.protocol.errors import ErrorCode
@@ -44,8 +44,8 @@ CLASSIC_REBALANCE = "classic-rebalance"
 REGEXES = "regexes"
 
 
-class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
-    """The groups of the consumer protocol of one partition."""
+class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
+    """The groups of the consumer protocol in one partition."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
         reconsider: Reconsider,
         matches: TopicMatches,
     ) -> None:
-        """`reconsider` handles a request of the classic protocol, or of an administrator, whose turn has come."""
+        """`reconsider` handles queued requests of the classic protocol and of administrators."""
         clocks = MemberClocks(
             rebalance.deadlines,
             session=CONSUMER_SESSION,
@@ -76,121 +76,126 @@ class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Sessions, what members have to do in time, and regular expressions that are not looked up to the end."""
+        """Sessions, deadlines for what members must do, and regular expressions not fully resolved yet."""
         return (*super().kinds, CLASSIC_REBALANCE, REGEXES)
 
     def of(self, group: Group) -> ConsumerGroup | None:
-        """The group as one of the consumer protocol."""
+        """Return the group as one of the consumer protocol."""
         return group.consumer
 
-    def empty_out(self, group: Group, event: Request, turn: Turn) -> None:
-        """An empty group becomes one of no protocol, for `event`, which comes first afterwards."""
+    def empty_out(self, group: Group, event: Request, step: Step) -> None:
+        """Turn an empty group into one of no protocol, for `event`, which is handled right afterwards."""
         assert group.consumer is not None
         draft = Draft(group.consumer)
         draft.delete_all()
         group.waiting.appendleft(event)
-        self._store(group, draft, (), turn)
+        self._store(group, draft, (), step)
 
     # ---- what is decided
 
     def _draft(self, group: Group) -> Draft:
         return Draft(group.consumer or ConsumerGroup(group_id=group.group_id))
 
-    def _answer(self, group: Group, draft: Draft, event: Request, turn: Turn) -> GroupResponse | None:
-        """What a member's request comes to; None where it is for the classic half, or an administrator's."""
+    def _answer(self, group: Group, draft: Draft, event: Request, step: Step) -> GroupResponse | None:
+        """Decide a member's request; None if it concerns the classic half or comes from an administrator."""
         message = event.message
         if isinstance(message, ConsumerGroupHeartbeatRequest):
-            return self._heartbeat(group, draft, event, message, turn)
+            return self._heartbeat(group, draft, event, message, step)
         if not draft.group.members:
             return None
         match message:
             case JoinGroupRequest():
-                joined = self._classic.join(draft, event, message, turn.timestamp)
+                joined = self._classic.join(draft, event, message, step.timestamp)
                 if not joined.error_code:
-                    self._must_sync(group, joined.member_id, turn)
-                    self._touch_classic(group, draft, joined.member_id, turn)
+                    self._must_sync(group, joined.member_id, step)
+                    self._touch_classic(group, draft, joined.member_id, step)
                 return joined
             case SyncGroupRequest():
                 synced = self._classic.sync(draft, message)
-                self._heard(group, draft, message, synced.error_code, turn)
+                self._heard(group, draft, message, synced.error_code, step)
                 if not synced.error_code:
                     self._deadlines.cancel(Key(group.group_id, CLASSIC_REBALANCE, message.member_id))
                 return synced
             case HeartbeatRequest():
-                beat = self._classic.heartbeat(draft, message, turn.timestamp)
-                self._heard(group, draft, message, beat.error_code, turn)
+                beat = self._classic.heartbeat(draft, message, step.timestamp)
+                self._heard(group, draft, message, beat.error_code, step)
                 return beat
             case LeaveGroupRequest():
                 return self._classic.leave(draft, event, message)
         return None
 
     def _heard(
-        self, group: Group, draft: Draft, message: SyncGroupRequest | HeartbeatRequest, error_code: int, turn: Turn
+        self, group: Group, draft: Draft, message: SyncGroupRequest | HeartbeatRequest, error_code: int, step: Step
     ) -> None:
-        """A classic member's session begins anew; one that is told to join again has so long for it."""
+        """Restart a classic member's session. If it is told to rejoin, its rebalance timeout starts."""
         if error_code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             return
-        self._touch_classic(group, draft, message.member_id, turn)
+        self._touch_classic(group, draft, message.member_id, step)
         key = Key(group.group_id, CLASSIC_REBALANCE, message.member_id)
         if error_code == ErrorCode.REBALANCE_IN_PROGRESS and key not in self._deadlines:
-            self._must_sync(group, message.member_id, turn)
+            self._must_sync(group, message.member_id, step)
 
-    def _must_sync(self, group: Group, member_id: str, turn: Turn) -> None:
-        """A classic member has its rebalance timeout to ask for its assignment, from when it is one."""
+    def _must_sync(self, group: Group, member_id: str, step: Step) -> None:
+        """Give a classic member its rebalance timeout to ask for its assignment, starting when it becomes a member."""
         member = None if group.consumer is None else group.consumer.members.get(member_id)
         if member is not None:
-            deadline = Millis(turn.now + max(member.rebalance_timeout_ms, 1))
+            deadline = Millis(step.now + max(member.rebalance_timeout_ms, 1))
             self._deadlines.set(Key(group.group_id, CLASSIC_REBALANCE, member_id), deadline)
 
     def _heartbeat(
-        self, group: Group, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, turn: Turn
+        self, group: Group, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, step: Step
     ) -> ConsumerGroupHeartbeatResponse:
         if group.state is State.DEAD:
             return heartbeat_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if group.state is not State.EMPTY and not draft.group.members:
-            return self._upgrade(group, draft, event, message, turn)
-        return self.protocol.heartbeat(draft, event, message, turn.timestamp)
+            return self._upgrade(group, draft, event, message, step)
+        return self.protocol.heartbeat(draft, event, message, step.timestamp)
 
     def _upgrade(
-        self, group: Group, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, turn: Turn
+        self, group: Group, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, step: Step
     ) -> ConsumerGroupHeartbeatResponse:
-        """A classic group with members becomes a consumer group, if there is nothing against whoever joins it so.
+        """Migrate a classic group with members to a consumer group, if the joining member may do so.
 
-        A member of the time before it became a classic group is told that it is none, so that it joins again, and not
-        GROUP_ID_NOT_FOUND as by Kafka, which clients take for final.
+        A member from before the group became a classic one gets UNKNOWN_MEMBER_ID, so that it rejoins. Kafka sends
+        GROUP_ID_NOT_FOUND, which clients consider final.
         """
         problem = migration.why_not_upgraded(group, self._config)
         if problem is not None:
             return heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, problem)
-        if message.member_epoch != JOINING:  # it was removed, and the group passed back
+        if message.member_epoch != JOINING:  # it was removed when the group migrated back
             if message.instance_id is not None and message.instance_id in group.static_members:
-                return heartbeat_error(ErrorCode.FENCED_INSTANCE_ID, f"{message.instance_id} is somebody else now")
-            return heartbeat_error(ErrorCode.UNKNOWN_MEMBER_ID, f"{message.member_id} is not a member: it may join")
+                return heartbeat_error(
+                    ErrorCode.FENCED_INSTANCE_ID,
+                    f"Static member {message.member_id} with instance id {message.instance_id} was fenced.",
+                )
+            return heartbeat_error(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {message.member_id} is not a member of group {group.group_id}."
+            )
         upgraded = Draft(ConsumerGroup(group_id=group.group_id))
         migration.upgrade(upgraded, group, self.protocol.topics)
-        answer = self.protocol.heartbeat(upgraded, event, message, turn.timestamp)
+        answer = self.protocol.heartbeat(upgraded, event, message, step.timestamp)
         if not answer.error_code:
-            turn.note(group, f"passes to the consumer protocol with {len(group.members)} members")
+            step.note(group, f"migrates to the consumer protocol with {len(group.members)} members")
             draft.become(upgraded)
         return answer
 
-    def _is_due(self, group: Group, draft: Draft, key: Key, turn: Turn) -> None:
+    def _on_due(self, group: Group, draft: Draft, key: Key, step: Step) -> None:
         if key.kind == REGEXES:
             if draft.group.members:
-                self.protocol.look_at_topics(draft, turn.timestamp)
+                self.protocol.look_at_topics(draft, step.timestamp)
             return
         why = self._clocks.why_removed(draft.group, key)
         if key.kind == CLASSIC_REBALANCE and why is not None:
             why = None if draft.group.members[key.member_id].classic is None else "did not join again in time"
         if why is not None:
-            turn.note(group, f"member {key.member_id} {why}")
+            step.note(group, f"member {key.member_id} {why}")
             self.protocol.remove(draft, key.member_id)
 
-    def _ends(self, draft: Draft, turn: Turn) -> bool:
-        """A group that has become a classic one is one."""
+    def _ends(self, draft: Draft, step: Step) -> bool:
+        """A group that has become a classic one takes no more decisions here."""
         if not migration.may_downgrade(draft.group, self._config):
             return False
-        migration.downgrade(draft, self.protocol.topics, turn.timestamp)
+        migration.downgrade(draft, self.protocol.topics, step.timestamp)
         return True
 
     def _purpose(self, group: Group, draft: Draft, answers: Answers) -> StoreConsumerGroup:
@@ -204,50 +209,50 @@ class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
 
     # ---- what is stored
 
-    def _is_stored(self, group: Group, purpose: StoreConsumerGroup, turn: Turn) -> None:
+    def _on_stored(self, group: Group, purpose: StoreConsumerGroup, step: Step) -> None:
         if group.consumer is not None:
             group.consumer.looked_up, group.consumer.is_resolving = purpose.looked_up, purpose.is_resolving
-        self._pass_over(group, turn)
+        self._pass_over(group, step)
         for member_id in purpose.changed:
             if group.consumer is None or member_id not in group.consumer.members:
                 self._deadlines.cancel(Key(group.group_id, CLASSIC_REBALANCE, member_id))
         for _, response in purpose.answers:
             if isinstance(response, JoinGroupResponse) and not response.error_code:
-                self._must_sync(group, response.member_id, turn)
+                self._must_sync(group, response.member_id, step)
 
-    def _reply(self, group: Group, answers: Answers, turn: Turn) -> None:
-        super()._reply(group, answers, turn)
+    def _reply(self, group: Group, answers: Answers, step: Step) -> None:
+        super()._reply(group, answers, step)
         for text in self.protocol.matches.take_broken():
-            turn.note(group, text)
+            step.note(group, text)
         key = Key(group.group_id, REGEXES)
         if group.consumer is None or not group.consumer.is_resolving:
             self._deadlines.cancel(key)
         elif key not in self._deadlines and key not in group.waiting:
-            self._deadlines.set(key, Millis(turn.now + AGAIN_MS))
+            self._deadlines.set(key, Millis(step.now + AGAIN_MS))
 
-    def _pass_over(self, group: Group, turn: Turn) -> None:
-        """What the log now says of the group may have made it one of the other protocol."""
+    def _pass_over(self, group: Group, step: Step) -> None:
+        """Adapt to the log: it may have moved the group to the other protocol."""
         if group.consumer is not None:
-            self._rebalance.dissolve(group, turn)
+            self._rebalance.dissolve(group, step)
         elif group.persisted is not None and group.state is State.EMPTY and not group.members:
-            self._rebalance.resume(group, turn, "its last member of the consumer protocol has gone")
+            self._rebalance.resume(group, step, "its last member of the consumer protocol has left")
 
-    def _give_up(self, group: Group, waited: deque[Request | Key], turn: Turn) -> None:
+    def _give_up(self, group: Group, waited: deque[Request | Key], step: Step) -> None:
         if group.consumer is not None:
             group.consumer.topics_version = NEVER
             group.consumer.looked_up = {}
 
     # ---- clocks
 
-    def again(self, group: Group, key: Key, turn: Turn) -> None:
-        """Set the clock of `key` again, for a little later, if it is still needed: the event could not be decided."""
-        super().again(group, key, turn)
+    def again(self, group: Group, key: Key, step: Step) -> None:
+        """Set the clock of `key` again for a little later, if it is still needed: the event could not be decided."""
+        super().again(group, key, step)
         member = None if group.consumer is None else group.consumer.members.get(key.member_id)
         if key.kind == CLASSIC_REBALANCE and member is not None and member.classic is not None:
-            self._clocks.again(key, turn)
+            self._clocks.again(key, step)
 
     def _session_ms(self, group: Group, member_id: str, draft: Draft | None = None) -> int:
-        """Of a member as the log says it is, or as it will be."""
+        """Return the session timeout of a member as it is or will be in the log."""
         known = group.consumer if draft is None else draft.group
         assert known is not None
         classic = known.members[member_id].classic
@@ -255,17 +260,17 @@ class ConsumerTurns(Turns[Draft, StoreConsumerGroup]):
             return max(classic.session_timeout_ms, 1)
         return self._settings(group.group_id).consumer_session_timeout_ms
 
-    def _touch_classic(self, group: Group, draft: Draft, member_id: str, turn: Turn) -> None:
-        """A member was heard of that may be about to become a classic one."""
+    def _touch_classic(self, group: Group, draft: Draft, member_id: str, step: Step) -> None:
+        """Restart the session of a member that may be about to become a classic one."""
         if group.consumer is not None and member_id in group.consumer.members:
-            self._clocks.begin_session(group, member_id, self._session_ms(group, member_id, draft), turn)
+            self._clocks.begin_session(group, member_id, self._session_ms(group, member_id, draft), step)
 
     def expected_deadlines(self, group: Group) -> set[Key]:
-        """What must fall due for the group; whatever waits in its line has done so. For tests and simulations."""
+        """The deadlines the group must have, apart from those already in its queue. For tests and simulations."""
         expected = super().expected_deadlines(group)
         for member_id, member in group.consumer.members.items() if group.consumer is not None else ():
             key = Key(group.group_id, CLASSIC_REBALANCE, member_id)
-            if member.classic is not None and key in self._deadlines:  # while it was told to join again
+            if member.classic is not None and key in self._deadlines:  # if it was told to rejoin
                 expected.add(key)
         regexes = Key(group.group_id, REGEXES)
         if regexes in self._deadlines:

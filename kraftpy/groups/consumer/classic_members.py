@@ -1,13 +1,13 @@
-"""Members of a consumer group that speak the classic protocol, while the group moves from one to the other (KIP-848).
+"""Members of a consumer group that speak the classic protocol, while the group migrates between the two (KIP-848).
 
 They send JoinGroup, SyncGroup, Heartbeat and LeaveGroup, and get what those promise: a generation, which is their
-member epoch; an assignment, which is what they may read; REBALANCE_IN_PROGRESS where they have to join again. Nobody of
-them leads: the coordinator assigns. A member joins again to learn of a new epoch, to say that it has given up
-partitions, or to get what others have given up.
+member epoch; an assignment, which is what they may read; and REBALANCE_IN_PROGRESS if they must rejoin. None of them
+leads: the coordinator assigns. A member rejoins to learn of a new epoch, to report that it gave up partitions, or to
+get partitions that others have given up.
 
-Like `protocol`, whose draft, admission and reconciliation they share, this decides and tells nobody.
+Like `protocol`, whose draft, admission and reconciliation it shares, this module decides and sends nothing.
 
-Left out: `sync` and `join` barriers: nobody waits for others.
+Left out: `sync` and `join` barriers; members do not wait for each other.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ClassicMembers:
     # ---- JoinGroup
 
     def join(self, draft: Draft, event: Request, message: JoinGroupRequest, timestamp: Millis) -> JoinGroupResponse:
-        """Let a member in, or in again: it is told its epoch at once."""
+        """Let a member join or rejoin; it learns its epoch at once."""
         joining = Joining.of(event, message)
         member_id = joining.member_id
         try:
@@ -85,7 +85,7 @@ class ClassicMembers:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
 
     def _admit(self, group: ConsumerGroup, joining: Joining, member_id: str) -> str | None:
-        """Check that it may come in. The id of the static member whose place it takes, where it takes one."""
+        """Check that the member may join. Returns the id of the static member that it replaces, if any."""
         instance_id = joining.group_instance_id
         holder = None if instance_id is None else group.static_members.get(instance_id)
         if holder is not None and holder != member_id:
@@ -99,7 +99,7 @@ class ClassicMembers:
     # ---- SyncGroup
 
     def sync(self, draft: Draft, message: SyncGroupRequest) -> SyncGroupResponse:
-        """What a member that has joined may read."""
+        """Return the partitions that a member which has joined may read."""
         try:
             classic = self._check_member(draft.group, message)
             if message.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE):
@@ -121,7 +121,7 @@ class ClassicMembers:
     # ---- Heartbeat
 
     def heartbeat(self, draft: Draft, message: HeartbeatRequest, timestamp: Millis) -> HeartbeatResponse:
-        """A member is alive; it learns here that it must join again."""
+        """Keep a member alive; the answer tells it if it must rejoin."""
         try:
             self._check_member(draft.group, message)
         except KafkaError as error:
@@ -142,7 +142,7 @@ class ClassicMembers:
         return current.member_epoch < group.epoch
 
     def _check_member(self, group: ConsumerGroup, message: SyncGroupRequest | HeartbeatRequest) -> ClassicMember:
-        """The member as it spoke last. Raises KafkaError where it is none, or not in that generation."""
+        """Return the member. Raises KafkaError if it is unknown or not in that generation."""
         if message.group_instance_id is not None:
             holder = group.static_members.get(message.group_instance_id)
             if holder is None:
@@ -159,7 +159,7 @@ class ClassicMembers:
     # ---- LeaveGroup
 
     def leave(self, draft: Draft, event: Request, message: LeaveGroupRequest) -> LeaveGroupResponse:
-        """Members go, of either protocol, since an administrator may name any; static ones by instance id alone."""
+        """Remove members of either protocol (an administrator may name any); static ones by instance id alone."""
         if event.api_version < FIRST_LEAVE_WITH_MEMBERS:
             return LeaveGroupResponse(error_code=self._let_go(draft, message.member_id, None))
         return LeaveGroupResponse(
@@ -188,7 +188,7 @@ class ClassicMembers:
 
 
 def classic_member(joining: Joining, subscription: Subscription) -> MemberValue:
-    """What a JoinGroup says of its member, as a consumer group keeps it."""
+    """Convert a JoinGroup to the form in which a consumer group stores its member."""
     return MemberValue(
         instance_id=joining.group_instance_id,
         rack_id=subscription.rack_id,
@@ -201,7 +201,7 @@ def classic_member(joining: Joining, subscription: Subscription) -> MemberValue:
 
 
 def to_ids(partitions: tuple[TopicPartition, ...], topics: Topics) -> Assignment:
-    """Partitions by their topics' ids; those of topics that are gone are nobody's."""
+    """Convert topic names to ids; partitions of deleted topics are dropped."""
     return frozenset(
         TopicIdPartition(info.topic_id, each.partition)
         for each in partitions
@@ -210,7 +210,7 @@ def to_ids(partitions: tuple[TopicPartition, ...], topics: Topics) -> Assignment
 
 
 def to_names(assignment: Assignment, topics: Topics) -> list[TopicPartition]:
-    """Partitions by their topics' names, in order; topics that are gone have none."""
+    """Convert topic ids to names, in order; partitions of deleted topics are dropped."""
     return [
         TopicPartition(name, each.partition)
         for each in sorted(assignment)

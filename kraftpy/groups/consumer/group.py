@@ -1,13 +1,14 @@
-"""One group of the consumer protocol (KIP-848): what the log says of it, and questions about that.
+"""One group of the consumer protocol (KIP-848): its durable state and queries about it.
 
-All of it is durable: `apply` is the only thing that changes it, record by record, whether the records were just written
-or are read again. A decision works on a `Draft`: the group as it will be when the draft's records are in the log.
+All of it is durable: only `apply` changes it, record by record, whether the records were just written or are being
+replayed. A decision works on a `Draft`: the group as it will be once the draft's records are in the log.
 
-Three epochs: the group's goes up whenever who is in it, or what they read, changes; the assignment's is the group
-epoch its targets were made for; a member's is the assignment epoch it has reached. All of them only go up.
+There are three epochs. The group epoch goes up whenever its members or their subscriptions change; the assignment epoch
+is the group epoch for which the targets were computed; a member epoch is the assignment epoch that the member has
+reached. All of them only go up.
 
-Invariant (`validate`): no partition is held by two members. A member holds what it may read and what it was asked
-to give up and has not; only what nobody holds is given to somebody.
+Invariant (`validate`): no partition is held by two members. A member holds what it may read and what it was asked to
+revoke and has not; only partitions that no member holds are assigned.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from kraftpy.groups.topics import NEVER, Topics, hash_of_topics
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerGroup:
-    """One group, as the log has it."""
+    """The durable state of one group."""
 
     group_id: str
     epoch: int = 0
@@ -54,14 +55,16 @@ class ConsumerGroup:
     regexes: dict[str, RegexValue] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)  # instance id -> member id
     holders: dict[TopicIdPartition, str] = field(default_factory=dict)
-    topics_version: int = NEVER  # volatile: the topics' version its hash was last held against
-    looked_up: Mapping[str, int] = field(default_factory=dict, compare=False)  # volatile: by regex, for which version
-    is_resolving: bool = field(default=False, compare=False)  # volatile: a regex has not been looked up for this one
+    topics_version: int = NEVER  # volatile: the version of the topics its hash was last compared with
+    looked_up: Mapping[str, int] = field(
+        default_factory=dict, compare=False
+    )  # volatile: by regex, the version of the topics it was resolved for
+    is_resolving: bool = field(default=False, compare=False)  # volatile: a regex is not resolved for this version yet
 
     # ---- what records say
 
     def apply(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
-        """What one record says becomes so."""
+        """Apply one record."""
         match key:
             case GroupKey():
                 group = value if isinstance(value, GroupValue) else GroupValue(epoch=0)
@@ -97,7 +100,7 @@ class ConsumerGroup:
     def _apply_current(self, member_id: str, value: CurrentValue | None) -> None:
         old = self.currents.pop(member_id, None) if value is None else self.currents.get(member_id)
         if old is not None:
-            for each in old.assigned | old.pending_revocation:  # the order does not matter: each is a key of its own
+            for each in old.assigned | old.pending_revocation:  # the order does not matter: each is a separate key
                 if self.holders.get(each) == member_id:
                     del self.holders[each]
         if value is not None:
@@ -105,7 +108,7 @@ class ConsumerGroup:
             self.holders.update(dict.fromkeys(value.assigned | value.pending_revocation, member_id))
 
     def copy(self) -> ConsumerGroup:
-        """One that can be changed alone."""
+        """Return a copy that can be changed independently."""
         return replace(
             self,
             members=dict(self.members),
@@ -118,14 +121,14 @@ class ConsumerGroup:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the log says nothing of it any more."""
+        """True if nothing of the group is left in the log."""
         return self.epoch == 0 and not (self.members or self.targets or self.currents or self.regexes)
 
     # ---- questions
 
     @property
     def state(self) -> str:
-        """Where the group is, under the name clients see."""
+        """The name of its state as clients see it."""
         if not self.members:
             return "Empty"
         if self.epoch > self.assignment_epoch:
@@ -137,26 +140,26 @@ class ConsumerGroup:
         return "Stable" if stable else "Reconciling"
 
     def current(self, member_id: str) -> CurrentValue:
-        """What the member was told last; nothing of a member that is new."""
+        """Return the member's current assignment; empty for a new member."""
         return self.currents.get(member_id, _NEW)
 
     def revocation_ms(self, member_id: str) -> int | None:
-        """How long the member may take to give up what it was asked to; None where that is nothing."""
+        """How long the member may take to give up what was revoked; None if nothing was."""
         if self.current(member_id).state is not MemberState.UNREVOKED_PARTITIONS:
             return None
         return max(self.members[member_id].rebalance_timeout_ms, 1)
 
     def target(self, member_id: str) -> Assignment:
-        """What the member shall have."""
+        """Return the member's target."""
         return self.targets.get(member_id, NOTHING)
 
     def topics_of(self, member: MemberValue) -> frozenset[str]:
-        """The names a member reads, whether they exist or not."""
+        """Return the topics a member subscribes to, whether they exist or not."""
         matched = self.regexes.get(member.subscribed_topic_regex or "")
         return frozenset(member.subscribed_topic_names) | frozenset(matched.topics if matched is not None else ())
 
     def subscribed_topics(self) -> frozenset[str]:
-        """What all the members read."""
+        """Return the topics that any member subscribes to."""
         found = {name for member in self.members.values() for name in member.subscribed_topic_names}
         for regex in {member.subscribed_topic_regex for member in self.members.values()}:
             matched = self.regexes.get(regex or "")
@@ -164,11 +167,11 @@ class ConsumerGroup:
         return frozenset(found)
 
     def hash_of(self, topics: Topics) -> int:
-        """A number that changes when what the group reads changes: which topics, their ids, how many partitions."""
+        """Hash the subscribed topics that exist, their ids and their partition counts."""
         return hash_of_topics(self.subscribed_topics(), topics)
 
     def assignor(self, default: str) -> str:
-        """The assignor most members ask for; of equals the first by name, and the default where nobody asks."""
+        """Return the assignor most members ask for. The first by name wins a tie; the default applies if none asks."""
         asked = Counter(m.server_assignor for m in self.members.values() if m.server_assignor is not None)
         return max(sorted(asked), key=lambda name: asked[name], default=default)
 
@@ -203,7 +206,7 @@ class Draft(AnyDraft[ConsumerGroup, ConsumerKey, ConsumerValue]):
     _record = staticmethod(consumer_record)
 
     def become(self, other: Draft) -> None:
-        """Go on with what another draft of the same group has come to. This one is empty yet."""
+        """Take over the contents of another draft of the same group. This one must still be empty."""
         assert not self.records, self.records
         self.group, self.records, self.changed = other.group, other.records, other.changed
         self._said = other._said

@@ -1,14 +1,14 @@
-"""A group passes from one protocol to the other with its members in it (KIP-848's online upgrade and downgrade).
+"""Migrates a group between the protocols while it has members (KIP-848's online upgrade and downgrade).
 
-Upgrade: somebody joins a classic group by the consumer protocol. The members become those of a consumer group, as they
-are: the generation is the epoch, what each was assigned is what it has and shall have. They go on speaking the classic
-protocol (`classic_members`) until they are restarted.
+Upgrade: a member joins a classic group with the consumer protocol. The members become members of a consumer group as
+they are: the generation is the epoch, and each member's assignment is both its current assignment and its target. They
+continue to speak the classic protocol (`classic_members`) until they are restarted.
 
-Downgrade: the last who speaks the consumer protocol has gone, and classic members are left. They become a classic group
-again, at a generation that is the epoch, and rebalance by themselves.
+Downgrade: the last member that speaks the consumer protocol has left, and classic members remain. They become a classic
+group again, whose generation is the epoch, and rebalance on their own.
 
-Either is one batch of records: the log says at any time that the group is of the one kind or of the other. Which is
-allowed says `group.consumer.migration.policy`.
+Either is one batch of records: at any time, the log says that the group is of one kind or the other.
+`group.consumer.migration.policy` says which direction is allowed.
 """
 
 from __future__ import annotations
@@ -48,34 +48,37 @@ from kraftpy.types import Millis
 _UPGRADING = ("bidirectional", "upgrade")
 _DOWNGRADING = ("bidirectional", "downgrade")
 _STANDARD_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
-"""They put nothing of their own beside an assignment. librdkafka copies there what the member's subscription said, by
-the sticky ones where the member was in an earlier generation: nobody reads it, so it may be lost."""
+"""Assignors whose user data in an assignment may be lost.
+
+librdkafka copies the member's subscription user data there, with the sticky assignors if the member was in an earlier
+generation, but nothing reads it.
+"""
 
 
 def why_not_upgraded(group: Group, config: GroupConfig) -> str | None:
-    """What stands against making this classic group, which has members, a consumer group."""
+    """Explain why this classic group with members cannot become a consumer group; None if it can."""
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-        return f"{group.group_id} is a group of the classic protocol"
+        return f"Group {group.group_id} is not a consumer group."
     if config.group_consumer_migration_policy.lower() not in _UPGRADING:
-        return f"{group.group_id} is a group of the classic protocol, and group.consumer.migration.policy keeps it so"
+        return f"Cannot upgrade classic group {group.group_id}: group.consumer.migration.policy does not allow it."
     if len(group.members) >= config.group_consumer_max_size:
-        return f"{group.group_id} has more members than a consumer group may"
+        return f"Cannot upgrade classic group {group.group_id}: it has too many members for a consumer group."
     try:
         for member in group.members.values():
             _subscription(group, member)
             decode_assignment(member.assignment or b"")
             has_user_data = bool(assignment_user_data(member.assignment or b""))
             if has_user_data and group.protocol_name not in _STANDARD_ASSIGNORS:
-                return f"{group.group_id} is assigned by an assignor of its own"
+                return f"Cannot upgrade classic group {group.group_id}: it uses a custom assignor."
     except ProtocolError as error:
-        return f"{group.group_id} has a member whose metadata cannot be read: {error}"
+        return f"Cannot upgrade classic group {group.group_id}: a member's metadata cannot be parsed: {error}."
     return None
 
 
 def upgrade(draft: Draft, group: Group, topics: Topics) -> None:
-    """Put the group's members into the draft of a consumer group that is empty yet.
+    """Put the group's members into the draft of a consumer group, which must still be empty.
 
-    Those who have not been told a generation are left out: they join again.
+    Members that have not received a generation are left out: they rejoin.
     """
     known = {member.member_id: member for member in group.members.values() if not member.is_new}
     held = _held(group, known, topics)
@@ -101,7 +104,7 @@ def _subscription(group: Group, member: Member) -> Subscription:
 
 
 def _held(group: Group, members: dict[str, Member], topics: Topics) -> dict[str, Assignment]:
-    """What each member may be reading now: its assignment or, between generations, what it says it kept."""
+    """Return what each member may be reading: its assignment or, between generations, what it reports as owned."""
     held: dict[str, Assignment] = {}
     taken: set[object] = set()
     for member_id, member in members.items():
@@ -109,7 +112,7 @@ def _held(group: Group, members: dict[str, Member], topics: Topics) -> dict[str,
             partitions = decode_assignment(member.assignment)
         else:
             partitions = _subscription(group, member).owned
-        # A classic leader may have assigned a partition twice; a consumer group has one holder for each.
+        # A classic leader may have assigned a partition twice; in a consumer group it has one holder.
         held[member_id] = to_ids(partitions, topics) - taken
         taken |= held[member_id]
     return held
@@ -130,7 +133,7 @@ def _as_consumer(group: Group, member: Member) -> MemberValue:
 
 
 def may_downgrade(group: ConsumerGroup, config: GroupConfig) -> bool:
-    """Whether only classic members are left in this group, and it may become a classic group."""
+    """Return True if only classic members are left and the policy allows a downgrade."""
     return (
         bool(group.members)
         and all(member.classic is not None for member in group.members.values())
@@ -140,7 +143,7 @@ def may_downgrade(group: ConsumerGroup, config: GroupConfig) -> bool:
 
 
 def downgrade(draft: Draft, topics: Topics, timestamp: Millis) -> None:
-    """Have nothing left of the consumer group, and a classic group with its members in its place."""
+    """Delete the consumer group and store a classic group with its members instead."""
     value = _as_classic(draft.group, topics, timestamp)
     draft.delete_all()
     draft.records.append(group_record(draft.group.group_id, value))
@@ -174,7 +177,7 @@ def _as_classic(group: ConsumerGroup, topics: Topics, timestamp: Millis) -> Grou
 
 
 def _protocol_name(group: ConsumerGroup) -> str:
-    """What most of the members know, and of that what most prefer: they will choose again in their rebalance."""
+    """Return the protocol that most members prefer among the most widely supported. The rebalance chooses again."""
     known: Counter[str] = Counter()
     preferred: Counter[str] = Counter()
     for member in group.members.values():

@@ -1,21 +1,22 @@
-"""What members of the consumer protocol ask, decided: one heartbeat, one silence (KIP-848).
+"""Decides the requests and timeouts of members of the consumer protocol (KIP-848).
 
-Every decision works on a `Draft` and either refuses, before it has put anything there, or puts the records of all that
-follows: the member, the group's epoch, the new targets, and how far the member itself now comes. Nothing here waits
-or is told to anyone; `changes` has the records stored and answers afterwards.
+Every decision works on a `Draft`. It either refuses before adding anything to it, or adds all resulting records: the
+member, the group's epoch, the new targets, and the member's progress towards its own. Nothing here waits or sends;
+`changes` has the records stored and answers afterwards.
 
-A change of topics or partitions is noticed by the next heartbeat of any member, since the topics' version is another.
+A change of topics or partitions is noticed at the next heartbeat of any member, because the version of the topics has
+changed.
 
-Regular expressions are looked up as far as one step may go (`topic_matches`), for most of them to the end. The rest
-follows a little later (`look_at_topics`); until then an expression matches what it matched before, or nothing.
+Regular expressions are resolved as far as one step allows (`topic_matches`), which is enough for most. The rest follows
+a little later (`look_at_topics`); until then an expression keeps its previous matches, or has none.
 
-Where this differs from Kafka: a static member may join again under the id it has (Kafka: UNRELEASED_INSTANCE_ID); an
-unknown group is UNKNOWN_MEMBER_ID to a heartbeat, on which every client joins again; targets are made at once, without
-KIP-1263's interval.
+Differences from Kafka: a static member may rejoin under its present id (Kafka: UNRELEASED_INSTANCE_ID); a heartbeat to
+an unknown group gets UNKNOWN_MEMBER_ID, on which every client rejoins; targets are computed at once, without KIP-1263's
+interval.
 
-Members that speak the classic protocol are `classic_members`.
+Members that speak the classic protocol are handled in `classic_members`.
 
-Left out: racks, which Kafka's assignors do not look at either.
+Left out: racks, which Kafka's assignors ignore as well.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from kraftpy.groups.consumer.records import (
 )
 from kraftpy.groups.events import Request
 from kraftpy.groups.member_epochs import JOINING, LEAVING_FOR_NOW
+from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
 from kraftpy.groups.patterns import PatternError, shown
 from kraftpy.groups.topic_matches import TopicMatches
 from kraftpy.groups.topics import NEVER, Topics
@@ -61,12 +63,12 @@ FIRST_HEARTBEAT_WITH_OWN_MEMBER_ID = 1
 
 
 def heartbeat_error(error_code: ErrorCode, text: str | None = None) -> ConsumerGroupHeartbeatResponse:
-    """A heartbeat's answer that is nothing but an error."""
+    """Return a heartbeat response that carries only an error."""
     return ConsumerGroupHeartbeatResponse(error_code=error_code, error_message=text or error_code.meaning)
 
 
 class ConsumerProtocol:
-    """Decides for groups of one partition. `new_id` gives ids for members that have none."""
+    """Decides for the groups in one partition. `new_id` returns ids for members that have none."""
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class ConsumerProtocol:
     def heartbeat(
         self, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, timestamp: Millis
     ) -> ConsumerGroupHeartbeatResponse:
-        """Let a member in, on, or out."""
+        """Let a member join, carry on or leave."""
         try:
             self._check(message, event.api_version)
             if message.member_epoch < JOINING:
@@ -97,32 +99,33 @@ class ConsumerProtocol:
             return heartbeat_error(error.code, str(error))
 
     def _check(self, message: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse invalid requests."""
         problem = None
         joins = message.member_epoch == JOINING
         if not message.group_id.strip():
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "the group id is empty")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
         if message.member_epoch < LEAVING_FOR_NOW:
-            problem = f"member epoch {message.member_epoch} means nothing"
+            problem = "MemberEpoch is invalid."
         elif not message.member_id.strip() and (not joins or api_version >= FIRST_HEARTBEAT_WITH_OWN_MEMBER_ID):
-            problem = "the member id is empty"
+            problem = "MemberId can't be empty."
         elif message.instance_id is not None and not message.instance_id.strip():
-            problem = "the instance id is empty"
+            problem = "InstanceId can't be empty."
         elif message.rack_id is not None and not message.rack_id.strip():
-            problem = "the rack id is empty"
+            problem = "RackId can't be empty."
         elif message.member_epoch == LEAVING_FOR_NOW and message.instance_id is None:
-            problem = "only a member with an instance id can leave for now"
+            problem = "InstanceId can't be null."
         elif joins and message.rebalance_timeout_ms < 0:
-            problem = "who joins gives a rebalance timeout"
+            problem = "RebalanceTimeoutMs must be provided in first request."
         elif joins and (message.topic_partitions is None or message.topic_partitions):
-            problem = "who joins has no partitions, and says so"
+            problem = "TopicPartitions must be empty when (re-)joining."
         elif joins and message.subscribed_topic_names is None and message.subscribed_topic_regex is None:
-            problem = "who joins says what it reads"
+            problem = "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
         if problem is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
         if message.server_assignor is not None and message.server_assignor not in self.config.group_consumer_assignors:
             known = ", ".join(self.config.group_consumer_assignors)
-            raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, f"{message.server_assignor} is not among {known}")
+            text = f"ServerAssignor {message.server_assignor} is not supported. Supported assignors: {known}."
+            raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, text)
 
     def _join_or_stay(
         self, draft: Draft, event: Request, message: ConsumerGroupHeartbeatRequest, timestamp: Millis
@@ -145,7 +148,7 @@ class ConsumerProtocol:
 
     def _check_regex(self, regex: str) -> None:
         if self.matches.is_overdrawn:
-            text = "too many regular expressions are being compiled: try again"
+            text = "Too many regular expressions are being compiled. Try again."
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text)
         try:
             self.matches.check(regex)
@@ -162,9 +165,10 @@ class ConsumerProtocol:
         timestamp: Millis,
         predecessor: str | None,
     ) -> tuple[CurrentValue, CurrentValue]:
-        """Let a member be what it says: what it was told before, and what it is told now. Refuses nothing.
+        """Update a member from its request: what it said before, and what it says now. Never refuses.
 
-        `owned` is what it says it has, None where it says nothing of that; `predecessor` the id whose place it takes.
+        `owned` is what the member reports as owned, None if it reports nothing; `predecessor` is the id of the member
+        that it replaces.
         """
         if predecessor is not None:
             _take_over(draft, predecessor, member_id)
@@ -182,26 +186,30 @@ class ConsumerProtocol:
         return before, after
 
     def look_at_topics(self, draft: Draft, timestamp: Millis) -> None:
-        """Begin the group's next epoch if the topics it reads have changed, or more of its expressions are known."""
+        """Start the group's next epoch if its topics have changed, or more of its expressions are resolved."""
         self._refresh(draft, timestamp, changed=False)
 
     def _admit(self, group: ConsumerGroup, member_id: str, message: ConsumerGroupHeartbeatRequest) -> str | None:
-        """Check that it may come in or stay. The id of the member whose place it takes, where it takes one."""
+        """Check that the member may join or stay. Returns the id of the member that it replaces, if any."""
         joins = message.member_epoch == JOINING
         holder = None if message.instance_id is None else group.static_members.get(message.instance_id)
         if message.instance_id is not None:
             if joins and holder is not None and holder != member_id:
                 is_kept = group.members[holder].classic is None
                 if is_kept and group.current(holder).member_epoch != LEAVING_FOR_NOW:
-                    raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, f"{message.instance_id} is held by {holder}")
+                    text = (
+                        f"Static member {member_id} with instance id {message.instance_id} cannot join the group "
+                        f"because the instance id is owned by member {holder}."
+                    )
+                    raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, text)
                 return holder
             if not joins:
                 _check_static(holder, member_id, message.instance_id)
         if member_id not in group.members:
             if not joins:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of {group.group_id}")
+                raise unknown_member(member_id, group.group_id)
             if len(group.members) >= self.config.group_consumer_max_size:
-                raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} has all the members it may")
+                raise group_is_full("consumer", self.config.group_consumer_max_size)
         elif not joins:
             _check_epoch(group.current(member_id), message)
         return None
@@ -209,16 +217,16 @@ class ConsumerProtocol:
     # ---- going
 
     def _leave(self, draft: Draft, message: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
-        """It goes, for good or, a static member, for now: then its partitions wait for it as long as its session."""
+        """Let a member leave. A static member may leave temporarily, and keeps its partitions for a session timeout."""
         group, member_id = draft.group, message.member_id
         if message.instance_id is not None:
             _check_static(group.static_members.get(message.instance_id), member_id, message.instance_id)
         if member_id not in group.members:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of {group.group_id}")
+            raise unknown_member(member_id, group.group_id)
         if message.member_epoch == LEAVING_FOR_NOW:
             left = CurrentValue(
                 member_epoch=LEAVING_FOR_NOW,
-                previous_member_epoch=LEAVING_FOR_NOW,  # whatever it sent before it left comes too late
+                previous_member_epoch=LEAVING_FOR_NOW,  # requests sent before it left are too late
                 assigned=group.current(member_id).assigned,
             )
             draft.put(CurrentKey(group.group_id, member_id), left)
@@ -227,14 +235,14 @@ class ConsumerProtocol:
         return ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=message.member_epoch)
 
     def remove(self, draft: Draft, member_id: str) -> None:
-        """It is no member any more, and holds nothing. The next heartbeat of another makes new targets."""
+        """Remove a member and release its partitions. The next heartbeat of another member computes new targets."""
         _erase(draft, member_id)
         self._refresh(draft, Millis(0), changed=True)
 
     # ---- the group
 
     def _refresh(self, draft: Draft, timestamp: Millis, *, changed: bool) -> None:
-        """The group's next epoch, where who is in it or what they read has changed, be it the topics themselves."""
+        """Start the group's next epoch if its members, their subscriptions or the topics have changed."""
         group = draft.group
         is_pointless = group.is_resolving and self.matches.is_spent
         if not changed and (group.topics_version == self.topics.version or is_pointless):
@@ -251,13 +259,15 @@ class ConsumerProtocol:
             draft.put(GroupKey(group.group_id), value)
 
     def _look_up_regexes(self, draft: Draft, timestamp: Millis) -> bool:
-        """Have the topics of every expression in use; False if there are some left, to be asked for again."""
+        """Resolve every expression in use; False if some are left for later."""
         group, version = draft.group, self.topics.version
         needed = {regex for member in group.members.values() if (regex := member.subscribed_topic_regex) is not None}
         for regex in sorted(group.regexes.keys() - needed):
             draft.put(RegexKey(group.group_id, regex), None)
         looked_up = {regex: at for regex, at in group.looked_up.items() if regex in needed}
-        for regex in sorted(needed, key=lambda each: (looked_up.get(each, NEVER), each)):  # the least known first
+        for regex in sorted(
+            needed, key=lambda each: (looked_up.get(each, NEVER), each)
+        ):  # the longest unresolved first
             known = draft.group.regexes.get(regex)
             if known is not None and looked_up.get(regex) == version:
                 continue
@@ -273,7 +283,7 @@ class ConsumerProtocol:
         return all(looked_up.get(regex) == version for regex in needed)
 
     def _retarget(self, draft: Draft) -> None:
-        """Targets for the group's epoch, where there are none yet."""
+        """Compute targets for the group's epoch if there are none yet."""
         group = draft.group
         if group.epoch == group.assignment_epoch:
             return
@@ -299,9 +309,9 @@ class ConsumerProtocol:
         draft.put(TargetMetadataKey(group.group_id), TargetMetadataValue(assignment_epoch=group.epoch))
 
     def assignor_name(self, group: ConsumerGroup) -> str:
-        """The assignor its members want, or the broker's first."""
+        """Return the assignor its members want, or the broker's first."""
         wanted = group.assignor(self.config.group_consumer_assignors[0])
-        # A member may have asked for it when another coordinator allowed it.
+        # A member may have requested it from another coordinator that allowed it.
         return wanted if wanted in ASSIGNORS else self.config.group_consumer_assignors[0]
 
 
@@ -313,13 +323,13 @@ def _reads(member: MemberValue) -> tuple[tuple[str, ...], str | None]:
 
 
 def _says_everything(message: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether the heartbeat leaves nothing out, as after an answer that got lost: then neither does its answer."""
+    """Return True if the heartbeat is complete, as after a lost response: then the response must be complete too."""
     subscribes = message.subscribed_topic_names is not None or message.subscribed_topic_regex is not None
     return message.rebalance_timeout_ms >= 0 and subscribes and message.topic_partitions is not None
 
 
 def _updated(known: MemberValue, message: ConsumerGroupHeartbeatRequest, event: Request) -> MemberValue:
-    """The member, with what the heartbeat says of it. What joins says everything anew."""
+    """Return the member, updated from the heartbeat. A joining member starts from scratch."""
     base = MemberValue(instance_id=known.instance_id) if message.member_epoch == JOINING else known
     names, regex = message.subscribed_topic_names, message.subscribed_topic_regex
     return replace(
@@ -340,23 +350,22 @@ def _updated(known: MemberValue, message: ConsumerGroupHeartbeatRequest, event: 
 
 def _check_static(holder: str | None, member_id: str, instance_id: str) -> None:
     if holder is None:
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"nobody holds the instance id {instance_id}")
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
     if holder != member_id:
-        raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} has been taken over by {holder}")
+        text = f"Static member {member_id} with instance id {instance_id} was fenced by member {holder}."
+        raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, text)
 
 
 def _check_epoch(current: CurrentValue, message: ConsumerGroupHeartbeatRequest) -> None:
-    """The epoch must be the member's, or its last one where the answer with the new one may have been lost."""
+    """Check the epoch: the member's, or its previous one if the response with the new one may have been lost."""
     if current.state is MemberState.UNKNOWN and message.topic_partitions != []:
-        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, "what was agreed with it cannot be read: join again")
+        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, "The member's stored state is unreadable. It must rejoin.")
     if message.member_epoch == current.member_epoch:
         return
     is_last = message.member_epoch == current.previous_member_epoch and message.topic_partitions is not None
     if is_last and _assignment(message.topic_partitions or []) <= current.assigned:
         return
-    raise KafkaError(
-        ErrorCode.FENCED_MEMBER_EPOCH, f"epoch {message.member_epoch} is not {current.member_epoch}: join again"
-    )
+    raise fenced_member("consumer", message.member_epoch, current.member_epoch)
 
 
 def _erase(draft: Draft, member_id: str) -> None:
@@ -367,7 +376,7 @@ def _erase(draft: Draft, member_id: str) -> None:
 
 
 def _take_over(draft: Draft, old_id: str, new_id: str) -> None:
-    """A static member's next incarnation has the place, the target and the partitions of the last one (KIP-345)."""
+    """Let a static member's new instance inherit the place, target and partitions of the old one (KIP-345)."""
     group_id = draft.group.group_id
     member, target, current = (
         draft.group.members[old_id],

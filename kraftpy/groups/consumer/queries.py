@@ -1,4 +1,4 @@
-"""What can be asked about groups of the consumer protocol without changing them: ConsumerGroupDescribe (KIP-848)."""
+"""Read-only requests about groups of the consumer protocol: ConsumerGroupDescribe (KIP-848)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from kraftpy.protocol.messages.consumer_group_describe import (
 )
 
 OF_THE_CLASSIC_PROTOCOL, OF_THE_CONSUMER_PROTOCOL = 0, 1
-"""The protocol a member speaks, as version 1 tells it."""
+"""The protocol that a member speaks, as version 1 of the response encodes it."""
 
 
 def describe(
     message: ConsumerGroupDescribeRequest, groups: dict[str, Group], protocol: ConsumerProtocol
 ) -> ConsumerGroupDescribeResponse:
-    """The groups asked for; one that is not there, or of the classic protocol, is an error of its own."""
+    """Describe the requested groups. A missing group, or one of the classic protocol, gets its own error."""
     operations = ALL_OPERATIONS if message.include_authorized_operations else OPERATIONS_NOT_ASKED
     described = []
     for group_id in dict.fromkeys(message.group_ids):
@@ -38,7 +38,7 @@ def describe(
 
 
 def not_found(group_id: str, why: str) -> DescribedConsumerGroup:
-    """The error of one group."""
+    """Return the error for one group."""
     return DescribedConsumerGroup(
         error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=f"Group {group_id[:249]} is {why}.", group_id=group_id
     )
@@ -72,7 +72,7 @@ def _describe(group: ConsumerGroup, protocol: ConsumerProtocol, operations: int)
 
 
 def _assignment(assignment: Assignment, topics: Topics) -> DescribedAssignment:
-    """The partitions by topic; topics that are gone have no name any more and are left out."""
+    """Return the partitions by topic; deleted topics have no name any more and are omitted."""
     named = ((topic_id, topics.name(topic_id), partitions) for topic_id, partitions in by_topic(assignment))
     return DescribedAssignment(
         topic_partitions=[

@@ -1,8 +1,8 @@
-"""How a member comes from what it has to what it shall have, one heartbeat at a time (KIP-848).
+"""Moves a member from its current assignment to its target, one heartbeat at a time (KIP-848).
 
-First it is told to give up what it shall no longer have, staying at its epoch; when its heartbeat says that it has,
-it goes to the epoch of the target and gets what nobody else holds; what others have still to give up it gets as they
-do. So a partition has no two holders at any time, whatever is lost or late on the way.
+The member is first told to revoke what is not in its target, and stays at its epoch. When its heartbeat reports that it
+has, it moves to the epoch of the target and gets the partitions that no other member holds; the remaining ones follow
+as the others give them up. A partition therefore never has two holders, regardless of what is lost or late on the way.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from kraftpy.types import TopicId
 def reconciled(
     group: ConsumerGroup, member_id: str, owned: Assignment | None, topics: Topics, *, resubscribed: bool
 ) -> CurrentValue:
-    """What the member is told next. `owned` is what it says it has, None where it says nothing of that.
+    """Return the member's next assignment. `owned` is what it reports as owned, None if it reports nothing.
 
-    `resubscribed`: its own topics have changed just now, so what it no longer reads is taken even if nothing else
+    `resubscribed`: its own subscription has just changed, so topics it dropped are revoked even if nothing else
     changes.
     """
     current = group.current(member_id)
@@ -38,7 +38,7 @@ def reconciled(
 
 
 def _still_owned(owned: Assignment | None, partitions: Assignment) -> bool:
-    """Whether the member has some of these, as far as is known: one that says nothing has all of them."""
+    """Return True if the member may still have some of these: one that reports nothing still has all of them."""
     return owned is None or bool(owned & partitions)
 
 

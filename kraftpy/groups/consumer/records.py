@@ -1,18 +1,19 @@
 """The records of groups of the consumer protocol (KIP-848) in `__consumer_offsets`, exactly in Kafka's format.
 
-A key opens with the number of its kind (an int16) and is not flexible; a value opens with its version, 0, and is.
+A key starts with the number of its kind (an int16) and is not flexible; a value starts with its version, 0, and is
+flexible.
 
-    3  the group: its epoch, and a hash of the topics it reads as they were then (KIP-1101)
-    5  a member: what it said of itself
-    6  the assignment: the group epoch it was made for
-    7  a member's target: the partitions it shall have
-    8  a member's current assignment: its epoch, what it may read, what it was asked to give up
-    16 a regular expression: the topics it stood for when it was last looked at
+    3  the group: its epoch, and a hash of its subscribed topics at that time (KIP-1101)
+    5  a member: its metadata, from its own requests
+    6  the assignment: the group epoch for which it was computed
+    7  a member's target: the partitions it should have
+    8  a member's current assignment: its epoch, what it may read, what it was asked to revoke
+    16 a regular expression: the topics that it matched when last resolved
 
-Kind 4, the topics' partitions, is what Kafka before 4.1 wrote where the hash is now; it is read as nothing.
+Kind 4, the topics' partitions, was written by Kafka before 4.1 instead of the hash; it is ignored when read.
 
-Left out: the creation time of a group, the timestamp of an
-assignment, the epochs at which partitions were assigned (KIP-1251): tags, passed over when read and not written.
+Left out: the creation time of a group, the timestamp of an assignment, the epochs at which partitions were assigned
+(KIP-1251): tags that are skipped when read and not written.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ _NOT_NULL = b"\x01"
 
 
 class MemberState(Enum):
-    """How far a member is on its way to its target; the values are those of the record."""
+    """A member's progress towards its target; the values are those in the record."""
 
-    STABLE = 0  # at the epoch it has, it has all it shall have
-    UNREVOKED_PARTITIONS = 1  # was asked to give partitions up, and has not said that it did
-    UNRELEASED_PARTITIONS = 2  # waits for partitions that others have still to give up
-    UNKNOWN = 127  # written by a coordinator newer than this one
+    STABLE = 0  # has its whole target as of its epoch
+    UNREVOKED_PARTITIONS = 1  # was asked to revoke partitions and has not confirmed it
+    UNRELEASED_PARTITIONS = 2  # waits for partitions that others have yet to give up
+    UNKNOWN = 127  # written by a newer coordinator
 
 
 # ---- keys
@@ -63,7 +64,7 @@ class GroupKey:
 
 @dataclass(frozen=True, slots=True)
 class MemberKey:
-    """What a member said of itself (5)."""
+    """A member's metadata (5)."""
 
     group_id: str
     member_id: str
@@ -94,7 +95,7 @@ class CurrentKey:
 
 @dataclass(frozen=True, slots=True)
 class RegexKey:
-    """A regular expression members subscribe by (16)."""
+    """A regular expression that members subscribe with (16)."""
 
     group_id: str
     regex: str
@@ -108,7 +109,7 @@ ConsumerKey = GroupKey | MemberKey | TargetMetadataKey | TargetMemberKey | Curre
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupValue:
-    """The group's epoch, and a hash of the topics it read then, as they were then."""
+    """The group's epoch, and a hash of its subscribed topics at that time."""
 
     epoch: int
     metadata_hash: int = 0
@@ -116,20 +117,20 @@ class GroupValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMember:
-    """What a member said by JoinGroup: its session, and its protocols with its metadata for each, the chosen first."""
+    """A member's JoinGroup: its session timeout, and its protocols with their metadata, the chosen one first."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
 
     @property
     def protocol_name(self) -> str:
-        """The protocol it is told that it works by."""
+        """The protocol that the member is told to use."""
         return self.protocols[0][0] if self.protocols else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberValue:
-    """What a member said of itself. The names of topics are sorted. `classic`: it speaks the classic protocol."""
+    """A member's metadata. Topic names are sorted. `classic` is set if it speaks the classic protocol."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -144,21 +145,21 @@ class MemberValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetMetadataValue:
-    """The group epoch for which the targets were made."""
+    """The group epoch for which the targets were computed."""
 
     assignment_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetMemberValue:
-    """The partitions a member shall have."""
+    """The partitions a member should have."""
 
     partitions: Assignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentValue:
-    """What a member was told last: its epoch, what it may read, and what it has still to give up."""
+    """The last assignment sent to a member: its epoch, what it may read, and what it has yet to revoke."""
 
     member_epoch: int = 0
     previous_member_epoch: int = 0
@@ -169,7 +170,7 @@ class CurrentValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegexValue:
-    """The topics a regular expression stands for, sorted; when it was looked at, by the wall clock."""
+    """The topics that a regular expression matched, sorted, and when (wall clock)."""
 
     topics: tuple[str, ...]
     version: int
@@ -183,7 +184,7 @@ ConsumerValue = GroupValue | MemberValue | TargetMetadataValue | TargetMemberVal
 
 
 def write_key(key: ConsumerKey) -> bytes:
-    """The key's bytes as they stand in the log."""
+    """Encode a key."""
     match key:
         case GroupKey(group_id):
             return struct.pack(">h", 3) + string(group_id)
@@ -210,7 +211,7 @@ def _classic(value: ClassicMember) -> bytes:
 
 
 def write_value(value: ConsumerValue) -> bytes:
-    """The value's bytes as they stand in the log."""
+    """Encode a value."""
     tags = _NO_TAGS
     match value:
         case GroupValue():
@@ -251,7 +252,7 @@ def write_value(value: ConsumerValue) -> bytes:
 
 
 def consumer_record(key: ConsumerKey, value: ConsumerValue | None) -> Record:
-    """The record that stores this, or with None the one that deletes it."""
+    """Return the record that stores this value, or deletes it if the value is None."""
     return write_key(key), None if value is None else write_value(value)
 
 
@@ -259,7 +260,7 @@ def consumer_record(key: ConsumerKey, value: ConsumerValue | None) -> Record:
 
 
 def read_key(data: Buffer) -> ConsumerKey | None:
-    """The key, or None where it is of another kind. Raises ProtocolError."""
+    """Parse a key; None if it is of another kind. Raises ProtocolError."""
     reader = RecordReader(data)
     match reader.int16():
         case 3:
@@ -315,11 +316,11 @@ def _read_current(reader: RecordReader) -> CurrentValue:
 
 
 def read_value(key: ConsumerKey, data: Buffer) -> ConsumerValue:
-    """The value of such a key. Raises ProtocolError."""
+    """Parse the value for this key. Raises ProtocolError."""
     reader = RecordReader(data)
     version = reader.int16()
     if version != VERSION:
-        raise ProtocolError(f"a {type(key).__name__} has a value of version {version}; {VERSION} is known")
+        raise ProtocolError(f"a {type(key).__name__} has unknown version {version}; only {VERSION} is supported")
     reader.flexible = True
     if isinstance(key, GroupKey):
         epoch = reader.int32()

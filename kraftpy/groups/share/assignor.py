@@ -1,12 +1,13 @@
-"""The assignor of share groups, `simple` (KIP-932): which member shall read which partitions.
+"""The assignor of share groups, `simple` (KIP-932): which member reads which partitions.
 
-A partition may go to several members; every one goes to at least one reader of its topic. Where there are more members
-than partitions, each partition goes to as many as it takes that nobody has nothing. How many partitions members have
-differs by one at most, and nobody loses one that he may keep without breaking that.
+A partition may go to several members; each goes to at least one subscriber of its topic. If there are more members than
+partitions, each partition goes to enough members that none is left without. The numbers of partitions that members have
+differ by at most one, and a member loses a partition only if that is necessary to keep it so.
 
-Where all read the same topics this holds for all their partitions together, else for each topic and its readers apart.
+If all members subscribe to the same topics, this holds for all their partitions together; otherwise for each topic and
+its subscribers separately.
 
-The same question has the same answer; asked again with its own answer, nothing changes.
+The assignor is deterministic, and stable: given its own result as input, it changes nothing.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ SIMPLE = "simple"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSubscriber:
-    """A member as the assignor sees it: the topics it reads that exist, and what it was to have until now."""
+    """A member as the assignor sees it: the existing topics it subscribes to, and its previous target."""
 
     topics: frozenset[TopicId]
     target: Assignment = NOTHING
 
 
 def assign_simple(members: Mapping[str, ShareSubscriber], assignable: Assignment) -> dict[str, Assignment]:
-    """What each member shall have, of the partitions that may be assigned."""
+    """Assign the assignable partitions to the members that subscribe to their topics."""
     order = sorted(members)
     partitions: dict[TopicId, list[TopicIdPartition]] = {}
     for each in sorted(assignable):
@@ -42,7 +43,7 @@ def assign_simple(members: Mapping[str, ShareSubscriber], assignable: Assignment
     given: dict[str, set[TopicIdPartition]] = {member_id: set() for member_id in order}
     for topic_id in sorted(partitions):
         readers = [member_id for member_id in order if topic_id in members[member_id].topics]
-        readers.sort(key=lambda member_id: len(given[member_id]))  # of equals, who has least gets the one more
+        readers.sort(key=lambda member_id: len(given[member_id]))  # members with the fewest get the extra one
         for member_id, held in _share(readers, partitions[topic_id], members).items():
             given[member_id] |= held
     return {member_id: frozenset(held) for member_id, held in given.items()}
@@ -51,10 +52,10 @@ def assign_simple(members: Mapping[str, ShareSubscriber], assignable: Assignment
 def _share(
     readers: Sequence[str], partitions: Sequence[TopicIdPartition], members: Mapping[str, ShareSubscriber]
 ) -> dict[str, set[TopicIdPartition]]:
-    """These partitions, each to the same number of these readers."""
+    """Assign the partitions, giving each reader the same number."""
     if not readers or not partitions:
         return {member_id: set() for member_id in readers}
-    times = -(-len(readers) // len(partitions))  # how many readers each has
+    times = -(-len(readers) // len(partitions))  # the number of readers per partition
     known = frozenset(partitions)
     held = {member_id: set(members[member_id].target & known) for member_id in readers}
     holders: dict[TopicIdPartition, list[str]] = {each: [] for each in partitions}
@@ -68,7 +69,7 @@ def _share(
         if surplus <= 0:
             continue
         by_readers = sorted(held[member_id], key=lambda each: (-len(holders[each]), each))
-        for each in by_readers[:surplus]:  # those that most others have
+        for each in by_readers[:surplus]:  # those with the most readers
             held[member_id].remove(each)
             holders[each].remove(member_id)
     _add_readers(partitions, times, held, holders, wanted)
@@ -81,7 +82,7 @@ def _drop_readers(
     held: dict[str, set[TopicIdPartition]],
     holders: dict[TopicIdPartition, list[str]],
 ) -> None:
-    """Take partitions that have too many readers from those that have most."""
+    """Take partitions with too many readers from the members that have most."""
     for each in partitions:
         while len(holders[each]) > times:
             loser = max(holders[each], key=lambda member_id: len(held[member_id]))
@@ -90,7 +91,7 @@ def _drop_readers(
 
 
 def _wanted(total: int, held: Mapping[str, set[TopicIdPartition]]) -> dict[str, int]:
-    """How many each shall have: the same, and one more for those that have most now, the first of equals."""
+    """Return how many partitions each member should have: equal, plus one for those that have most now, in order."""
     least, more = divmod(total, len(held))
     by_count = sorted(held, key=lambda member_id: -len(held[member_id]))
     return {member_id: least + (place < more) for place, member_id in enumerate(by_count)}
@@ -103,7 +104,7 @@ def _add_readers(
     holders: dict[TopicIdPartition, list[str]],
     wanted: Mapping[str, int],
 ) -> None:
-    """Give partitions that have too few readers to those that want most."""
+    """Give partitions with too few readers to the members that lack most."""
     place = {member_id: number for number, member_id in enumerate(held)}
     wanting = [(len(mine) - wanted[each], place[each], each) for each, mine in held.items() if len(mine) < wanted[each]]
     heapq.heapify(wanting)
@@ -132,10 +133,11 @@ def _exchange(
     held: dict[str, set[TopicIdPartition]],
     holders: dict[TopicIdPartition, list[str]],
 ) -> TopicIdPartition:
-    """Where all who want one have the one given: have somebody else take it for one of his, which goes to the member.
+    """Swap partitions when every member that lacks one already has `given`: another member takes it in exchange for one
+    of its own.
 
-    There is such a one: whoever has not got it has all he wants, so at least as many as the member, and the member has
-    it besides.
+    Returns the partition that the member gets instead. There always is one: a member that does not have `given` has all
+    it should have, so at least as many as this member, which in addition has `given`.
     """
     other, freed = next(
         (other, each)

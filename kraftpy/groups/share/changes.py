@@ -1,10 +1,11 @@
-"""Changes of share groups, one after the other (`change_queue`), and what share coordinators are asked (KIP-932).
+"""Changes to share groups in the `change_queue`, and requests to the share coordinators (KIP-932).
 
-Besides the log there are the share coordinators. What heartbeats have initialized is asked for beside everything else,
-and how it went comes into the line like a session that ran out. What an administrator asks (`operations`) has the
-group for itself until it is done: it begins when no question is under way, and the line waits for it.
+In addition to the log, a share group depends on the share coordinators. Partitions that heartbeats need initialized are
+requested in the background, and the result enters the queue like an expired session. A request by an administrator
+(`operations`) has the group exclusively until it is done: it starts when no background request is in flight, and the
+queue waits for it.
 
-A share group is one from its first record to its deletion: it passes to no other protocol, nor another group to this.
+A share group remains one from its first record until it is deleted: groups do not migrate to or from this kind.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from operator import attrgetter
 
 from kraftpy.groups.appends import Answers, StoreShareGroup
 from kraftpy.groups.assignment import Assignment, TopicIdPartition
-from kraftpy.groups.change_queue import Reconsider, Turns
+from kraftpy.groups.change_queue import ChangeQueue, Reconsider
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.events import ChangeState, Deletion, GroupResponse, Initialization, Request, StateChanged
@@ -26,7 +27,7 @@ from kraftpy.groups.share import partitions as share_partitions
 from kraftpy.groups.share.group import ShareDraft, ShareGroup
 from kraftpy.groups.share.operations import Alteration, OffsetDeletion, Operation, StateDeletion
 from kraftpy.groups.share.protocol import ShareProtocol, share_heartbeat_error
-from kraftpy.groups.step import Turn
+from kraftpy.groups.step import Step
 from kraftpy.groups.topics import NEVER, Topics
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
@@ -40,7 +41,7 @@ TOPICS_GONE = "share-topics-gone"
 
 
 class _Asked:
-    """What heartbeats of a group had the share coordinators asked for; `failed` once they have been."""
+    """Partitions requested from the share coordinators for a group's heartbeats; `failed` is set once they answer."""
 
     def __init__(self, group_id: str, partitions: Assignment) -> None:
         self.group_id = group_id
@@ -48,8 +49,8 @@ class _Asked:
         self.failed: Mapping[TopicIdPartition, ErrorCode] = {}
 
 
-class ShareTurns(Turns[ShareDraft, StoreShareGroup]):
-    """The share groups of one partition of `__consumer_offsets`."""
+class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
+    """The share groups in one partition of `__consumer_offsets`."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class ShareTurns(Turns[ShareDraft, StoreShareGroup]):
         topics: Topics,
         reconsider: Reconsider,
     ) -> None:
-        """`reconsider` handles a request that is none of share groups alone, whose turn has come."""
+        """`reconsider` handles requests at the head of a queue that do not concern share groups alone."""
         clocks = MemberClocks(
             deadlines,
             session=SHARE_SESSION,
@@ -69,9 +70,11 @@ class ShareTurns(Turns[ShareDraft, StoreShareGroup]):
         super().__init__(clocks, reconsider)
         self._topics = topics
         self._next_token = 1
-        self._asked: dict[int, _Asked | Operation] = {}  # under way to the share coordinators, by token
-        self._answered: dict[int, _Asked] = {}  # waits in the line of its group
-        self._deferred: dict[str, list[Request]] = {}  # of administrators, until nothing of the group is under way
+        self._asked: dict[int, _Asked | Operation] = {}  # in flight to the share coordinators, by token
+        self._answered: dict[int, _Asked] = {}  # answered, and waiting in the group's queue
+        self._deferred: dict[
+            str, list[Request]
+        ] = {}  # administrators' requests, until nothing of the group is in flight
         self._gone: dict[str, set[TopicId]] = {}
         self._undeleted: dict[int, dict[str, ErrorCode]] = {}  # by request, groups that could not be deleted
         self.protocol = ShareProtocol(config, settings, topics)
@@ -80,37 +83,37 @@ class ShareTurns(Turns[ShareDraft, StoreShareGroup]):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of deadlines and of events that it submits itself."""
+        """The kinds of deadlines and of internal events that are submitted here."""
         return (*super().kinds, STATE_CHANGED, TOPICS_GONE)
 
     def of(self, group: Group) -> ShareGroup | None:
-        """The group as a share group."""
+        """Return the group as a share group."""
         return group.share
 
-    def topics_deleted(self, groups: Mapping[str, Group], topic_ids: frozenset[TopicId], turn: Turn) -> None:
-        """The share coordinators forget these topics by themselves, and so do the groups."""
+    def topics_deleted(self, groups: Mapping[str, Group], topic_ids: frozenset[TopicId], step: Step) -> None:
+        """Make groups forget deleted topics. The share coordinators do so on their own."""
         for group_id, group in sorted(groups.items()):
             if group.share is None or group.state is State.DEAD:
                 continue
             if topic_ids.isdisjoint(share_partitions.topic_ids(group.share.partitions)):
                 continue
             self._gone.setdefault(group_id, set()).update(topic_ids)
-            self.submit(group, Key(group_id, TOPICS_GONE), turn)
+            self.submit(group, Key(group_id, TOPICS_GONE), step)
 
-    def delete_state(self, group: Group, event: Request, turn: Turn) -> bool:
-        """Whether, before the empty group is deleted, its state is: then `event` is considered again afterwards."""
+    def delete_state(self, group: Group, event: Request, step: Step) -> bool:
+        """Start deleting an empty group's state. False if it has none; otherwise `event` is reconsidered afterwards."""
         share = group.share
         if share is None or share.partitions.is_nothing or group.group_id in self._undeleted.get(event.request_id, {}):
             return False
-        self._begin(group, StateDeletion(group.group_id, event), turn)
+        self._begin(group, StateDeletion(group.group_id, event), step)
         return True
 
     def undeleted(self, request_id: int) -> dict[str, ErrorCode]:
-        """The groups this request cannot delete, since their state could not be. It is told once."""
+        """Take the groups that this request cannot delete because their state could not be deleted."""
         return self._undeleted.pop(request_id, {})
 
     def is_deferred(self, group: Group, event: Request) -> bool:
-        """Whether what an administrator asks has to wait: it does, until nothing of the group is under way."""
+        """Defer an administrator's request while something of the group is in flight. True if deferred."""
         if group.share is None or not self._is_asking(group.group_id):
             return False
         self._deferred.setdefault(group.group_id, []).append(event)
@@ -121,30 +124,30 @@ class ShareTurns(Turns[ShareDraft, StoreShareGroup]):
     def _draft(self, group: Group) -> ShareDraft:
         return ShareDraft(group.share or ShareGroup(group_id=group.group_id))
 
-    def _answer(self, group: Group, draft: ShareDraft, event: Request, turn: Turn) -> GroupResponse | None:
+    def _answer(self, group: Group, draft: ShareDraft, event: Request, step: Step) -> GroupResponse | None:
         message = event.message
         if not isinstance(message, ShareGroupHeartbeatRequest):
             return None
         if group.state is State.DEAD:
             return share_heartbeat_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if _is_of_another_type(group):
-            return share_heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, f"{group.group_id} is not a share group")
-        return self.protocol.heartbeat(draft, event, message, turn.timestamp)
+            return share_heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a share group.")
+        return self.protocol.heartbeat(draft, event, message, step.timestamp)
 
-    def _is_due(self, group: Group, draft: ShareDraft, key: Key, turn: Turn) -> None:
+    def _on_due(self, group: Group, draft: ShareDraft, key: Key, step: Step) -> None:
         if key.kind == STATE_CHANGED:
             asked = self._answered.pop(int(key.member_id))
             failed = frozenset(each for each in asked.partitions if each in asked.failed)
             for each in sorted(failed)[:1]:
                 error = asked.failed[each].name
-                turn.note(group, f"{len(failed)} partitions could not be initialized, the first because of {error}")
+                step.note(group, f"{len(failed)} partitions could not be initialized, the first because of {error}")
             done = asked.partitions - failed
             draft.put_partitions(share_partitions.asked(draft.group.partitions, done, failed))
         elif key.kind == TOPICS_GONE:
             gone = self._gone.pop(group.group_id, ())
             draft.put_partitions(share_partitions.deleted(draft.group.partitions, gone))
         elif (why := self._clocks.why_removed(draft.group, key)) is not None:
-            turn.note(group, f"member {key.member_id} {why}")
+            step.note(group, f"member {key.member_id} {why}")
             self.protocol.remove(draft, key.member_id)
 
     def _purpose(self, group: Group, draft: ShareDraft, answers: Answers) -> StoreShareGroup:
@@ -158,19 +161,19 @@ class ShareTurns(Turns[ShareDraft, StoreShareGroup]):
 
     # ---- what an administrator asks
 
-    def _consider(self, group: Group, event: Request, turn: Turn) -> None:
+    def _consider(self, group: Group, event: Request, step: Step) -> None:
         message = event.message
         if not isinstance(message, AlterShareGroupOffsetsRequest | DeleteShareGroupOffsetsRequest):
-            self._reconsider(event, turn)
+            self._reconsider(event, step)
             return
         error = self._check(group, event)
         if error is not ErrorCode.NONE:
-            turn.reply(event.request_id, refuse(message, event.api_version, error))
+            step.reply(event.request_id, refuse(message, event.api_version, error))
         elif isinstance(message, AlterShareGroupOffsetsRequest):
             if not self.is_deferred(group, event):
-                self._begin(group, Alteration(event, message), turn)
+                self._begin(group, Alteration(event, message), step)
         elif not self.is_deferred(group, event):
-            self._begin(group, OffsetDeletion(event, message), turn)
+            self._begin(group, OffsetDeletion(event, message), step)
 
     def _check(self, group: Group, event: Request) -> ErrorCode:
         if group.state is State.DEAD:
@@ -181,132 +184,132 @@ class ShareTurns(Turns[ShareDraft, StoreShareGroup]):
             return ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.NONE if group.is_empty else ErrorCode.NON_EMPTY_GROUP
 
-    def _begin(self, group: Group, operation: Operation, turn: Turn) -> None:
-        """The group belongs to the operation until `_finish`."""
+    def _begin(self, group: Group, operation: Operation, step: Step) -> None:
+        """Give the group to the operation until `_finish`."""
         draft = self._draft(group)
         try:
-            change = operation.begin(draft, self._topics, turn.timestamp)
+            change = operation.begin(draft, self._topics, step.timestamp)
         except Exception as error:
-            self._abandon(group, operation, error, turn)
+            self._abandon(group, operation, error, step)
             return
         group.is_changing = True
         if draft.records:
-            turn.append(draft.records, StoreShareGroup(group_id=group.group_id, operation=operation, change=change))
+            step.append(draft.records, StoreShareGroup(group_id=group.group_id, operation=operation, change=change))
         else:
-            self._go_on(group, operation, change, turn)
+            self._go_on(group, operation, change, step)
 
-    def _abandon(self, group: Group, operation: Operation, error: Exception, turn: Turn) -> None:
-        """An unexpected error ends the operation: it costs its request, and the group goes on."""
+    def _abandon(self, group: Group, operation: Operation, error: Exception, step: Step) -> None:
+        """End an operation after an unexpected error: its request fails, and the group continues."""
         group.is_changing = False
         event = operation.event
         self._undeleted.pop(event.request_id, None)
-        turn.survived(type(event.message).__name__, group.group_id, error)
-        turn.reply(event.request_id, refuse(event.message, event.api_version, ErrorCode.UNKNOWN_SERVER_ERROR))
-        self._work(group, turn)
+        step.survived(type(event.message).__name__, group.group_id, error)
+        step.reply(event.request_id, refuse(event.message, event.api_version, ErrorCode.UNKNOWN_SERVER_ERROR))
+        self._work(group, step)
 
-    def _go_on(self, group: Group, operation: Operation, change: Initialization | Deletion | None, turn: Turn) -> None:
-        """What is about to happen is stored."""
+    def _go_on(self, group: Group, operation: Operation, change: Initialization | Deletion | None, step: Step) -> None:
+        """Ask the share coordinators, now that the operation's intent is stored."""
         if change is None:
-            self._finish(group, operation, turn)
+            self._finish(group, operation, step)
         elif isinstance(change, Deletion) and not change.partitions:
-            self._end(group, operation, {}, turn)
+            self._end(group, operation, {}, step)
         else:
-            self._ask(operation, change, turn)
+            self._ask(operation, change, step)
 
     def _end(
-        self, group: Group, operation: Operation, failed: Mapping[TopicIdPartition, ErrorCode], turn: Turn
+        self, group: Group, operation: Operation, failed: Mapping[TopicIdPartition, ErrorCode], step: Step
     ) -> None:
         draft = self._draft(group)
         try:
             operation.end(draft, failed)
         except Exception as error:
-            self._abandon(group, operation, error, turn)
+            self._abandon(group, operation, error, step)
             return
         if draft.records:
-            turn.append(draft.records, StoreShareGroup(group_id=group.group_id, operation=operation))
+            step.append(draft.records, StoreShareGroup(group_id=group.group_id, operation=operation))
         else:
-            self._finish(group, operation, turn)
+            self._finish(group, operation, step)
 
-    def _finish(self, group: Group, operation: Operation, turn: Turn) -> None:
-        """It is done: answered, or what it was part of goes on, before anybody else's turn."""
+    def _finish(self, group: Group, operation: Operation, step: Step) -> None:
+        """Finish the operation: answer it, or continue the request it was part of, ahead of everything in the queue."""
         group.is_changing = False
         event, response = operation.event, operation.response
         if response is not None:
-            turn.reply(event.request_id, response)
+            step.reply(event.request_id, response)
         else:
             assert isinstance(operation, StateDeletion)
             if operation.error_code is not ErrorCode.NONE:
                 self._undeleted.setdefault(event.request_id, {})[group.group_id] = operation.error_code
             group.waiting.appendleft(event)
-        self._work(group, turn)
+        self._work(group, step)
 
     # ---- what is stored
 
-    def stored(self, group: Group, purpose: StoreShareGroup, error_code: ErrorCode, turn: Turn) -> None:
-        """The records are in the log and have been replayed, or it is known that they are not there."""
+    def stored(self, group: Group, purpose: StoreShareGroup, error_code: ErrorCode, step: Step) -> None:
+        """Handle the outcome of an append: the records are in the log and replayed, or known not to be in the log."""
         operation = purpose.operation
         if operation is None:
-            super().stored(group, purpose, error_code, turn)
+            super().stored(group, purpose, error_code, step)
         elif error_code is ErrorCode.NONE:
-            self._go_on(group, operation, purpose.change, turn)
+            self._go_on(group, operation, purpose.change, step)
         else:
-            group.waiting.appendleft(operation.event)  # the first of those who are told
-            super().stored(group, purpose, error_code, turn)
+            group.waiting.appendleft(operation.event)  # it is refused first
+            super().stored(group, purpose, error_code, step)
 
-    def _is_answered(self, group: Group, purpose: StoreShareGroup, turn: Turn) -> None:
+    def _on_answered(self, group: Group, purpose: StoreShareGroup, step: Step) -> None:
         if purpose.initialize:
             offsets = dict.fromkeys(sorted(purpose.initialize), -1)
             change = Initialization(state_epoch=purpose.state_epoch, start_offsets=offsets)
-            self._ask(_Asked(group.group_id, purpose.initialize), change, turn)
+            self._ask(_Asked(group.group_id, purpose.initialize), change, step)
 
-    def _give_up(self, group: Group, waited: deque[Request | Key], turn: Turn) -> None:
+    def _give_up(self, group: Group, waited: deque[Request | Key], step: Step) -> None:
         for item in waited:
             if isinstance(item, Request):
                 self._undeleted.pop(item.request_id, None)
-            elif item.kind == STATE_CHANGED:  # asked for again after a while
+            elif item.kind == STATE_CHANGED:  # will be requested again after a while
                 self._answered.pop(int(item.member_id), None)
         if group.share is not None:
             group.share.topics_version = NEVER
 
     # ---- the share coordinators
 
-    def _ask(self, what: _Asked | Operation, change: Initialization | Deletion, turn: Turn) -> None:
+    def _ask(self, what: _Asked | Operation, change: Initialization | Deletion, step: Step) -> None:
         token = self._next_token
         self._next_token += 1
         self._asked[token] = what
-        turn.effects.append(ChangeState(group_id=what.group_id, token=token, change=change))
+        step.effects.append(ChangeState(group_id=what.group_id, token=token, change=change))
 
     def is_asking(self, group: Group) -> bool:
-        """Whether share coordinators are asked for something of the group."""
+        """Return True if the share coordinators are being asked about the group."""
         return self._is_asking(group.group_id)
 
     def _is_asking(self, group_id: str) -> bool:
         return any(what.group_id == group_id for what in self._asked.values())
 
-    def state_changed(self, event: StateChanged, groups: Mapping[str, Group], turn: Turn) -> None:
-        """The share coordinators have been asked."""
+    def state_changed(self, event: StateChanged, groups: Mapping[str, Group], step: Step) -> None:
+        """Handle the answer of the share coordinators."""
         what = self._asked.pop(event.token)
         group = groups.get(what.group_id)
         if isinstance(what, Operation):
             assert group is not None, "it was held for the operation"
-            self._end(group, what, event.failed, turn)
+            self._end(group, what, event.failed, step)
             return
         if group is not None and group.share is not None:
             what.failed = event.failed
             self._answered[event.token] = what
-            self.submit(group, Key(what.group_id, STATE_CHANGED, str(event.token)), turn)
+            self.submit(group, Key(what.group_id, STATE_CHANGED, str(event.token)), step)
         if not self._is_asking(what.group_id):
             for deferred in self._deferred.pop(what.group_id, []):
-                self._reconsider(deferred, turn)
+                self._reconsider(deferred, step)
 
     def waiting(self) -> list[Request]:
-        """Requests that wait neither in a line nor for the log."""
+        """The requests that wait neither in a queue nor for the log."""
         asked = [what.event for what in self._asked.values() if isinstance(what, Operation)]
         return asked + [event for events in self._deferred.values() for event in events]
 
 
 def _is_of_another_type(group: Group) -> bool:
-    """Whether there is a group of that id and it is no share group, be it only one that stores offsets."""
+    """Return True if a group with this id exists and is not a share group, even if it only stores offsets."""
     if group.share is not None:
         return False
     return (

@@ -1,17 +1,18 @@
-"""One share group (KIP-932): what the log says of it, and questions about that.
+"""One share group (KIP-932): its durable state and queries about it.
 
-All of it is durable: `apply` is the only thing that changes it, record by record, whether the records were just written
-or are read again. A decision works on a `ShareDraft`: the group as it will be when the draft's records are in the log.
+All of it is durable: only `apply` changes it, record by record, whether the records were just written or are being
+replayed. A decision works on a `ShareDraft`: the group as it will be once the draft's records are in the log.
 
-Epochs are those of the consumer protocol: the group's goes up whenever who is in it, or what they read, changes; the
-assignment's is the group epoch its targets were made for; a member's is the assignment epoch it has reached. A
-partition may be read by several members, so nobody waits for anybody: a member reaches its target at once.
+Epochs work as in the consumer protocol. The group epoch goes up whenever its members or their subscriptions change; the
+assignment epoch is the group epoch for which the targets were computed; a member epoch is the assignment epoch that the
+member has reached. A partition may be read by several members, so members need not wait for each other: a member
+reaches its target at once.
 
-Only partitions whose state the share coordinators keep are assigned. They are initializing from when they are first
-subscribed to until the share coordinator has said that it has them, and initialized from then on, also while nobody
-reads them; of a topic that is being deleted there is no state any more, or there will be none.
+Only partitions whose state the share coordinators keep are assigned. A partition is initializing from its first
+subscription until the share coordinator confirms it, and initialized from then on, even while no member reads it. A
+topic being deleted has no state, or will soon have none.
 
-Invariant (`validate`): targets and what members read are initialized, as far as the topic is still there.
+Invariant (`validate`): targets and assigned partitions are initialized, unless their topic is gone.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _NO_STATE = ShareStateValue()
 
 @dataclass(slots=True, kw_only=True)
 class ShareGroup:
-    """One group, as the log has it."""
+    """The durable state of one group."""
 
     group_id: str
     epoch: int = 0
@@ -57,14 +58,14 @@ class ShareGroup:
     targets: dict[str, Assignment] = field(default_factory=dict)
     currents: dict[str, ShareCurrentValue] = field(default_factory=dict)
     partitions: ShareStateValue = _NO_STATE
-    topics_version: int = NEVER  # volatile: the topics' version its hash was last held against
-    assigned: ShareStateValue | None = None  # volatile: the partitions its targets were last held against
+    topics_version: int = NEVER  # volatile: the version of the topics its hash was last compared with
+    assigned: ShareStateValue | None = None  # volatile: the partitions its targets were last compared with
     complete_for: tuple[int, int] | None = None  # volatile: topics' version and epoch at which nothing lacked state
 
     # ---- what records say
 
     def apply(self, key: ShareKey, value: ShareValue | None) -> None:
-        """What one record says becomes so."""
+        """Apply one record."""
         match key:
             case ShareGroupKey():
                 group = value if isinstance(value, ShareGroupValue) else ShareGroupValue(epoch=0)
@@ -93,38 +94,38 @@ class ShareGroup:
                 assert_never(key)
 
     def copy(self) -> ShareGroup:
-        """One that can be changed alone."""
+        """Return a copy that can be changed independently."""
         return replace(self, members=dict(self.members), targets=dict(self.targets), currents=dict(self.currents))
 
     def durable(self) -> ShareGroup:
-        """The same without what is volatile."""
+        """Return a copy without volatile state."""
         return replace(self, topics_version=NEVER, assigned=None, complete_for=None)
 
     @property
     def is_gone(self) -> bool:
-        """Whether the log says nothing of it any more."""
+        """True if nothing of the group is left in the log."""
         return self.epoch == 0 and not (self.members or self.targets or self.currents) and self.partitions.is_nothing
 
     # ---- questions
 
     @property
     def state(self) -> str:
-        """Where the group is, under the name clients see."""
+        """The name of its state as clients see it."""
         return "Stable" if self.members else "Empty"
 
     def current(self, member_id: str) -> ShareCurrentValue:
-        """What the member was told last; nothing of a member that is new."""
+        """Return the member's current assignment; empty for a new member."""
         return self.currents.get(member_id, _NEW)
 
     def revocation_ms(self, member_id: str) -> None:
-        """Nobody is waited for."""
+        """Return None: share groups wait for no revocations."""
 
     def target(self, member_id: str) -> Assignment:
-        """What the member shall have."""
+        """Return the member's target."""
         return self.targets.get(member_id, NOTHING)
 
     def subscribed_topics(self) -> frozenset[str]:
-        """What all the members read, whether it exists or not."""
+        """Return the topics that any member subscribes to, whether they exist or not."""
         return frozenset(name for member in self.members.values() for name in member.subscribed_topic_names)
 
     def validate(self) -> None:
@@ -150,15 +151,15 @@ class ShareDraft(AnyDraft[ShareGroup, ShareKey, ShareValue]):
 
     def __init__(self, group: ShareGroup) -> None:
         super().__init__(group)
-        self.initialize: Assignment = NOTHING  # the share coordinators shall have these, once the records are stored
+        self.initialize: Assignment = NOTHING  # requested from the share coordinators once the records are stored
 
     def take_back(self, count: int) -> None:
-        """Keep the first `count` records only. `initialize` keeps only partitions that they still list."""
+        """Keep only the first `count` records. `initialize` keeps only partitions that they still list."""
         super().take_back(count)
         self.initialize &= partitions_of(self.group.partitions.initializing)
 
     def put_partitions(self, partitions: ShareStateValue) -> None:
-        """Have it stored which partitions have state, if that is something new."""
+        """Store which partitions have state, if that has changed."""
         if partitions != self.group.partitions:
             self.put(ShareStateKey(self.group.group_id), partitions)
 

@@ -1,11 +1,11 @@
-"""What an administrator does to a share group without members: set or forget start offsets, delete it (KIP-932).
+"""Administrative operations on share groups without members: set or delete start offsets, delete the group (KIP-932).
 
-Each takes the share coordinators to do it, so it has two halves: `begin` says what is about to happen and what they are
-to be asked, and once that is stored and they have been asked, `end` says what has become of it. If the group's
-coordinator dies in between, the log tells its successor what may have happened.
+The share coordinators carry out each operation, so it has two halves. `begin` records the intent and says what to ask
+them; once that is stored and they have answered, `end` records the outcome. If the group's coordinator fails in
+between, the log tells its successor what may have happened.
 
-In an alteration the group's epoch goes up, and with it the epoch of the partitions' state, lest a leader of a partition
-that still works with the old offset write it again.
+An alteration increases the group epoch, and with it the epoch of the partitions' state, so that a partition leader that
+still works with the old offset cannot write it back.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from kraftpy.types import Millis, TopicId
 Failed = Mapping[TopicIdPartition, ErrorCode]
 
 LOWEST_START_OFFSET = -1
-"""The start offset that is found out when the partition is read, as the group's settings say."""
+"""The start offset that is determined when the partition is read, from the group's settings."""
 NOTHING_TO_DELETE = "There is no offset information to delete."
 
 
 class Operation(ABC):
-    """One request of an administrator, on one group."""
+    """One administrator's request about one group."""
 
     def __init__(self, group_id: str, event: Request) -> None:
         self.group_id = group_id
@@ -50,20 +50,20 @@ class Operation(ABC):
 
     @abstractmethod
     def begin(self, draft: ShareDraft, topics: Topics, timestamp: Millis) -> Initialization | Deletion | None:
-        """Put what is about to happen, and say what the share coordinators are asked; None where that is nothing."""
+        """Record the intent and return what to ask the share coordinators; None if there is nothing to ask."""
 
     @abstractmethod
     def end(self, draft: ShareDraft, failed: Failed) -> None:
-        """Put what has happened."""
+        """Record the outcome."""
 
     @property
     @abstractmethod
     def response(self) -> GroupResponse | None:
-        """The answer; None where there is more to do before there is one."""
+        """The response; None if more must be done first."""
 
 
 class Alteration(Operation):
-    """Set start offsets. A group that is not there is made."""
+    """Set start offsets. A missing group is created."""
 
     def __init__(self, event: Request, message: AlterShareGroupOffsetsRequest) -> None:
         super().__init__(message.group_id, event)
@@ -74,11 +74,11 @@ class Alteration(Operation):
 
     @property
     def response(self) -> AlterShareGroupOffsetsResponse:
-        """What came of each partition."""
+        """The result for each partition."""
         return self._response
 
     def begin(self, draft: ShareDraft, topics: Topics, timestamp: Millis) -> Initialization | None:
-        """The partitions that there are, are initialized anew."""
+        """Initialize again those partitions that exist."""
         for topic in self._message.topics:
             info = topics.topic(topic.topic_name)
             answer = AlterShareGroupOffsetsResponseTopic(topic_name=topic.topic_name)
@@ -90,7 +90,7 @@ class Alteration(Operation):
                 if info is None or not 0 <= each.partition_index < info.partition_count:
                     _refuse(told, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 elif each.start_offset < LOWEST_START_OFFSET:
-                    _refuse(told, ErrorCode.INVALID_REQUEST, f"{each.start_offset} is no offset")
+                    _refuse(told, ErrorCode.INVALID_REQUEST, f"{each.start_offset} is not a valid offset.")
                 else:
                     partition = TopicIdPartition(info.topic_id, each.partition_index)
                     self._start_offsets[partition] = each.start_offset
@@ -105,7 +105,7 @@ class Alteration(Operation):
         return Initialization(state_epoch=draft.group.epoch, start_offsets=self._start_offsets)
 
     def end(self, draft: ShareDraft, failed: Failed) -> None:
-        """Those that could be are initialized; the others are as they were, or are not."""
+        """Mark as initialized those that succeeded; the others keep their state, or stay without."""
         refused = frozenset(each for each in self._start_offsets if each in failed)
         for each in refused:
             _refuse(self._partitions[each], failed[each])
@@ -114,7 +114,7 @@ class Alteration(Operation):
 
 
 class OffsetDeletion(Operation):
-    """Forget the start offsets of topics: who reads them again begins as if never before."""
+    """Delete the start offsets of topics: readers start over as if for the first time."""
 
     def __init__(self, event: Request, message: DeleteShareGroupOffsetsRequest) -> None:
         super().__init__(message.group_id, event)
@@ -124,11 +124,11 @@ class OffsetDeletion(Operation):
 
     @property
     def response(self) -> DeleteShareGroupOffsetsResponse:
-        """What came of each topic."""
+        """The result for each topic."""
         return self._response
 
     def begin(self, draft: ShareDraft, topics: Topics, timestamp: Millis) -> Deletion | None:
-        """Whatever there is of these topics is about to go."""
+        """Mark all partitions of these topics as being deleted."""
         partitions = draft.group.partitions
         for name in self._names:
             info = topics.topic(name)
@@ -148,7 +148,7 @@ class OffsetDeletion(Operation):
         return Deletion(partitions=doomed)
 
     def end(self, draft: ShareDraft, failed: Failed) -> None:
-        """Those that could be are forgotten, the others are still about to."""
+        """Forget those that were deleted; the others stay marked."""
         for each, error_code in sorted(failed.items()):
             _refuse(self._topics[each.topic_id], error_code)
         done = [topic_id for topic_id, answer in self._topics.items() if not answer.error_code]
@@ -156,7 +156,7 @@ class OffsetDeletion(Operation):
 
 
 class StateDeletion(Operation):
-    """Have nothing left at the share coordinators of a group that is to be deleted."""
+    """Delete a group's state at the share coordinators before the group itself is deleted."""
 
     def __init__(self, group_id: str, event: Request) -> None:
         super().__init__(group_id, event)
@@ -165,11 +165,11 @@ class StateDeletion(Operation):
 
     @property
     def response(self) -> None:
-        """The group itself is deleted after this."""
+        """None: the group itself is deleted after this."""
         return None
 
     def begin(self, draft: ShareDraft, topics: Topics, timestamp: Millis) -> Deletion | None:
-        """All of it is about to go."""
+        """Mark everything as being deleted."""
         partitions = draft.group.partitions
         topic_ids = share_partitions.topic_ids(partitions)
         if not topic_ids:
@@ -179,7 +179,7 @@ class StateDeletion(Operation):
         return Deletion(partitions=doomed)
 
     def end(self, draft: ShareDraft, failed: Failed) -> None:
-        """It has gone, or what has not is still about to."""
+        """Forget what was deleted; the rest stays marked."""
         remaining = {each.topic_id for each in failed}
         if failed:
             self.error_code = failed[min(failed)]

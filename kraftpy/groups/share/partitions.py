@@ -1,10 +1,10 @@
-"""For which partitions a share group has state at the share coordinators, and how that changes (KIP-932).
+"""The partitions for which a share group has state at the share coordinators, and its transitions (KIP-932).
 
-A partition is initialized for a group before any member reads it: the share coordinator of the partition then keeps
-where the group's records in flight begin, and what is known of each. Which partitions those are the group keeps itself
-(`ShareStateValue`), so that it can ask again what it is not sure of, and take everything along when it goes.
+A partition is initialized for a group before any member reads it: from then on, the partition's share coordinator
+stores where the group's records in flight begin, and the state of each. The group itself keeps the list of these
+partitions (`ShareStateValue`), so that it can repeat uncertain requests, and delete everything when it goes.
 
-Plain functions: from one value to the next.
+Plain functions from one value to the next.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kraftpy.groups.topics import Topics
 from kraftpy.types import Millis, TopicId
 
 UNKNOWN_TOPIC = "<UNKNOWN>"
-"""How Kafka writes down a topic whose name it does not know any more."""
+"""What Kafka writes for a topic whose name it no longer knows."""
 
 TopicStates = Mapping[TopicId, TopicState]
 
@@ -25,7 +25,7 @@ TopicStates = Mapping[TopicId, TopicState]
 def missing(
     partitions: ShareStateValue, subscribed: Iterable[str], topics: Topics, timestamp: Millis, retry_ms: int
 ) -> Assignment:
-    """What is subscribed to and has neither state, nor was it asked for within that time."""
+    """Return subscribed partitions that have no state and were not requested within that time."""
     found = []
     for name in subscribed:
         info = topics.topic(name)
@@ -42,7 +42,7 @@ def missing(
 
 
 def initializing(partitions: ShareStateValue, more: Assignment, topics: Topics, timestamp: Millis) -> ShareStateValue:
-    """The share coordinators are about to be asked for these."""
+    """Mark partitions as being initialized."""
     ids = {each.topic_id for each in more}
     return ShareStateValue(
         initializing=_with(partitions.initializing, more, topics, timestamp),
@@ -52,9 +52,9 @@ def initializing(partitions: ShareStateValue, more: Assignment, topics: Topics, 
 
 
 def asked(partitions: ShareStateValue, done: Assignment, failed: Assignment) -> ShareStateValue:
-    """The share coordinators have been asked: they have some, and the others will have to be asked for again.
+    """Record the share coordinators' answer: some partitions are initialized, the others must be requested again.
 
-    What is not being initialized any more, because the topic went or is being deleted meanwhile, stays as it is.
+    Partitions no longer being initialized, because their topic was or is being deleted, stay as they are.
     """
     wanted = partitions_of(partitions.initializing)
     numbers = dict(by_topic(done & wanted))
@@ -74,7 +74,7 @@ def asked(partitions: ShareStateValue, done: Assignment, failed: Assignment) -> 
 
 
 def deleting(partitions: ShareStateValue, topic_ids: Iterable[TopicId]) -> ShareStateValue:
-    """The share coordinators are about to be asked to forget these topics."""
+    """Mark topics as being deleted."""
     gone = frozenset(topic_ids)
     names = {
         topic_id: state.name
@@ -90,7 +90,7 @@ def deleting(partitions: ShareStateValue, topic_ids: Iterable[TopicId]) -> Share
 
 
 def deleted(partitions: ShareStateValue, topic_ids: Iterable[TopicId]) -> ShareStateValue:
-    """There is no state of these topics any more."""
+    """Forget the state of deleted topics."""
     gone = frozenset(topic_ids)
     return ShareStateValue(
         initializing={topic_id: s for topic_id, s in partitions.initializing.items() if topic_id not in gone},
@@ -100,10 +100,10 @@ def deleted(partitions: ShareStateValue, topic_ids: Iterable[TopicId]) -> ShareS
 
 
 def to_delete(partitions: ShareStateValue, topic_ids: Iterable[TopicId], topics: Topics) -> Assignment:
-    """The partitions of these topics the share coordinators may have state of.
+    """Return the partitions of these topics for which the share coordinators may have state.
 
-    Of a topic that was being deleted before it is not known which: all it has. Of one that is gone from the cluster
-    they keep nothing.
+    If a topic was already being deleted, the list is no longer known: all its partitions. For a topic deleted from the
+    cluster they keep nothing.
     """
     found = []
     for topic_id in topic_ids:
@@ -119,7 +119,7 @@ def to_delete(partitions: ShareStateValue, topic_ids: Iterable[TopicId], topics:
 
 
 def topic_ids(partitions: ShareStateValue) -> list[TopicId]:
-    """Every topic it names, in order."""
+    """Return every topic mentioned, in order."""
     return sorted({*partitions.initializing, *partitions.initialized, *partitions.deleting})
 
 

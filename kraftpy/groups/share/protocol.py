@@ -1,17 +1,17 @@
-"""What members of share groups ask, decided: one heartbeat, one silence (KIP-932).
+"""Decides the requests and timeouts of members of share groups (KIP-932).
 
-Every decision works on a `ShareDraft` and either refuses, before it has put anything there, or puts the records of all
-that follows: the member, the group's epoch, the new targets, what the member reads now, and the partitions that are to
-be initialized. Nothing here waits or is told to anyone; `changes` has the records stored and answers afterwards.
+Every decision works on a `ShareDraft`. It either refuses before adding anything to it, or adds all resulting records:
+the member, the group's epoch, the new targets, the partitions the member now reads, and those to initialize. Nothing
+here waits or sends; `changes` has the records stored and answers afterwards.
 
-A partition is assigned once the share coordinators have state of it: what is newly subscribed to comes with a heartbeat
-after that. A change of topics or partitions is noticed by the next heartbeat of any member.
+A partition is assigned once the share coordinators have state for it: new subscriptions take effect with a later
+heartbeat. A change of topics or partitions is noticed at the next heartbeat of any member.
 
-Where this differs from Kafka: who is a member may join again under its id, whatever epoch it had (Kafka:
-FENCED_MEMBER_EPOCH until its session has run out); targets are made at once, without KIP-1263's interval; of the
-partitions asked for together, those that could be initialized are, though others could not.
+Differences from Kafka: a member may rejoin under its id at any epoch (Kafka: FENCED_MEMBER_EPOCH until its session
+expires); targets are computed at once, without KIP-1263's interval; of several partitions requested together, those
+that can be initialized are, even if others fail.
 
-Left out: racks, which Kafka's assignor does not look at either.
+Left out: racks, which Kafka's assignor ignores as well.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from kraftpy.groups.assignment import Assignment, by_topic
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.events import Request
 from kraftpy.groups.member_epochs import JOINING, LEAVING
+from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
 from kraftpy.groups.share import partitions as share_partitions
 from kraftpy.groups.share.assignor import ShareSubscriber, assign_simple
 from kraftpy.groups.share.group import ShareDraft, ShareGroup
@@ -48,12 +49,12 @@ from kraftpy.types import Millis, TopicId
 
 
 def share_heartbeat_error(error_code: ErrorCode, text: str | None = None) -> ShareGroupHeartbeatResponse:
-    """A heartbeat's answer that is nothing but an error."""
+    """Return a heartbeat response that carries only an error."""
     return ShareGroupHeartbeatResponse(error_code=error_code, error_message=text or error_code.meaning)
 
 
 class ShareProtocol:
-    """Decides for share groups of one partition."""
+    """Decides for the share groups in one partition."""
 
     def __init__(self, config: GroupConfig, settings: Settings, topics: Topics) -> None:
         self.config = config
@@ -65,7 +66,7 @@ class ShareProtocol:
     def heartbeat(
         self, draft: ShareDraft, event: Request, message: ShareGroupHeartbeatRequest, timestamp: Millis
     ) -> ShareGroupHeartbeatResponse:
-        """Let a member in, on, or out."""
+        """Let a member join, carry on or leave."""
         try:
             _check(message)
             if message.member_epoch == LEAVING:
@@ -79,7 +80,7 @@ class ShareProtocol:
     ) -> ShareGroupHeartbeatResponse:
         member_id, group_id = message.member_id, draft.group.group_id
         self._admit(draft.group, message)
-        # From here on nothing is refused.
+        # Nothing is refused below this point.
         known = draft.group.members.get(member_id)
         before = draft.group.current(member_id)
         updated = _updated(known or ShareMemberValue(), message, event)
@@ -92,7 +93,7 @@ class ShareProtocol:
         if after != before or member_id not in draft.group.currents:
             draft.put(ShareCurrentKey(group_id, member_id), after)
         self._initialize(draft, timestamp)
-        is_late = message.member_epoch != before.member_epoch  # it joins, or the answer with its epoch was lost
+        is_late = message.member_epoch != before.member_epoch  # it joins, or the response with its epoch was lost
         whole = is_late or message.subscribed_topic_names is not None
         return ShareGroupHeartbeatResponse(
             member_id=member_id,
@@ -102,35 +103,32 @@ class ShareProtocol:
         )
 
     def _admit(self, group: ShareGroup, message: ShareGroupHeartbeatRequest) -> None:
-        """Check that it may come in or stay."""
+        """Check that the member may join or stay."""
         joins = message.member_epoch == JOINING
         if group.is_gone and not joins:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group.group_id}")
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
         if message.member_id not in group.members:
             if len(group.members) >= self.config.group_share_max_size:
-                raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} has all the members it may")
+                raise group_is_full("share", self.config.group_share_max_size)
             if not joins:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{message.member_id} is no member of {group.group_id}")
+                raise unknown_member(message.member_id, group.group_id)
         elif not joins:
             current = group.current(message.member_id)
             if message.member_epoch not in (current.member_epoch, current.previous_member_epoch):
-                raise KafkaError(
-                    ErrorCode.FENCED_MEMBER_EPOCH,
-                    f"epoch {message.member_epoch} is not {current.member_epoch}: join again",
-                )
+                raise fenced_member("share", message.member_epoch, current.member_epoch)
 
     # ---- going
 
     def _leave(self, draft: ShareDraft, message: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
         if draft.group.is_gone:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {draft.group.group_id}")
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {draft.group.group_id} not found.")
         if message.member_id not in draft.group.members:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{message.member_id} is no member of {draft.group.group_id}")
+            raise unknown_member(message.member_id, draft.group.group_id)
         self.remove(draft, message.member_id)
         return ShareGroupHeartbeatResponse(member_id=message.member_id, member_epoch=LEAVING)
 
     def remove(self, draft: ShareDraft, member_id: str) -> None:
-        """It is no member any more. The next heartbeat of another makes new targets."""
+        """Remove a member. The next heartbeat of another member computes new targets."""
         group_id = draft.group.group_id
         draft.put(ShareCurrentKey(group_id, member_id), None)
         draft.put(ShareTargetMemberKey(group_id, member_id), None)
@@ -140,7 +138,7 @@ class ShareProtocol:
     # ---- the group
 
     def _refresh(self, draft: ShareDraft, *, changed: bool) -> None:
-        """The group's next epoch, where who is in it or what they read has changed, be it the topics themselves."""
+        """Start the group's next epoch if its members, their subscriptions or the topics have changed."""
         group = draft.group
         if not changed and group.topics_version == self.topics.version:
             return
@@ -151,7 +149,7 @@ class ShareProtocol:
             draft.put(ShareGroupKey(group.group_id), value)
 
     def _retarget(self, draft: ShareDraft) -> None:
-        """Targets for the group's epoch, where there are none yet."""
+        """Compute targets for the group's epoch if there are none yet."""
         group = draft.group
         if group.epoch == group.assignment_epoch:
             return
@@ -173,7 +171,7 @@ class ShareProtocol:
         draft.group.assigned = draft.group.partitions
 
     def _initialize(self, draft: ShareDraft, timestamp: Millis) -> None:
-        """Whatever is subscribed to and has no state shall have some."""
+        """Request state for subscribed partitions that have none."""
         group = draft.group
         looked_at = (self.topics.version, group.epoch)
         if group.complete_for == looked_at:
@@ -193,24 +191,24 @@ class ShareProtocol:
 
 
 def _check(message: ShareGroupHeartbeatRequest) -> None:
-    """Refuse what contradicts itself."""
+    """Refuse invalid requests."""
     problem = None
     if not message.group_id.strip():
-        problem = "the group id is empty"
+        problem = "GroupId can't be empty."
     elif not message.member_id.strip():
-        problem = "the member id is empty"
+        problem = "MemberId can't be empty."
     elif message.rack_id is not None and not message.rack_id.strip():
-        problem = "the rack id is empty"
+        problem = "RackId can't be empty."
     elif message.member_epoch < LEAVING:
-        problem = f"member epoch {message.member_epoch} means nothing"
+        problem = "MemberEpoch is invalid."
     elif message.member_epoch == JOINING and not message.subscribed_topic_names:
-        problem = "who joins says what it reads"
+        problem = "SubscribedTopicNames must be set in first request."
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
 
 def _updated(base: ShareMemberValue, message: ShareGroupHeartbeatRequest, event: Request) -> ShareMemberValue:
-    """What is known of the member after this heartbeat; what it left out is as it was."""
+    """Return the member, updated from the heartbeat; fields it omits stay as they were."""
     names = message.subscribed_topic_names
     return ShareMemberValue(
         rack_id=base.rack_id if message.rack_id is None else message.rack_id,
@@ -221,7 +219,7 @@ def _updated(base: ShareMemberValue, message: ShareGroupHeartbeatRequest, event:
 
 
 def _reconciled(group: ShareGroup, member_id: str) -> ShareCurrentValue:
-    """The member has its target, from now on."""
+    """Assign the member its target."""
     current, target = group.current(member_id), group.target(member_id)
     if current.member_epoch == group.assignment_epoch and current.assigned == target:
         return current
@@ -231,7 +229,7 @@ def _reconciled(group: ShareGroup, member_id: str) -> ShareCurrentValue:
 
 
 def _is_assignment_pending(group: ShareGroup, topics: Topics) -> bool:
-    """Whether partitions that somebody reads were initialized since the targets were made."""
+    """Return True if subscribed partitions were initialized after the targets were computed."""
     if group.epoch != group.assignment_epoch or not group.members or group.assigned is group.partitions:
         return False
     infos = (topics.topic(name) for name in group.subscribed_topics())

@@ -1,4 +1,4 @@
-"""What can be asked about share groups without changing them: ShareGroupDescribe (KIP-932)."""
+"""Read-only requests about share groups: ShareGroupDescribe (KIP-932)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kraftpy.protocol.messages.share_group_describe import (
 def describe(
     message: ShareGroupDescribeRequest, groups: dict[str, Group], protocol: ShareProtocol
 ) -> ShareGroupDescribeResponse:
-    """The groups asked for; one that is not there, or of another type, is an error of its own."""
+    """Describe the requested groups. A missing group, or one of another type, gets its own error."""
     operations = ALL_OPERATIONS if message.include_authorized_operations else OPERATIONS_NOT_ASKED
     described = []
     for group_id in dict.fromkeys(message.group_ids):
@@ -64,7 +64,7 @@ def _describe(group: ShareGroup, protocol: ShareProtocol, operations: int) -> De
 
 
 def _assignment(assignment: Assignment, topics: Topics) -> DescribedShareAssignment:
-    """The partitions by topic; topics that are gone have no name any more and are left out."""
+    """Return the partitions by topic; deleted topics have no name any more and are omitted."""
     named = ((topic_id, topics.name(topic_id), partitions) for topic_id, partitions in by_topic(assignment))
     return DescribedShareAssignment(
         topic_partitions=[

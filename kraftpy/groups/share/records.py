@@ -1,17 +1,18 @@
 """The records of share groups (KIP-932) in `__consumer_offsets`, exactly in Kafka's format.
 
-A key opens with the number of its kind (an int16) and is not flexible; a value opens with its version, 0, and is.
+A key starts with the number of its kind (an int16) and is not flexible; a value starts with its version, 0, and is
+flexible.
 
-    10 a member: what it said of itself
-    11 the group: its epoch, and a hash of the topics it reads as they were then
-    12 the assignment: the group epoch it was made for
-    13 a member's target: the partitions it shall have
-    14 a member's current assignment: its epoch, what it reads
-    15 the partitions for which the share coordinator keeps state, is about to, or is about to stop
+    10 a member: its metadata, from its own requests
+    11 the group: its epoch, and a hash of its subscribed topics at that time
+    12 the assignment: the group epoch for which it was computed
+    13 a member's target: the partitions it should have
+    14 a member's current assignment: its epoch, and what it reads
+    15 the partitions for which the share coordinator keeps state, or is about to start or stop keeping it
 
-Kind 9, the topics' partitions, was never released; it is read as nothing.
+Kind 9, the topics' partitions, was never released; it is ignored when read.
 
-Left out: the timestamp of an assignment (KIP-1263), a tag, passed over when read and not written.
+Left out: the timestamp of an assignment (KIP-1263), a tag that is skipped when read and not written.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from kraftpy.types import TopicId
 VERSION = 0
 _NO_TAGS = b"\x00"
 _STABLE = 0
-"""The only state a member of a share group can be in."""
+"""The only state that a member of a share group can have."""
 
 
 class TopicState(NamedTuple):
-    """Partitions of one topic with state at the share coordinator, and when that was last asked for (wall clock)."""
+    """Partitions of one topic with state at the share coordinator, and when that was last requested (wall clock)."""
 
     name: str
     partitions: frozenset[int]
@@ -55,7 +56,7 @@ class TopicState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShareMemberKey:
-    """What a member said of itself (10)."""
+    """A member's metadata (10)."""
 
     group_id: str
     member_id: str
@@ -108,7 +109,7 @@ ShareKey = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareMemberValue:
-    """What a member said of itself. The names of topics are sorted."""
+    """A member's metadata. Topic names are sorted."""
 
     rack_id: str | None = None
     client_id: str = ""
@@ -118,7 +119,7 @@ class ShareMemberValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupValue:
-    """The group's epoch, and a hash of the topics it read then, as they were then."""
+    """The group's epoch, and a hash of its subscribed topics at that time."""
 
     epoch: int
     metadata_hash: int = 0
@@ -126,21 +127,21 @@ class ShareGroupValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareTargetMetadataValue:
-    """The group epoch for which the targets were made."""
+    """The group epoch for which the targets were computed."""
 
     assignment_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareTargetMemberValue:
-    """The partitions a member shall have."""
+    """The partitions a member should have."""
 
     partitions: Assignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareCurrentValue:
-    """What a member was told last: its epoch, and what it reads."""
+    """The last assignment sent to a member: its epoch, and what it reads."""
 
     member_epoch: int = 0
     previous_member_epoch: int = 0
@@ -149,7 +150,7 @@ class ShareCurrentValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareStateValue:
-    """Partitions by topic whose state is about to be made, is there, or, whole topics, is about to be deleted."""
+    """Partitions by topic whose state is being created or exists, and topics whose state is being deleted."""
 
     initializing: Mapping[TopicId, TopicState] = field(default_factory=dict)
     initialized: Mapping[TopicId, TopicState] = field(default_factory=dict)
@@ -157,7 +158,7 @@ class ShareStateValue:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether there is no state, and never will be of what was asked for so far."""
+        """True if there is no state, and no pending request can create any."""
         return not (self.initializing or self.initialized or self.deleting)
 
 
@@ -175,7 +176,7 @@ ShareValue = (
 
 
 def write_key(key: ShareKey) -> bytes:
-    """The key's bytes as they stand in the log."""
+    """Encode a key."""
     match key:
         case ShareMemberKey(group_id, member_id):
             return struct.pack(">h", 10) + string(group_id) + string(member_id)
@@ -208,7 +209,7 @@ def _topic_states(states: Mapping[TopicId, TopicState]) -> bytes:
 
 
 def write_value(value: ShareValue) -> bytes:
-    """The value's bytes as they stand in the log."""
+    """Encode a value."""
     match value:
         case ShareMemberValue():
             body = b"".join(
@@ -238,7 +239,7 @@ def write_value(value: ShareValue) -> bytes:
 
 
 def share_record(key: ShareKey, value: ShareValue | None) -> Record:
-    """The record that stores this, or with None the one that deletes it."""
+    """Return the record that stores this value, or deletes it if the value is None."""
     return write_key(key), None if value is None else write_value(value)
 
 
@@ -246,7 +247,7 @@ def share_record(key: ShareKey, value: ShareValue | None) -> Record:
 
 
 def read_key(data: Buffer) -> ShareKey | None:
-    """The key, or None where it is of another kind. Raises ProtocolError."""
+    """Parse a key; None if it is of another kind. Raises ProtocolError."""
     reader = RecordReader(data)
     match reader.int16():
         case 10:
@@ -302,11 +303,11 @@ def _read_member(reader: RecordReader) -> ShareMemberValue:
 
 
 def read_value(key: ShareKey, data: Buffer) -> ShareValue:
-    """The value of such a key. Raises ProtocolError."""
+    """Parse the value for this key. Raises ProtocolError."""
     reader = RecordReader(data)
     version = reader.int16()
     if version != VERSION:
-        raise ProtocolError(f"a {type(key).__name__} has a value of version {version}; {VERSION} is known")
+        raise ProtocolError(f"a {type(key).__name__} has unknown version {version}; only {VERSION} is supported")
     reader.flexible = True
     value = _read_fields(key, reader)
     reader.tagged_fields()
@@ -332,7 +333,7 @@ def _read_fields(key: ShareKey, reader: RecordReader) -> ShareValue:
 
 
 def partitions_of(states: Mapping[TopicId, TopicState]) -> Assignment:
-    """The partitions of all these topics."""
+    """Return the partitions of all these topics."""
     return frozenset(
         TopicIdPartition(topic_id, each) for topic_id, state in states.items() for each in state.partitions
     )

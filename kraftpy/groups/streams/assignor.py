@@ -1,12 +1,13 @@
-"""Which member of a streams group shall have which tasks (KIP-1071), sticky: who has something keeps it.
+"""The assignor of streams groups: which member gets which tasks (KIP-1071). It is sticky.
 
-Active tasks: as many for every member as can be; a member keeps what it had, up to its share; what is left goes first
-to where its state is, that is to the process that had it or had a standby of it, then to who has fewest.
+Active tasks are spread as evenly as possible. A member keeps the tasks it had, up to its share. The rest goes first to
+where the state is, that is, to the process that had the task or a standby of it, and then to the member with the
+fewest.
 
-Standby tasks: of each task with state as many as asked for, each in a process of its own, where there is one: rather
-where it was, else where there is least to do.
+Standby tasks: each stateful task gets the requested number, each in a separate process if there are enough, preferably
+where it was before, otherwise where the load is lowest.
 
-Left out: warm-up tasks, which Kafka 4.3's own assignor does not give either; racks and client tags.
+Left out: warm-up tasks, which Kafka 4.3's own assignor does not create either; racks and client tags.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from kraftpy.groups.streams.records import NO_TASKS, Task, Tasks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A member as the assignor sees it: its process, and what it was to have until now."""
+    """A member as the assignor sees it: its process, and its previous target."""
 
     process_id: str
     target: Tasks = NO_TASKS
@@ -28,7 +29,7 @@ class Worker:
 def assign(
     workers: Mapping[str, Worker], tasks: Iterable[Task], stateful: Iterable[Task], standby_replicas: int
 ) -> dict[str, Tasks]:
-    """The tasks of each member. All of `tasks` are given to somebody, if there is anybody."""
+    """Assign tasks to members. Every task is assigned if there are any members."""
     order = sorted(workers)
     wanted = sorted(tasks)
     if not order:
@@ -44,13 +45,13 @@ def assign(
 def _active(workers: Mapping[str, Worker], order: list[str], wanted: list[Task]) -> dict[str, list[Task]]:
     there = frozenset(wanted)
     share, more = divmod(len(wanted), len(order))
-    # Those who have most keep the larger shares, so that nothing moves for evenness that need not.
+    # The members with most tasks keep the larger shares, so that no task moves just to even things out.
     had = sorted(order, key=lambda each: (-len(workers[each].target.active & there), each))
     room = {member_id: share + (place < more) for place, member_id in enumerate(had)}
     given: dict[str, list[Task]] = {member_id: [] for member_id in order}
     left = dict.fromkeys(wanted)
     for member_id in order:
-        # In turn of the subtopologies, so that a member that gives some up keeps some of each.
+        # Alternate between subtopologies, so that a member which gives some up keeps some of each.
         kept = sorted(workers[member_id].target.active & there, key=lambda task: (task.partition, task.subtopology_id))
         for task in kept[: room[member_id]]:
             if task in left:
@@ -84,7 +85,7 @@ def _standby(
         for _ in range(standby_replicas):
             free = [each for each in order if (task, workers[each].process_id) not in busy]
             if not free:
-                break  # there are not so many processes
+                break  # there are not that many processes
             before = {
                 each: task in workers[each].target.standby or task in workers[each].target.active for each in free
             }

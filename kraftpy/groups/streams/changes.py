@@ -1,7 +1,7 @@
-"""Streams groups, whose line is that of `change_queue`: what is decided in it, and what it comes to (KIP-1071).
+"""Streams groups in the `change_queue`: the decisions made there, and their results (KIP-1071).
 
-A group that only has offsets, or an empty classic group, becomes a streams group when somebody joins it so; a streams
-group stays one until it is deleted.
+A group that only has offsets, or an empty classic group, becomes a streams group when a streams member joins; a streams
+group remains one until it is deleted.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from operator import attrgetter
 from typing import Protocol
 
 from kraftpy.groups.appends import Answers, StoreStreamsGroup
-from kraftpy.groups.change_queue import Reconsider, Turns
+from kraftpy.groups.change_queue import ChangeQueue, Reconsider
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.events import GroupResponse, MakeTopics, Request
 from kraftpy.groups.group import Group, State
 from kraftpy.groups.member_timers import MemberClocks
-from kraftpy.groups.step import Turn
+from kraftpy.groups.step import Step
 from kraftpy.groups.streams.group import StreamsDraft, StreamsGroup
 from kraftpy.groups.streams.protocol import StreamsProtocol, streams_error
 from kraftpy.groups.topic_matches import TopicMatches
@@ -38,12 +38,12 @@ class ClassicGroups(Protocol):
     def deadlines(self) -> Deadlines:
         """The timers of all groups."""
 
-    def dissolve(self, group: Group, turn: Turn) -> None:
+    def dissolve(self, group: Group, step: Step) -> None:
         """Empty the group's classic half; members that wait are told to join again."""
 
 
-class StreamsTurns(Turns[StreamsDraft, StoreStreamsGroup]):
-    """The streams groups of one partition."""
+class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
+    """The streams groups in one partition."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class StreamsTurns(Turns[StreamsDraft, StoreStreamsGroup]):
         reconsider: Reconsider,
         matches: TopicMatches,
     ) -> None:
-        """`reconsider` handles an administrator's request whose turn has come."""
+        """`reconsider` handles administrators' requests that reach the head of the queue."""
         clocks = MemberClocks(
             rebalance.deadlines,
             session=STREAMS_SESSION,
@@ -71,11 +71,11 @@ class StreamsTurns(Turns[StreamsDraft, StoreStreamsGroup]):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Sessions, what members have to give up, the delay of a group's first assignment."""
+        """Sessions, deadlines for giving up tasks, and the delay of a group's first assignment."""
         return (*super().kinds, STREAMS_DELAY)
 
     def of(self, group: Group) -> StreamsGroup | None:
-        """The group as a streams group."""
+        """Return the group as a streams group."""
         return group.streams
 
     # ---- what is decided
@@ -83,23 +83,23 @@ class StreamsTurns(Turns[StreamsDraft, StoreStreamsGroup]):
     def _draft(self, group: Group) -> StreamsDraft:
         return StreamsDraft(group.streams or StreamsGroup(group_id=group.group_id))
 
-    def _answer(self, group: Group, draft: StreamsDraft, event: Request, turn: Turn) -> GroupResponse | None:
+    def _answer(self, group: Group, draft: StreamsDraft, event: Request, step: Step) -> GroupResponse | None:
         message = event.message
         if not isinstance(message, StreamsGroupHeartbeatRequest):
             return None
         if group.state is State.DEAD:
             return streams_error(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if group.state is not State.EMPTY or group.consumer is not None or group.share is not None:
-            return streams_error(ErrorCode.GROUP_ID_NOT_FOUND, f"{group.group_id} is not a streams group")
+            return streams_error(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a streams group.")
         return self.protocol.heartbeat(draft, event, message)
 
-    def _is_due(self, group: Group, draft: StreamsDraft, key: Key, turn: Turn) -> None:
+    def _on_due(self, group: Group, draft: StreamsDraft, key: Key, step: Step) -> None:
         if key.kind == STREAMS_DELAY:
             draft.group.volatile.is_delayed = False
             if draft.group.members:
                 self.protocol.retarget(draft)
         elif (why := self._clocks.why_removed(draft.group, key)) is not None:
-            turn.note(group, f"member {key.member_id} {why}")
+            step.note(group, f"member {key.member_id} {why}")
             self.protocol.remove(draft, key.member_id)
 
     def _purpose(self, group: Group, draft: StreamsDraft, answers: Answers) -> StoreStreamsGroup:
@@ -112,21 +112,21 @@ class StreamsTurns(Turns[StreamsDraft, StoreStreamsGroup]):
 
     # ---- what is stored
 
-    def _is_stored(self, group: Group, purpose: StoreStreamsGroup, turn: Turn) -> None:
+    def _on_stored(self, group: Group, purpose: StoreStreamsGroup, step: Step) -> None:
         if group.streams is not None:
             group.streams.volatile = purpose.volatile
-            self._rebalance.dissolve(group, turn)
-        self._arm_delay(group, turn)
+            self._rebalance.dissolve(group, step)
+        self._arm_delay(group, step)
 
-    def _reply(self, group: Group, answers: Answers, turn: Turn) -> None:
-        super()._reply(group, answers, turn)
+    def _reply(self, group: Group, answers: Answers, step: Step) -> None:
+        super()._reply(group, answers, step)
         for text in self.protocol.matches.take_broken():
-            turn.note(group, text)
+            step.note(group, text)
         configured = None if group.streams is None else group.streams.volatile.configured
         if answers and configured is not None and configured.missing:
-            turn.effects.append(MakeTopics(group_id=group.group_id, topics=configured.missing))
+            step.effects.append(MakeTopics(group_id=group.group_id, topics=configured.missing))
 
-    def _give_up(self, group: Group, waited: deque[Request | Key], turn: Turn) -> None:
+    def _give_up(self, group: Group, waited: deque[Request | Key], step: Step) -> None:
         if group.streams is not None:
             group.streams.volatile.topics_version = NEVER
             group.streams.volatile.is_delayed = False
@@ -134,22 +134,22 @@ class StreamsTurns(Turns[StreamsDraft, StoreStreamsGroup]):
 
     # ---- clocks
 
-    def again(self, group: Group, key: Key, turn: Turn) -> None:
-        """Set the clock of `key` again, for a little later, if it is still needed: the event could not be decided."""
-        super().again(group, key, turn)
+    def again(self, group: Group, key: Key, step: Step) -> None:
+        """Set the clock of `key` again for a little later, if it is still needed: the event could not be decided."""
+        super().again(group, key, step)
         if key.kind == STREAMS_DELAY:
-            self._arm_delay(group, turn)
+            self._arm_delay(group, step)
 
-    def _arm_delay(self, group: Group, turn: Turn) -> None:
+    def _arm_delay(self, group: Group, step: Step) -> None:
         key = Key(group.group_id, STREAMS_DELAY)
         if group.streams is None or not group.streams.volatile.is_delayed:
             self._deadlines.cancel(key)
         elif key not in self._deadlines and key not in group.waiting:
             delay_ms = self._settings(group.group_id).streams_initial_rebalance_delay_ms
-            self._deadlines.set(key, Millis(turn.now + delay_ms))
+            self._deadlines.set(key, Millis(step.now + delay_ms))
 
     def expected_deadlines(self, group: Group) -> set[Key]:
-        """What must fall due for the group; whatever waits in its line has done so. For tests and simulations."""
+        """The deadlines the group must have, apart from those already in its queue. For tests and simulations."""
         expected = super().expected_deadlines(group)
         delay = Key(group.group_id, STREAMS_DELAY)
         if group.streams is not None and (

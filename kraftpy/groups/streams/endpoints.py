@@ -1,4 +1,4 @@
-"""What can be queried where: the partitions whose state the members of a streams group have, by their endpoints."""
+"""Where state can be queried: the partitions whose state each member of a streams group holds, by endpoint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kraftpy.protocol.messages.streams_group_heartbeat import Endpoint, Endpoint
 
 
 def endpoints(group: StreamsGroup, topics: Topics) -> list[EndpointToPartitions]:
-    """Of each member that has an endpoint, the source partitions of its active and of its standby tasks."""
+    """Return, for each member with an endpoint, the source partitions of its active and standby tasks."""
     found = []
     for member_id, member in sorted(group.members.items()):
         if member.user_endpoint is None:

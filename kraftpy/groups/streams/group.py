@@ -1,14 +1,14 @@
-"""One streams group (KIP-1071): what the log says of it, and questions about that.
+"""One streams group (KIP-1071): its durable state and queries about it.
 
-As with consumer groups, all that is durable changes in `apply` alone, record by record, and a decision works on a
-`StreamsDraft`: the group as it will be when the draft's records are in the log. The epochs are the same three: the
-group's, the assignment's, each member's.
+As with consumer groups, only `apply` changes durable state, record by record, and a decision works on a `StreamsDraft`:
+the group as it will be once the draft's records are in the log. The epochs are the same three: the group's, the
+assignment's, and each member's.
 
-What is volatile is not told by the log and is gone with the coordinator: how far members have restored, who asked for a
-shutdown, the epoch of the endpoints, what the topology came to when it was last held against the topics.
+Volatile state is not in the log and is lost with the coordinator: how far members have restored, which member requested
+a shutdown, the epoch of the endpoints, and the result of configuring the topology for the existing topics.
 
-Invariants (`validate`): nobody but one member has a task as its active one; of one process, one member has a task,
-whatever the role, for it is the process that has the state on its disk.
+Invariants (`validate`): a task is active on at most one member; within a process, only one member has a task, in any
+role, because the process holds the state on its disk.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ TaskOffsets = dict[Task, int]
 
 @dataclass(slots=True, kw_only=True)
 class Volatile:
-    """What a coordinator knows of a group beside the log. Drafts of the group share it."""
+    """State that a coordinator has about a group outside the log. Drafts of the group share it."""
 
     configured: Configured | None = None
-    topics_version: int = NEVER  # the topics' version it was configured with
+    topics_version: int = NEVER  # the version of the topics it was configured with
     configured_for: Topology | None = None
     shutdown_by: str | None = None
     endpoint_epoch: int = 0
-    is_delayed: bool = False  # the first assignment waits for further members
+    is_delayed: bool = False  # the first assignment waits for more members
     offsets: dict[str, TaskOffsets] = field(default_factory=dict)  # by member
     end_offsets: dict[str, TaskOffsets] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
 class StreamsGroup:
-    """One group, as the log has it."""
+    """The durable state of one group."""
 
     group_id: str
     epoch: int = 0
@@ -75,7 +75,7 @@ class StreamsGroup:
     # ---- what records say
 
     def apply(self, key: StreamsKey, value: StreamsValue | None) -> None:
-        """What one record says becomes so."""
+        """Apply one record."""
         match key:
             case StreamsGroupKey():
                 group = value if isinstance(value, StreamsGroupValue) else StreamsGroupValue(epoch=0)
@@ -95,12 +95,12 @@ class StreamsGroup:
                 assert_never(key)
 
     def copy(self) -> StreamsGroup:
-        """One that can be changed alone; what is volatile is shared."""
+        """Return a copy that can be changed independently; volatile state is shared."""
         return replace(self, members=dict(self.members), targets=dict(self.targets), currents=dict(self.currents))
 
     @property
     def is_gone(self) -> bool:
-        """Whether the log says nothing of it any more."""
+        """True if nothing of the group is left in the log."""
         is_something = self.members or self.targets or self.currents or self.topology is not None
         return self.epoch == 0 and not is_something
 
@@ -108,7 +108,7 @@ class StreamsGroup:
 
     @property
     def state(self) -> str:
-        """Where the group is, under the name clients see."""
+        """The name of its state as clients see it."""
         if not self.members:
             return "Empty"
         configured = self.volatile.configured
@@ -123,26 +123,26 @@ class StreamsGroup:
         return "Stable" if stable else "Reconciling"
 
     def current(self, member_id: str) -> StreamsCurrentValue:
-        """What the member was told last; nothing of a member that is new."""
+        """Return the member's current tasks; empty for a new member."""
         return self.currents.get(member_id, _NEW)
 
     def revocation_ms(self, member_id: str) -> int | None:
-        """How long the member may take to give up what it was asked to; None where that is nothing."""
+        """How long the member may take to give up what was revoked; None if nothing was."""
         if self.current(member_id).state is not StreamsState.UNREVOKED_TASKS:
             return None
         return max(self.members[member_id].rebalance_timeout_ms, 1)
 
     def target(self, member_id: str) -> Tasks:
-        """What the member shall have."""
+        """Return the member's target."""
         return self.targets.get(member_id, NO_TASKS)
 
     def process(self, member_id: str) -> str:
-        """The process a member runs in; one that has said of none is one of its own."""
+        """Return the member's process; a member that named none counts as a process of its own."""
         member = self.members.get(member_id)
         return (member.process_id if member is not None else "") or member_id
 
     def active_holders(self) -> dict[Task, str]:
-        """Who works on each task, or has not given it up yet."""
+        """Return the member that works on each task, or has not given it up yet."""
         held: dict[Task, str] = {}
         for member_id, current in self.currents.items():
             for task in current.assigned.active | current.pending_revocation.active:
@@ -150,7 +150,7 @@ class StreamsGroup:
         return held
 
     def process_holders(self) -> dict[tuple[Task, str], str]:
-        """Who has a task in which process, in any role, or has not given it up yet."""
+        """Return the member in each process that has a task in any role, or has not given it up yet."""
         held: dict[tuple[Task, str], str] = {}
         for member_id, current in self.currents.items():
             process_id = self.process(member_id)
@@ -159,7 +159,7 @@ class StreamsGroup:
         return held
 
     def subscribed_topics(self) -> frozenset[str]:
-        """What all the members read, as far as it is named, with their repartition topics."""
+        """Return the topics that the members read by name, including their repartition topics."""
         found: set[str] = set()
         for each in self.topology.subtopologies if self.topology is not None else ():
             found.update(each.source_topics)

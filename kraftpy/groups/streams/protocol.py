@@ -1,15 +1,16 @@
-"""What members of a streams group ask, decided: one heartbeat, one silence (KIP-1071).
+"""Decides the requests and timeouts of members of streams groups (KIP-1071).
 
-As for consumer groups, every decision works on a draft and either refuses, before it has put anything there, or puts
-the records of all that follows. `changes` has them stored and answers afterwards.
+As for consumer groups, every decision works on a draft and either refuses before adding anything to it, or adds all
+resulting records. `changes` has them stored and answers afterwards.
 
-While the topology cannot be worked on, everybody's target is nothing and the answers say why; internal topics that are
-missing are named to the shell, which makes them, and the next heartbeat finds them there.
+While the topology cannot be run, all targets are empty and the responses say why. The shell is told which internal
+topics are missing and creates them; the next heartbeat finds them.
 
-Where this differs from Kafka: a topology that is not the group's is refused while the group has members, and takes its
-place in a group that has none; static members are refused; targets are made at once, without KIP-1263's interval.
+Differences from Kafka: a topology other than the group's is refused while the group has members, and replaces it if the
+group has none; static members are refused; targets are computed at once, without KIP-1263's interval.
 
-Left out: warm-up tasks (see the assignor); regular expressions are looked at again whenever a topic is made or deleted.
+Left out: warm-up tasks (see the assignor). Regular expressions are resolved again whenever a topic is created or
+deleted.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import replace
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.events import Request
 from kraftpy.groups.member_epochs import JOINING, LEAVING
+from kraftpy.groups.member_errors import fenced_member, group_is_full, unknown_member
 from kraftpy.groups.streams.assignor import Worker, assign
 from kraftpy.groups.streams.endpoints import endpoints
 from kraftpy.groups.streams.group import StreamsDraft, StreamsGroup, TaskOffsets
@@ -65,16 +67,16 @@ from kraftpy.protocol.messages.streams_group_heartbeat import (
 
 ACCEPTABLE_RECOVERY_LAG = 10_000
 TASK_OFFSET_INTERVAL_MS = 60_000
-"""What members are told of these, the KIP's defaults: nothing is decided by task offsets here."""
+"""Values sent to members, the KIP's defaults: no decision here depends on task offsets."""
 
 
 def streams_error(error_code: ErrorCode, text: str | None = None) -> StreamsGroupHeartbeatResponse:
-    """A heartbeat's answer that is nothing but an error."""
+    """Return a heartbeat response that carries only an error."""
     return StreamsGroupHeartbeatResponse(error_code=error_code, error_message=text or error_code.meaning)
 
 
 class StreamsProtocol:
-    """Decides for the streams groups of one partition."""
+    """Decides for the streams groups in one partition."""
 
     def __init__(self, config: GroupConfig, settings: Settings, topics: Topics, matches: TopicMatches) -> None:
         self.config = config
@@ -87,7 +89,7 @@ class StreamsProtocol:
     def heartbeat(
         self, draft: StreamsDraft, event: Request, message: StreamsGroupHeartbeatRequest
     ) -> StreamsGroupHeartbeatResponse:
-        """Let a member in, on, or out."""
+        """Let a member join, carry on or leave."""
         try:
             _check(message)
             if message.member_epoch == LEAVING:
@@ -104,9 +106,9 @@ class StreamsProtocol:
         topology = _topology(message.topology) if message.topology is not None else None
         if topology is not None:
             _check_topology(draft.group, topology, self.matches)
-        # From here on nothing is refused.
+        # Nothing is refused below this point.
         if message.member_epoch == JOINING and draft.group.current(member_id).assigned:
-            # It has nothing, and is perhaps another process by now.
+            # It has no tasks, and may be another process by now.
             draft.put(StreamsCurrentKey(draft.group.group_id, member_id), StreamsCurrentValue())
         before = draft.group.current(member_id)
         known = draft.group.members.get(member_id)
@@ -129,7 +131,7 @@ class StreamsProtocol:
         return self._answer(draft.group, message, before, after)
 
     def _delay(self, draft: StreamsDraft) -> None:
-        """Let the first assignment wait. Meanwhile members have an epoch, for which nobody has anything."""
+        """Delay the first assignment. In the meantime members have an epoch whose targets are empty."""
         draft.group.volatile.is_delayed = True
         group = draft.group
         if group.assignment_epoch == 0:
@@ -146,9 +148,9 @@ class StreamsProtocol:
     def _admit(self, group: StreamsGroup, message: StreamsGroupHeartbeatRequest) -> None:
         if message.member_id not in group.members:
             if message.member_epoch != JOINING:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{message.member_id} is no member of {group.group_id}")
+                raise unknown_member(message.member_id, group.group_id)
             if len(group.members) >= self.config.group_streams_max_size:
-                raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{group.group_id} has all the members it may")
+                raise group_is_full("streams", self.config.group_streams_max_size)
         elif message.member_epoch != JOINING:
             _check_epoch(group.current(message.member_id), message)
 
@@ -161,7 +163,7 @@ class StreamsProtocol:
         known: StreamsMemberValue | None,
         updated: StreamsMemberValue,
     ) -> None:
-        """What is told of members and not stored."""
+        """Remember what members report that is not stored."""
         volatile = group.volatile
         if message.shutdown_application:
             volatile.shutdown_by = message.member_id
@@ -202,15 +204,19 @@ class StreamsProtocol:
     def _status(self, group: StreamsGroup, member_id: str) -> list[wire.Status]:
         found = []
         topology, configured = group.topology, group.volatile.configured
-        if topology is not None and group.members[member_id].topology_epoch < topology.epoch:
-            found.append(wire.Status(status_code=STALE_TOPOLOGY, status_detail="The topology of this member is old."))
+        if topology is not None and (epoch := group.members[member_id].topology_epoch) < topology.epoch:
+            detail = f"The member's topology epoch {epoch} is behind the group's topology epoch {topology.epoch}."
+            found.append(wire.Status(status_code=STALE_TOPOLOGY, status_detail=detail))
         if configured is not None and configured.status is not None:
             found.append(wire.Status(status_code=configured.status, status_detail=configured.detail))
         if group.volatile.shutdown_by is not None:
-            detail = f"{group.volatile.shutdown_by} has asked that the whole application shut down."
+            detail = (
+                f"Streams group member {group.volatile.shutdown_by} encountered a fatal error "
+                "and requested a shutdown for the entire application."
+            )
             found.append(wire.Status(status_code=SHUTDOWN_APPLICATION, status_detail=detail))
         if group.volatile.is_delayed:
-            detail = "The first assignment waits for further members."
+            detail = "Assignment delayed due to the configured initial rebalance delay."
             found.append(wire.Status(status_code=ASSIGNMENT_DELAYED, status_detail=detail))
         return found
 
@@ -218,14 +224,14 @@ class StreamsProtocol:
 
     def _leave(self, draft: StreamsDraft, message: StreamsGroupHeartbeatRequest) -> StreamsGroupHeartbeatResponse:
         if message.member_id not in draft.group.members:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{message.member_id} is no member of {draft.group.group_id}")
+            raise unknown_member(message.member_id, draft.group.group_id)
         if message.shutdown_application:
             draft.group.volatile.shutdown_by = message.member_id
         self.remove(draft, message.member_id)
         return StreamsGroupHeartbeatResponse(member_id=message.member_id, member_epoch=LEAVING)
 
     def remove(self, draft: StreamsDraft, member_id: str) -> None:
-        """It is no member any more, and has nothing. The next heartbeat of another makes new targets."""
+        """Remove a member and release its tasks. The next heartbeat of another member computes new targets."""
         group_id, volatile = draft.group.group_id, draft.group.volatile
         if draft.group.members[member_id].user_endpoint is not None:
             volatile.endpoint_epoch += 1
@@ -257,13 +263,16 @@ class StreamsProtocol:
             volatile.topics_version = self.topics.version
         except NotLookedUp:
             if volatile.configured is None or volatile.configured_for is not group.topology:
-                volatile.configured = Configured(status=ASSIGNMENT_DELAYED, detail="Source topics are looked up.")
+                volatile.configured = Configured(
+                    status=ASSIGNMENT_DELAYED,
+                    detail="Source topics are being resolved.",
+                )
             volatile.topics_version = NEVER
         volatile.configured_for = group.topology
         return volatile.configured
 
     def _refresh(self, draft: StreamsDraft, *, changed: bool) -> None:
-        """The group's next epoch, where who is in it, its topology or its topics have changed."""
+        """Start the group's next epoch if its members, its topology or its topics have changed."""
         group = draft.group
         is_known = group.volatile.topics_version == self.topics.version
         if not changed and is_known and group.volatile.configured_for is group.topology:
@@ -285,7 +294,7 @@ class StreamsProtocol:
             return group.metadata_hash
 
     def retarget(self, draft: StreamsDraft) -> None:
-        """Targets for the group's epoch, where there are none yet."""
+        """Compute targets for the group's epoch if there are none yet."""
         group = draft.group
         if group.epoch == group.assignment_epoch:
             return
@@ -315,28 +324,28 @@ class StreamsProtocol:
 
 
 def _check(message: StreamsGroupHeartbeatRequest) -> None:
-    """Refuse what contradicts itself."""
+    """Refuse invalid requests."""
     problem = None
     joins = message.member_epoch == JOINING
-    told = (message.active_tasks, message.standby_tasks, message.warmup_tasks)
+    reported = (message.active_tasks, message.standby_tasks, message.warmup_tasks)
     if message.member_epoch < LEAVING:
-        problem = f"member epoch {message.member_epoch} means nothing"
+        problem = f"MemberEpoch is {message.member_epoch}, but must be greater than or equal to {LEAVING}."
     elif not message.member_id.strip():
-        problem = "the member id is empty"
+        problem = "MemberId can't be empty."
     elif message.instance_id is not None:
-        problem = "static members of streams groups are not served"
+        problem = "Static membership is not yet supported."
     elif message.rack_id is not None and not message.rack_id.strip():
-        problem = "the rack id is empty"
+        problem = "RackId can't be empty."
     elif joins and message.rebalance_timeout_ms < 0:
-        problem = "who joins gives a rebalance timeout"
+        problem = "RebalanceTimeoutMs must be provided in first request."
     elif joins and message.topology is None:
-        problem = "who joins brings its topology"
-    elif joins and any(tasks is None or tasks for tasks in told):
-        problem = "who joins has no tasks, and says so"
+        problem = "Topology must be non-null when (re-)joining."
+    elif joins and any(tasks is None or tasks for tasks in reported):
+        problem = "ActiveTasks, StandbyTasks and WarmupTasks must be empty when (re-)joining."
     elif joins and message.process_id is None:
-        problem = "who joins says which process it is of"
+        problem = "ProcessId must be non-null when (re-)joining."
     elif not joins and message.topology is not None:
-        problem = "only who joins brings a topology"
+        problem = "Topology can only be provided when (re-)joining."
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
@@ -348,7 +357,8 @@ def _check_topology(group: StreamsGroup, topology: Topology, matches: TopicMatch
     topology.check(matches)
     if known is None or topology.epoch < known.epoch or not group.members:
         return
-    raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, f"{group.group_id} has members that work on another topology")
+    text = f"Group {group.group_id} has members with another topology. Topology updates are not supported yet."
+    raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, text)
 
 
 def _replaces(group: StreamsGroup, topology: Topology, *, is_first: bool) -> bool:
@@ -356,22 +366,20 @@ def _replaces(group: StreamsGroup, topology: Topology, *, is_first: bool) -> boo
 
 
 def _check_epoch(current: StreamsCurrentValue, message: StreamsGroupHeartbeatRequest) -> None:
-    """The epoch must be the member's, or its last one where the answer with the new one may have been lost."""
+    """Check the epoch: the member's, or its previous one if the response with the new one may have been lost."""
     owned = _owned(message)
     if current.state is StreamsState.UNKNOWN and (owned is None or owned):
-        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, "what was agreed with it cannot be read: join again")
+        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, "The member's stored state is unreadable. It must rejoin.")
     if message.member_epoch == current.member_epoch:
         return
     is_last = message.member_epoch == current.previous_member_epoch and owned is not None
     if is_last and owned is not None and not owned - current.assigned:
         return
-    raise KafkaError(
-        ErrorCode.FENCED_MEMBER_EPOCH, f"epoch {message.member_epoch} is not {current.member_epoch}: join again"
-    )
+    raise fenced_member("streams", message.member_epoch, current.member_epoch)
 
 
 def _updated(known: StreamsMemberValue, message: StreamsGroupHeartbeatRequest, event: Request) -> StreamsMemberValue:
-    """The member, with what the heartbeat says of it. What joins says everything anew."""
+    """Return the member, updated from the heartbeat. A joining member starts from scratch."""
     base = StreamsMemberValue() if message.member_epoch == JOINING else known
     endpoint, tags = message.user_endpoint, message.client_tags
     return replace(
@@ -404,7 +412,7 @@ def _task_set(ids: list[wire.TaskIds]) -> TaskSet:
 
 
 def task_ids(tasks: TaskSet) -> list[wire.TaskIds]:
-    """Tasks as the wire has them."""
+    """Convert tasks to their form on the wire."""
     return [wire.TaskIds(subtopology_id=name, partitions=numbers) for name, numbers in by_subtopology(tasks)]
 
 

@@ -1,4 +1,4 @@
-"""What can be asked about streams groups without changing them: StreamsGroupDescribe (KIP-1071)."""
+"""Read-only requests about streams groups: StreamsGroupDescribe (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kraftpy.protocol.messages.streams_group_heartbeat import Endpoint, KeyValue
 def describe(
     message: StreamsGroupDescribeRequest, groups: Mapping[str, Group], protocol: StreamsProtocol
 ) -> StreamsGroupDescribeResponse:
-    """The groups asked for; one that is not there, or no streams group, is an error of its own."""
+    """Describe the requested groups. A missing group, or one of another type, gets its own error."""
     operations = ALL_OPERATIONS if message.include_authorized_operations else OPERATIONS_NOT_ASKED
     described = []
     for group_id in dict.fromkeys(message.group_ids):

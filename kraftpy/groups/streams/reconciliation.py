@@ -1,8 +1,8 @@
-"""How a member of a streams group comes from the tasks it has to those it shall have, a heartbeat at a time (KIP-1071).
+"""Moves a member of a streams group from its current tasks to its target, one heartbeat at a time (KIP-1071).
 
-First it is told to give up what it shall no longer have, staying at its epoch; when its heartbeat says that it has, it
-goes to the epoch of the target and gets what is free: an active task that nobody else works on, and a task of any role
-that nobody else has in its own process, whose disk holds the state.
+The member is first told to give up tasks that are not in its target, and stays at its epoch. When its heartbeat reports
+that it has, it moves to the epoch of the target and gets the tasks that are free: active tasks on which no other member
+works, and tasks in any role that no other member has in the same process, whose disk holds the state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kraftpy.groups.streams.records import NO_TASKS, StreamsCurrentValue, Stream
 
 
 def reconciled_tasks(group: StreamsGroup, member_id: str, owned: Tasks | None) -> StreamsCurrentValue:
-    """What the member is told next. `owned` is what it says it has, None where it says nothing of that."""
+    """Return the member's next tasks. `owned` is what it reports as owned, None if it reports nothing."""
     current = group.current(member_id)
     match current.state:
         case StreamsState.STABLE:
@@ -29,7 +29,7 @@ def reconciled_tasks(group: StreamsGroup, member_id: str, owned: Tasks | None) -
 
 
 def _still_owned(owned: Tasks | None, tasks: Tasks) -> bool:
-    """Whether the member has some of these, as far as is known: one that says nothing has all of them."""
+    """Return True if the member may still have some of these: one that reports nothing still has all of them."""
     return owned is None or bool(owned & tasks)
 
 

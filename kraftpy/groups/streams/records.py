@@ -1,16 +1,17 @@
 """The records of streams groups (KIP-1071) in `__consumer_offsets`, exactly in Kafka's format.
 
-A key opens with the number of its kind (an int16) and is not flexible; a value opens with its version, 0, and is.
+A key starts with the number of its kind (an int16) and is not flexible; a value starts with its version, 0, and is
+flexible.
 
-    17 the group: its epoch, a hash of its topics as they were then, the epoch of the topology that was valid then
-    19 a member: what it said of itself
-    20 the assignment: the group epoch it was made for
-    21 a member's target: the tasks it shall have, by role
+    17 the group: its epoch, a hash of its topics at that time, and the epoch of the topology that was valid then
+    19 a member: its metadata, from its own requests
+    20 the assignment: the group epoch for which it was computed
+    21 a member's target: the tasks it should have, by role
     22 a member's current tasks: its epoch, what it has, what it was asked to give up
     23 the topology
 
 Left out: the settings of the last assignment (tag 1 of kind 17), the timestamp of an assignment, the epochs at which
-tasks were assigned: tags, passed over when read and not written.
+tasks were assigned: tags that are skipped when read and not written.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ T = TypeVar("T")
 
 
 class Task(NamedTuple):
-    """One task: a subtopology, and the partition of its sources."""
+    """One task: a subtopology and a partition of its sources."""
 
     subtopology_id: str
     partition: int
@@ -48,7 +49,7 @@ TaskSet = frozenset[Task]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tasks:
-    """Tasks in each role: worked on; kept ready to take over; being made ready for a move."""
+    """Tasks in each role: active, standby (ready to take over), and warm-up (being prepared for a move)."""
 
     active: TaskSet = frozenset()
     standby: TaskSet = frozenset()
@@ -79,7 +80,7 @@ class Tasks:
         )
 
     def all(self) -> list[Task]:
-        """Every task in any role, in order."""
+        """Return every task in any role, in order."""
         return sorted(self.active | self.standby | self.warmup)
 
 
@@ -87,12 +88,12 @@ NO_TASKS = Tasks()
 
 
 class StreamsState(Enum):
-    """How far a member is on its way to its target; the values are those of the record."""
+    """A member's progress towards its target; the values are those in the record."""
 
     STABLE = 0
-    UNREVOKED_TASKS = 1  # was asked to give tasks up, and has not said that it did
-    UNRELEASED_TASKS = 2  # waits for tasks that others have still to give up
-    UNKNOWN = 127  # written by a coordinator newer than this one
+    UNREVOKED_TASKS = 1  # was asked to give up tasks and has not confirmed it
+    UNRELEASED_TASKS = 2  # waits for tasks that others have yet to give up
+    UNKNOWN = 127  # written by a newer coordinator
 
 
 # ---- keys
@@ -107,7 +108,7 @@ class StreamsGroupKey:
 
 @dataclass(frozen=True, slots=True)
 class StreamsMemberKey:
-    """What a member said of itself (19)."""
+    """A member's metadata (19)."""
 
     group_id: str
     member_id: str
@@ -158,7 +159,7 @@ StreamsKey = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsGroupValue:
-    """The group's epoch; a hash of its topics as they were then; the topology's epoch where that could be worked on."""
+    """The group's epoch, a hash of its topics at that time, and the topology's epoch if it could be run."""
 
     epoch: int
     metadata_hash: int = 0
@@ -167,7 +168,7 @@ class StreamsGroupValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsMemberValue:
-    """What a member said of itself."""
+    """A member's metadata."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -182,21 +183,21 @@ class StreamsMemberValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsTargetMetadataValue:
-    """The group epoch for which the targets were made."""
+    """The group epoch for which the targets were computed."""
 
     assignment_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsTargetValue:
-    """The tasks a member shall have."""
+    """The tasks a member should have."""
 
     tasks: Tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsCurrentValue:
-    """What a member was told last: its epoch, what it has, and what it has still to give up."""
+    """The last assignment sent to a member: its epoch, its tasks, and what it has yet to give up."""
 
     member_epoch: int = 0
     previous_member_epoch: int = 0
@@ -219,7 +220,7 @@ StreamsValue = (
 
 
 def write_key(key: StreamsKey) -> bytes:
-    """The key's bytes as they stand in the log."""
+    """Encode a key."""
     match key:
         case StreamsGroupKey(group_id):
             return struct.pack(">h", 17) + string(group_id)
@@ -251,7 +252,7 @@ def _int16(value: int) -> bytes:
 
 
 def by_subtopology(tasks: TaskSet) -> list[tuple[str, list[int]]]:
-    """The partitions of each subtopology, all in order."""
+    """Group partitions by subtopology, all in order."""
     found: dict[str, list[int]] = {}
     for subtopology_id, partition in sorted(tasks):
         found.setdefault(subtopology_id, []).append(partition)
@@ -299,7 +300,7 @@ def _endpoint(endpoint: tuple[str, int] | None) -> bytes:
 
 
 def write_value(value: StreamsValue) -> bytes:
-    """The value's bytes as they stand in the log."""
+    """Encode a value."""
     tags = _NO_TAGS
     match value:
         case StreamsGroupValue():
@@ -338,7 +339,7 @@ def write_value(value: StreamsValue) -> bytes:
 
 
 def streams_record(key: StreamsKey, value: StreamsValue | None) -> Record:
-    """The record that stores this, or with None the one that deletes it."""
+    """Return the record that stores this value, or deletes it if the value is None."""
     return write_key(key), None if value is None else write_value(value)
 
 
@@ -346,7 +347,7 @@ def streams_record(key: StreamsKey, value: StreamsValue | None) -> Record:
 
 
 def read_key(data: Buffer) -> StreamsKey | None:
-    """The key, or None where it is of another kind. Raises ProtocolError."""
+    """Parse a key; None if it is of another kind. Raises ProtocolError."""
     reader = RecordReader(data)
     match reader.int16():
         case 17:
@@ -460,11 +461,11 @@ def _read_current(reader: RecordReader) -> StreamsCurrentValue:
 
 
 def read_value(key: StreamsKey, data: Buffer) -> StreamsValue:
-    """The value of such a key. Raises ProtocolError."""
+    """Parse the value for this key. Raises ProtocolError."""
     reader = RecordReader(data)
     version = reader.int16()
     if version != VERSION:
-        raise ProtocolError(f"a {type(key).__name__} has a value of version {version}; {VERSION} is known")
+        raise ProtocolError(f"a {type(key).__name__} has unknown version {version}; only {VERSION} is supported")
     reader.flexible = True
     if isinstance(key, StreamsGroupKey):
         epoch, metadata_hash = reader.int32(), reader.int64()

@@ -1,14 +1,14 @@
-"""What a streams group processes, and what that needs of the cluster's topics (KIP-1071).
+"""The topology of a streams group, and what it needs from the cluster's topics (KIP-1071).
 
-A topology is what the application says: subtopologies with their source topics, the repartition topics they read and
-write, their changelogs, and which sources must have as many partitions as each other. `configure` holds it against the
-topics there are: how many tasks each subtopology has, which internal topics are missing, or what is wrong.
+A topology comes from the application: subtopologies with their source topics, the repartition topics they read and
+write, their changelogs, and the sources that must have equal numbers of partitions. `configure` compares it with the
+existing topics and determines how many tasks each subtopology has, which internal topics are missing, or what is wrong.
 
-A subtopology has a task for each partition of the source topic that has most. A repartition topic has the partitions
-its application asks for, else those of its copartition group, else as many as the largest source of those who write it.
-A changelog has one for each task.
+A subtopology has one task per partition of its largest source topic. A repartition topic has the partitions its
+application requests, else those of its copartition group, else as many as the largest source of its writers. A
+changelog has one per task.
 
-Left out: where state is, which is the members' affair.
+Left out: the location of state, which members manage.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ INCORRECTLY_PARTITIONED_TOPICS = 2
 MISSING_INTERNAL_TOPICS = 3
 SHUTDOWN_APPLICATION = 4
 ASSIGNMENT_DELAYED = 5
-"""What a heartbeat's answer can say of the group, by number."""
+"""Statuses of the group that a heartbeat response can report, by number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InternalTopic:
-    """A repartition topic or a changelog; 0 partitions or replicas leave the number open."""
+    """A repartition topic or changelog; 0 partitions or replicas mean that the number is not specified."""
 
     name: str
     partitions: int = 0
@@ -43,7 +43,7 @@ class InternalTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopartitionGroup:
-    """Sources with equal numbers of partitions, by their places in the lists of their subtopology."""
+    """Sources with equal numbers of partitions, by their positions in the lists of their subtopology."""
 
     source_topics: tuple[int, ...] = ()
     source_topic_regex: tuple[int, ...] = ()
@@ -52,7 +52,7 @@ class CopartitionGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subtopology:
-    """A part that runs as tasks."""
+    """A part of the topology that runs as tasks."""
 
     subtopology_id: str
     source_topics: tuple[str, ...] = ()
@@ -64,25 +64,25 @@ class Subtopology:
 
     @property
     def has_state(self) -> bool:
-        """Whether its tasks have something to restore, and so are worth a standby."""
+        """True if its tasks have state to restore, which makes standbys useful."""
         return bool(self.state_changelog_topics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """The whole, with its epoch."""
+    """A whole topology, with its epoch."""
 
     epoch: int
     subtopologies: tuple[Subtopology, ...] = ()
 
     def check(self, matches: TopicMatches) -> None:
-        """Raise KafkaError if it contradicts itself, or has an expression that cannot be compiled now or ever."""
+        """Raise KafkaError if the topology contradicts itself, or an expression cannot be compiled (yet)."""
         ids = [each.subtopology_id for each in self.subtopologies]
         problem = None
         if not ids:
-            problem = "the topology is empty"
+            problem = "The topology is empty."
         elif len(set(ids)) < len(ids):
-            problem = "a subtopology comes twice"
+            problem = "A subtopology id occurs twice."
         for each in self.subtopologies:
             problem = problem or _problem(each, matches)
         if problem is not None:
@@ -91,8 +91,12 @@ class Topology:
 
 def _problem(subtopology: Subtopology, matches: TopicMatches) -> str | None:
     name = subtopology.subtopology_id
-    if any(topic.partitions != 0 for topic in subtopology.state_changelog_topics):
-        return f"subtopology {name} says how many partitions a changelog has"
+    for topic in subtopology.state_changelog_topics:
+        if topic.partitions != 0:
+            return (
+                f"Changelog topic {topic.name} must have an undefined partition count, "
+                f"but it is set to {topic.partitions}."
+            )
     for group in subtopology.copartition_groups:
         for places, there in (
             (group.source_topics, subtopology.source_topics),
@@ -100,51 +104,51 @@ def _problem(subtopology: Subtopology, matches: TopicMatches) -> str | None:
             (group.repartition_source_topics, subtopology.repartition_source_topics),
         ):
             if any(not 0 <= place < len(there) for place in places):
-                return f"subtopology {name} has a copartition group with a topic that it does not read"
+                return f"Subtopology {name} has a copartition group with a topic that it does not read."
     for regex in subtopology.source_topic_regex:
         if matches.is_overdrawn:
-            text = "too many regular expressions are being compiled: try again"
+            text = "Too many regular expressions are being compiled. Try again."
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text)
         try:
             matches.check(regex)
         except PatternError as error:
-            return f"subtopology {name} reads by {shown(regex)}, which is not a valid regular expression: {error}"
+            return f"SourceTopicRegex {shown(regex)} of subtopology {name} is not a valid expression: {error}."
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configured:
-    """A topology and the topics there are: the tasks where it can be worked on, else a status that says why not."""
+    """A topology with the existing topics: its tasks if it can be run, else a status that says why not."""
 
     tasks: Mapping[str, int] = field(default_factory=dict)  # by subtopology
-    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what each reads
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the topics each reads
     internal: Mapping[str, int] = field(default_factory=dict)  # the partitions of each internal topic
-    missing: tuple[InternalTopic, ...] = ()  # internal topics to be made, with their partitions
+    missing: tuple[InternalTopic, ...] = ()  # internal topics to create, with their partitions
     status: int | None = None
     detail: str = ""
 
     @property
     def is_ready(self) -> bool:
-        """Whether its tasks can be given out."""
+        """True if its tasks can be assigned."""
         return self.status is None
 
 
-class _Wrong(Exception):
+class _Misfit(Exception):
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
         self.status = status
 
 
 class NotLookedUp(Exception):
-    """The matches of an expression of the topology are not known yet: ask again a little later."""
+    """The matches of one of the topology's expressions are not known yet: try again a little later."""
 
 
 def configure(topology: Topology, topics: Topics, matches: TopicMatches) -> Configured:
-    """Hold a topology that `check` has passed against the topics there are. Raises NotLookedUp."""
+    """Compare a topology that passed `check` with the existing topics. Raises NotLookedUp."""
     try:
         sources = {each.subtopology_id: _sources(each, topics, matches) for each in topology.subtopologies}
         counts = _counts(topology, sources, topics, matches)
-    except _Wrong as wrong:
+    except _Misfit as wrong:
         return Configured(status=wrong.status, detail=str(wrong))
     tasks: dict[str, int] = {}
     wanted: dict[str, InternalTopic] = {}
@@ -184,7 +188,7 @@ def configure(topology: Topology, topics: Topics, matches: TopicMatches) -> Conf
 
 
 def required_topics(topology: Topology, matches: TopicMatches) -> list[str]:
-    """Every topic it has to do with, in order: changes of these concern the group. Raises NotLookedUp."""
+    """Return every topic the topology depends on, in order: changes to these affect the group. Raises NotLookedUp."""
     names: set[str] = set()
     for each in topology.subtopologies:
         names.update(each.source_topics)
@@ -194,7 +198,7 @@ def required_topics(topology: Topology, matches: TopicMatches) -> list[str]:
 
 
 def hash_of(topology: Topology, topics: Topics, matches: TopicMatches) -> int:
-    """A number that changes when the topics of the topology do: which there are, their ids, how many partitions.
+    """Hash the topics of the topology that exist, their ids and their partition counts.
 
     Raises NotLookedUp.
     """
@@ -227,17 +231,17 @@ def _resolved(regex: str, matches: TopicMatches) -> tuple[str, ...]:
 
 
 def _sources(subtopology: Subtopology, topics: Topics, matches: TopicMatches) -> tuple[str, ...]:
-    """The topics it reads that are not the application's own. Raises _Wrong if one is missing, or NotLookedUp."""
+    """Return the topics it reads other than internal ones. Raises _Misfit if one is missing, or NotLookedUp."""
     missing = [name for name in subtopology.source_topics if topics.topic(name) is None]
     if missing:
-        raise _Wrong(MISSING_SOURCE_TOPICS, f"Source topics {', '.join(sorted(missing))} are missing.")
+        raise _Misfit(MISSING_SOURCE_TOPICS, f"Source topics {', '.join(sorted(missing))} are missing.")
     return tuple(sorted({*subtopology.source_topics, *_matching(subtopology, matches)}))
 
 
 def _counts(
     topology: Topology, sources: Mapping[str, tuple[str, ...]], topics: Topics, matches: TopicMatches
 ) -> dict[str, int]:
-    """How many partitions every source has or shall have. Raises _Wrong or NotLookedUp."""
+    """Return the number of partitions that every source has or should have. Raises _Misfit or NotLookedUp."""
     counts: dict[str, int] = {}
     for read in sources.values():
         for name in read:
@@ -255,8 +259,8 @@ def _counts(
     _count_pending(topology, pending, sources, counts)
     if pending:
         names = ", ".join(sorted(pending))
-        detail = f"How many partitions {names} shall have cannot be told from what is written to them."
-        raise _Wrong(MISSING_SOURCE_TOPICS, detail)
+        detail = f"Cannot determine the number of partitions of {names} from the topics that their writers read."
+        raise _Misfit(MISSING_SOURCE_TOPICS, detail)
     for each in topology.subtopologies:
         for group in each.copartition_groups:
             _copartition(each, group, counts, fixed, matches)
@@ -266,9 +270,9 @@ def _counts(
 def _count_pending(
     topology: Topology, pending: set[str], sources: Mapping[str, tuple[str, ...]], counts: dict[str, int]
 ) -> None:
-    """Give repartition topics as many partitions as the largest topic that their writers read; the rest stay pending.
+    """Give repartition topics as many partitions as the largest topic their writers read; the rest stay pending.
 
-    Takes time in the size of the topology: a writer is looked at once, when all that it reads is known.
+    Runs in time linear in the topology's size: a writer is examined once, when the sizes of all its topics are known.
     """
     parts = {each.subtopology_id: each for each in topology.subtopologies}
     reads = {key: {topic.name for topic in each.repartition_source_topics} for key, each in parts.items()}
@@ -296,7 +300,7 @@ def _count_pending(
 
 
 def _by_topic(named: Mapping[str, set[str]]) -> dict[str, list[str]]:
-    """By topic, the subtopologies that name it."""
+    """Return, by topic, the subtopologies that name it."""
     found: dict[str, list[str]] = {}
     for key, names in named.items():
         for name in sorted(names):
@@ -311,16 +315,16 @@ def _copartition(
     fixed: Mapping[str, int],
     matches: TopicMatches,
 ) -> None:
-    """Make the repartition topics of the group as large as its other sources. Raises _Wrong where these differ."""
+    """Make the group's repartition topics as large as its other sources. Raises _Misfit if those differ."""
     given = [subtopology.source_topics[place] for place in group.source_topics]
     for place in group.source_topic_regex:
         given += _resolved(subtopology.source_topic_regex[place], matches)
     made = [subtopology.repartition_source_topics[place].name for place in group.repartition_source_topics]
     bound = {name: counts[name] for name in [*given, *(name for name in made if name in fixed)]}
     if len(set(bound.values())) > 1:
-        told = ", ".join(f"{name} ({count})" for name, count in sorted(bound.items()))
-        detail = f"Topics that must have as many partitions as each other have not: {told}."
-        raise _Wrong(INCORRECTLY_PARTITIONED_TOPICS, detail)
+        differing = ", ".join(f"{name} ({count})" for name, count in sorted(bound.items()))
+        detail = f"Copartitioned topics must have the same number of partitions: {differing}."
+        raise _Misfit(INCORRECTLY_PARTITIONED_TOPICS, detail)
     count = next(iter(bound.values()), None) or max((counts[name] for name in made), default=0)
     for name in made:
         counts[name] = count

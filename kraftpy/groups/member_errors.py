@@ -1,0 +1,26 @@
+"""Errors for members of groups that the coordinator assigns to, in Kafka's words."""
+
+from __future__ import annotations
+
+from kraftpy.protocol.errors import ErrorCode, KafkaError
+
+
+def unknown_member(member_id: str, group_id: str) -> KafkaError:
+    """Return the error for a request from a member that the group does not have."""
+    return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}.")
+
+
+def group_is_full(kind: str, max_size: int) -> KafkaError:
+    """Return the error for a member that cannot join because the group has its maximum size."""
+    text = f"The {kind} group has reached its maximum capacity of {max_size} members."
+    return KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
+
+
+def fenced_member(kind: str, epoch: int, known_epoch: int) -> KafkaError:
+    """Return the error for a heartbeat at an epoch that is not the member's."""
+    relation = "greater" if epoch > known_epoch else "smaller"
+    text = (
+        f"The {kind} group member has a {relation} member epoch ({epoch}) than the one known by the group coordinator "
+        f"({known_epoch}). The member must abandon all its partitions and rejoin."
+    )
+    return KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, text)
