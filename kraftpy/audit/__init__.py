@@ -1,1 +1,1 @@
-"""Auditing a pipeline: every tier counts its records by topic and window of time, and the books compare the counts."""
+"""Audit a pipeline: every tier counts its records by topic and time window, and the books compare the counts."""

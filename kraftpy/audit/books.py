@@ -1,11 +1,11 @@
-"""The books: what each tier counted of a topic and window, held against the tier before it.
+"""The books: compare each tier's count of a topic and window with the count of the tier before it.
 
-Tiers have an order, along the pipeline. Of each window the difference to the tier before says where records were lost
-or came twice. A difference is not held against a tier that may still be on its way: one that has counted nothing of
-later windows, while the window's end is less than `grace_ms` ago, is late. A tier that has counted nothing of a topic
-at all does not take part in it.
+Tiers are ordered along the pipeline. For each window, the difference from the previous tier shows where records were
+lost or duplicated. A tier that may still catch up is not blamed for a difference: if it has counted nothing of later
+windows, and the window ended less than `grace_ms` ago, it is late. A tier that has counted nothing of a topic at all is
+left out of that topic.
 
-Pure: the time comes in as a number.
+Pure: the time is an argument.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from enum import Enum
 from kraftpy.audit.counts import Tally
 
 DEFAULT_GRACE_MS = 1_800_000
-"""How long after a window's end a tier may still be late with it: half an hour."""
+"""How long after a window's end a tier may still be late: half an hour."""
 
 USUAL_ORDER = ("producer", "log", "consumer", "sink", "load")
-"""The order of tiers where none is given; others follow by name."""
+"""The default order of tiers; others follow by name."""
 
 
 class Verdict(Enum):
-    """What is to be said of a tier and window."""
+    """The verdict on a tier's count of a window."""
 
     BALANCED = "balanced"
-    LATE = "late"  # it differs, and time may mend it
-    LOST = "lost"  # records of the tier before are missing
-    DUPLICATED = "duplicated"  # there are more than in the tier before
+    LATE = "late"  # it differs, but may still catch up
+    LOST = "lost"  # records of the previous tier are missing
+    DUPLICATED = "duplicated"  # it has more records than the previous tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One tier's count of one window, against the tier before."""
+    """One tier's count of one window, compared with the previous tier."""
 
     topic: str
     start_ms: int
@@ -47,13 +47,13 @@ class Entry:
 
     @property
     def difference(self) -> int:
-        """Records missing (negative) or too many (positive)."""
+        """How many records are missing (negative) or too many (positive)."""
         return self.count - self.expected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How a tier stands with a topic. `lag_ms` is how far its newest window is behind the first tier's."""
+    """A tier's totals for a topic. `lag_ms` is how far its newest window is behind the first tier's."""
 
     topic: str
     tier: str
@@ -65,13 +65,13 @@ class Standing:
 
     @property
     def balances(self) -> bool:
-        """Whether nothing was lost and nothing came twice."""
+        """Whether no record was lost or duplicated."""
         return not self.lost and not self.duplicated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
-    """All entries, by topic, window and tier; and how each tier stands."""
+    """All entries by topic, window and tier, and each tier's totals."""
 
     tiers: tuple[str, ...]
     entries: tuple[Entry, ...]
@@ -79,12 +79,12 @@ class Books:
 
     @property
     def balance(self) -> bool:
-        """Whether nothing was lost and nothing came twice, anywhere."""
+        """Whether no record was lost or duplicated anywhere."""
         return all(standing.balances for standing in self.standings)
 
 
 def order_of(tallies: Iterable[Tally]) -> tuple[str, ...]:
-    """The tiers there are, in the usual order."""
+    """Return the tiers that occur, in the usual order."""
     found = {tally.tier for tally in tallies}
     return (*(tier for tier in USUAL_ORDER if tier in found), *sorted(found.difference(USUAL_ORDER)))
 
@@ -98,7 +98,7 @@ def keep_books(
     topics: Sequence[str] | None = None,
     grace_ms: int = DEFAULT_GRACE_MS,
 ) -> Books:
-    """Compare tallies of windows of `window_ms`; only the last of each source, topic and window may be among them."""
+    """Compare tallies of windows of `window_ms`; they must be the `latest` of each source, topic and window."""
     order = tuple(tiers) if tiers is not None else order_of(tallies)
     counts: dict[str, dict[str, dict[int, int]]] = {}  # topic, tier, window's start
     for tally in tallies:

@@ -1,10 +1,10 @@
-"""What a log holds, counted by reading it: the tier between producers and those who read.
+"""Count the records of a log by reading it: the log is the tier between producers and consumers.
 
-A window's count is exact when the window is over and nothing of it was deleted. Windows that began to be deleted are
-left out: with a log that no longer begins at its first offset, those up to and with its oldest record's. A later count
-replaces an earlier one, also by 0 where nothing is found any more.
+A window's count is exact once the window is over, if none of its records was deleted. Windows with deleted records are
+left out: if a log no longer begins at its first offset, these are all windows up to and including its oldest record's.
+A later count replaces an earlier one, even by 0 if nothing is found any more.
 
-Left out: compacted topics, whose records go for good reasons.
+Left out: compacted topics, whose records disappear for good reasons.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kraftpy.types import TopicPartition
 
 
 def read_columns(broker: RangeReader, where: TopicPartition, start: int, end: int) -> Iterator[Columns]:
-    """The records of a range. Raises KafkaError, CorruptBatch."""
+    """Yield the records of a range. Raises KafkaError, CorruptBatch."""
     for chunk in broker.read(where, start, end):
         position = chunk.start_offset
         while position < chunk.end_offset:
@@ -30,13 +30,13 @@ def read_columns(broker: RangeReader, where: TopicPartition, start: int, end: in
             except CorruptBatch as error:
                 raise CorruptBatch(f"{where}: {error.message}", error.code) from error
             if records.next_offset <= position:
-                break  # nothing but a gap up to the chunk's end
+                break  # only a gap up to the end of the chunk
             yield records
             position = records.next_offset
 
 
 def windows_of(records: Columns, window_ms: int) -> dict[int, int]:
-    """How many records fall into each window, by its start in ms; -1 for those without a time."""
+    """Count records by window, keyed by its start in ms; -1 for records without a time."""
     times = records.timestamps
     starts = np.where(times < 0, -1, times - times % window_ms)
     found, counts = np.unique(starts, return_counts=True)
@@ -54,9 +54,9 @@ def count_log(
     to_ms: int | None = None,
     known: Iterable[Tally] = (),
 ) -> list[Tally]:
-    """Tallies of all partitions for windows that begin within [from_ms, to_ms). Raises UnknownTopic, KafkaError.
+    """Tally all partitions, for windows that begin within [from_ms, to_ms). Raises UnknownTopic, KafkaError.
 
-    `known` is what the audit topic says already: of windows that are gone it is corrected to 0.
+    `known` is what the audit topic has already; its counts for windows without records are corrected to 0.
     """
     found = broker.topics(topics)
     partitions = [TopicPartition(name, each.partition) for name in sorted(found) for each in found[name].partitions]
@@ -87,11 +87,11 @@ def count_log(
 
 
 def _whole_from(broker: RangeReader, where: TopicPartition, start: int, end: int, window_ms: int) -> int:
-    """The first window of which the log's beginning has not taken anything."""
+    """Return the first window that has lost no records at the log's beginning."""
     if not start:
         return 0
     for records in read_columns(broker, where, start, end):
         if len(records):
             oldest = int(records.timestamps[0])
             return oldest - oldest % window_ms + window_ms
-    return 1 << 62  # everything was deleted: nothing can be said
+    return 1 << 62  # everything was deleted: no window is certain

@@ -1,14 +1,14 @@
-"""What one tier of a pipeline has counted: records by topic and window of their own time.
+"""The counts of one tier of a pipeline: records by topic and window of their own time.
 
-A window is `[start_ms, start_ms + window_ms)` of the records' timestamps, so that every tier puts a record into the
-same one, whenever it comes by. A `Tally` is cumulative: what a source says of a topic and window replaces what it said
-before. So it may be said again, and an audit topic can be compacted by key.
+A window is `[start_ms, start_ms + window_ms)` of the records' timestamps, so every tier puts a record into the same
+window, whenever it arrives. A `Tally` is cumulative: a source's later tally of a topic and window replaces its earlier
+one. It may therefore be published twice, and an audit topic can be compacted by key.
 
-A source is whoever counts by itself: a producer's process, a partition of a log, a batch of a loader. What a tier has
-is the sum over its sources.
+A source is anything that counts independently: a producer's process, a partition of a log, a batch of a loader. A
+tier's count is the sum over its sources.
 
-Left out: what records hold. Two mistakes in one window that cancel out (one lost, one twice) leave the count as it was;
-smaller windows make that less likely.
+Left out: the contents of records. Two mistakes in one window that cancel out (one record lost, one duplicated) leave
+the count unchanged; smaller windows make that less likely.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _VERSION = 1
 
 
 class BadTally(ValueError):
-    """A record of the audit topic that is no tally."""
+    """A record of the audit topic is not a tally."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Tally:
-    """How many records of a topic and window a source of a tier has seen by `counted_at_ms`."""
+    """How many records of a topic and window one source of a tier had seen by `counted_at_ms`."""
 
     tier: str
     source: str
@@ -41,20 +41,20 @@ class Tally:
 
     @property
     def end_ms(self) -> int:
-        """One past the window."""
+        """The end of the window, exclusive."""
         return self.start_ms + self.window_ms
 
     def key(self) -> bytes:
-        """What it is about: the key of its record, by which a later tally replaces an earlier one."""
+        """The key of its record; a later tally with the same key replaces this one."""
         return json.dumps([self.tier, self.source, self.topic, self.window_ms, self.start_ms]).encode()
 
     def value(self) -> bytes:
-        """Its record's value."""
+        """The value of its record."""
         return json.dumps({"version": _VERSION, "count": self.count, "counted_at_ms": self.counted_at_ms}).encode()
 
 
 def parse_tally(key: bytes | None, value: bytes | None) -> Tally:
-    """The tally of a record. Raises BadTally."""
+    """Parse a record. Raises BadTally."""
     try:
         tier, source, topic, window_ms, start_ms = json.loads(key or b"")
         fields = json.loads(value or b"")
@@ -77,7 +77,7 @@ def parse_tally(key: bytes | None, value: bytes | None) -> Tally:
 
 
 class Counter:
-    """Counts records of one source as they come by. Records without a time (-1) are counted at window -1."""
+    """Counts the records of one source as they pass. Records without a time (-1) are counted at window -1."""
 
     def __init__(self, *, tier: str, source: str, window_ms: int = DEFAULT_WINDOW_MS) -> None:
         if window_ms <= 0:
@@ -87,23 +87,23 @@ class Counter:
         self._changed: dict[tuple[str, int], None] = {}
 
     def add(self, topic: str, timestamp_ms: int, count: int = 1) -> None:
-        """`count` more records of that topic and time."""
+        """Count `count` more records of that topic and time."""
         window = timestamp_ms - timestamp_ms % self.window_ms if timestamp_ms >= 0 else -1
         self.add_window(topic, window, count)
 
     def add_window(self, topic: str, start_ms: int, count: int) -> None:
-        """`count` more records of that topic and window."""
+        """Count `count` more records of that topic and window."""
         key = (topic, start_ms)
         self._counts[key] = self._counts.get(key, 0) + count
         self._changed[key] = None
 
     def changed(self, now_ms: int) -> list[Tally]:
-        """The tallies that are not as they were when this was asked last, oldest window first."""
+        """Return the tallies that changed since the last call, oldest window first."""
         changed, self._changed = self._changed, {}
         return sorted(self._tally(topic, start, now_ms) for topic, start in changed)
 
     def __len__(self) -> int:
-        """How many topics' windows are being counted."""
+        """The number of windows being counted, over all topics."""
         return len(self._counts)
 
     def _tally(self, topic: str, start_ms: int, now_ms: int) -> Tally:
@@ -119,7 +119,7 @@ class Counter:
 
 
 def latest(tallies: Iterable[Tally]) -> list[Tally]:
-    """Of each source, topic and window what was said last: in the order of the audit topic's offsets."""
+    """Return the last tally of each source, topic and window, in the order of the audit topic's offsets."""
     last: dict[bytes, Tally] = {}
     for tally in tallies:
         last[tally.key()] = tally
@@ -129,6 +129,6 @@ def latest(tallies: Iterable[Tally]) -> list[Tally]:
 def tallies_of(
     counts: Mapping[tuple[str, int], int], *, tier: str, source: str, window_ms: int, now_ms: int
 ) -> list[Tally]:
-    """Counts by (topic, window's start) as the tallies of a source."""
+    """Convert counts by (topic, start of the window) to the tallies of a source."""
     empty = Tally(tier=tier, source=source, topic="", window_ms=window_ms, start_ms=0, count=0, counted_at_ms=now_ms)
     return [replace(empty, topic=topic, start_ms=start, count=n) for (topic, start), n in sorted(counts.items())]

@@ -1,15 +1,15 @@
-"""Producers and consumers that say what they have seen: an interceptor for `kraftpy.client`.
+"""An interceptor for `kraftpy.client` with which producers and consumers publish their record counts.
 
     with AuditInterceptor(bootstrap_servers="127.0.0.1:9092", tier="producer") as audit:
         async with Producer(bootstrap_servers="127.0.0.1:9092", interceptors=[audit]) as producer:
             ...
 
-A record counts for a producer when it was acknowledged, for a consumer when it was handed out; at its own timestamp. A
-thread of its own publishes what changed every `interval_ms`, and all that is left when the block is left. One object
-may serve several clients of one tier.
+A record counts, at its own timestamp, once it is acknowledged to a producer or returned to a consumer. A separate
+thread publishes changed counts every `interval_ms`; leaving the block publishes the rest. One object may serve several
+clients of one tier.
 
-Left out: what a process that is killed had counted since the last time; the books then show the next tier with more. A
-record that failed for its producer, but was written all the same, shows likewise.
+Left out: counts since the last publication if the process is killed; the books then show more at the next tier. A
+record that failed for its producer but was written all the same looks alike.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from kraftpy.client.interceptors import Records
 logger = logging.getLogger(__name__)
 
 MAX_WINDOWS = 100_000
-"""Topics' windows that one source counts; with more it goes on under another name, for a tier's sources are summed."""
+"""Windows that one source counts, over all topics; beyond that, counting continues as a new source of the tier."""
 
 
 class AuditInterceptor:
-    """Counts and publishes. A context manager: leaving it publishes what is left. Raises KafkaError where it cannot."""
+    """Counts records and publishes tallies. Leaving the context publishes the rest. Raises KafkaError if it cannot."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class AuditInterceptor:
         self._interval_ms = interval_ms
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
-        self._unpublished: list[Tally] = []  # who publishes has it
+        self._unpublished: list[Tally] = []  # guarded by `_publishing`
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kraftpy audit", daemon=True)
 
@@ -64,16 +64,16 @@ class AuditInterceptor:
         self._thread.join()
         self.publish()
 
-    # --- what clients call --------------------------------------------------------------------------------------------
+    # --- called by clients --------------------------------------------------------------------------------------------
 
     def on_acknowledgement(self, metadata: RecordMetadata, error: KafkaError | None) -> None:
-        """A producer's record was delivered, or failed and does not count."""
+        """Count a delivered record; a failed one does not count."""
         if error is None:
             with self._lock:
                 self._counter.add(metadata.topic, metadata.timestamp_ms)
 
     def on_consume(self, records: Records) -> None:
-        """A consumer hands these out."""
+        """Count records that a consumer returns."""
         with self._lock:
             for partition, each in records.items():
                 for record in each:
@@ -82,9 +82,9 @@ class AuditInterceptor:
     # --- publishing ---------------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Publish what has changed, now. Raises KafkaError; what was not published is kept for the next time.
+        """Publish what has changed, now. Raises KafkaError; unpublished tallies are kept for the next time.
 
-        One caller at a time: what is said of a window last counts.
+        Only one caller publishes at a time, because a window's last tally is the one that counts.
         """
         with self._publishing:
             with self._lock:
@@ -97,7 +97,7 @@ class AuditInterceptor:
                 self._unpublished = []
 
     def _new_counter(self) -> Counter:
-        """Under a name that nothing has counted by: a process that is started again must not replace what it said."""
+        """Create a counter with a new source name: a restarted process must not replace its earlier tallies."""
         source = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
         return Counter(tier=self._tier, source=source, window_ms=self._window_ms)
 
@@ -106,4 +106,4 @@ class AuditInterceptor:
             try:
                 self.publish()
             except KafkaError as failed:
-                logger.warning("the audit's counts are published later: %s", failed)
+                logger.warning("cannot publish the audit's counts now, will retry: %s", failed)

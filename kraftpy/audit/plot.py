@@ -1,4 +1,4 @@
-"""The books as a picture: each tier's records by window, and below what was lost, came twice or is late."""
+"""Plot the books: each tier's records by window, and below them what was lost, duplicated or late."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _COLOURS = {Verdict.LOST: "#c0392b", Verdict.DUPLICATED: "#e67e22", Verdict.LATE
 
 
 def draw(books: Books, path: Path) -> None:
-    """Write a PNG (or what the path's suffix says), one column for each topic. Raises ValueError without entries."""
+    """Write a PNG (or another format by suffix), one column per topic. Raises ValueError if there are no entries."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of matplotlib's own dependencies
+        warnings.simplefilter("ignore", DeprecationWarning)  # from matplotlib's own dependencies
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.dates import AutoDateFormatter, AutoDateLocator
         from matplotlib.figure import Figure

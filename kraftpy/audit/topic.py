@@ -1,6 +1,6 @@
-"""The audit topic: tallies as records, compacted by what they are about.
+"""The audit topic: tallies as records, compacted by key.
 
-Reading takes the last of each key in the order of offsets. Publishing waits until all are acknowledged.
+Reading keeps the last record of each key, in offset order. Publishing waits until all records are acknowledged.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from kraftpy.types import TopicPartition
 
 DEFAULT_TOPIC = "audit"
 RETENTION_MS = 30 * 86_400_000
-"""How long tallies are kept in a topic that is made here."""
+"""How long tallies are kept in a topic that this module creates."""
 
 
 def create_topic(bootstrap_servers: str, topic: str) -> None:
-    """Make the audit topic where there is none. Raises KafkaError."""
+    """Create the audit topic if it does not exist. Raises KafkaError."""
     config = {"cleanup.policy": "compact,delete", "retention.ms": str(RETENTION_MS)}
     with BlockingAdmin(bootstrap_servers=bootstrap_servers) as admin:
         try:
@@ -37,7 +37,7 @@ def publish(bootstrap_servers: str, topic: str, tallies: Iterable[Tally]) -> Non
 
 
 def read(bootstrap_servers: str, topic: str) -> tuple[list[Tally], int]:
-    """What was said last of everything, nothing without a topic; and how many records are no tallies."""
+    """Return the last tally of each key, none without a topic, and the number of records that are not tallies."""
     found: list[Tally] = []
     bad = 0
     with RangeReader(bootstrap_servers, default_api_timeout_ms=30_000) as broker:

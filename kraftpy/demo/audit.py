@@ -1,8 +1,8 @@
-"""Does every event appear exactly once everywhere, and every window? Counts side by side, and a verdict.
+"""Check that every event, and every window, is everywhere exactly once: counts side by side, and a verdict.
 
-Each count comes from where it happened: the producers' acknowledgements and what they told the audit topic, the
-cluster's offsets, the group's records, the rows of the pipeline's tables, the records of the output topic. What a place
-should have, `expected`, is what the place before it has.
+Each count is taken at its source: the producers' acknowledgements and their counts in the audit topic, the cluster's
+offsets, the group's records, the rows of the pipeline's tables, the records of the output topic. Each place is expected
+to have what the place before it has.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """What one place has, how much of it is distinct and as it should be, how much there should be; how it is known."""
+    """What one place has, how much of it is distinct and correct, how much is expected, and how that is known."""
 
     where: str
     count: int
@@ -31,24 +31,24 @@ class Count:
 
     @property
     def agrees(self) -> bool:
-        """Whether a place has all it should have, once, and that this is more than nothing."""
+        """Whether the place has everything it should, once, and more than nothing."""
         return self.count == self.distinct == self.expected > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """The counts, in the order of the events' way."""
+    """The counts, in the order in which events pass the places."""
 
     counts: tuple[Count, ...]
 
     @property
     def balances(self) -> bool:
-        """Whether every place agrees, and there is one."""
+        """Whether there are counts, and all of them agree."""
         return bool(self.counts) and all(count.agrees for count in self.counts)
 
 
 def audit_table(audit: Audit) -> Table:
-    """The audit for people."""
+    """Return the audit as a table for the terminal."""
     from rich.table import Table
 
     verdict = "[green]it balances[/]" if audit.balances else "[bold red]it does NOT balance[/]"

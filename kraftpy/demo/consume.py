@@ -1,8 +1,8 @@
-"""A consumer group of several members reads the whole topic, each its share of the partitions.
+"""Read the whole topic with a consumer group of several members, each with its share of the partitions.
 
-The members hold back (their partitions paused) until every one of them has partitions: otherwise the first to join
-would have read everything before the second arrives. Reading ends when as many records were read as the log holds;
-a little longer is waited for more, so that a duplicate or a surplus would be seen.
+The members wait, their partitions paused, until every one of them has partitions; otherwise the first to join would
+have read everything before the second arrives. Reading ends once as many records were read as the log holds, and a
+little later, so that duplicates and surplus records show up.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _QUIET_SECONDS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """What one member did: the partitions it read of, and how many records."""
+    """One member's result: the partitions it read, and how many records."""
 
     name: str
     partitions: tuple[int, ...]
@@ -30,7 +30,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumption:
-    """What the group read; distinct by partition and offset."""
+    """The group's result; records are distinct by partition and offset."""
 
     members: tuple[Member, ...]
     records: int
@@ -39,7 +39,7 @@ class Consumption:
 
 @dataclass(slots=True)
 class _Group:
-    """What the members share: who has which partitions, what was read, and when to begin and end."""
+    """State shared by the members: their partitions, the records read, and when to begin and end."""
 
     size: int
     expected: int
@@ -51,7 +51,7 @@ class _Group:
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     def changed(self, name: str, partitions: frozenset[TopicPartition]) -> None:
-        """A member's assignment changed; all have partitions once each has some and none is in two hands."""
+        """Note a changed assignment; reading begins once each member has partitions and none is assigned twice."""
         self.assigned[name] = partitions
         held = [each for share in self.assigned.values() for each in share]
         if len(self.assigned) == self.size and all(self.assigned.values()) and len(held) == len(set(held)):
@@ -67,7 +67,7 @@ class _Group:
 
 
 class _HoldBack(RebalanceListener):
-    """Pauses what a member is given until the whole group has something."""
+    """Pauses a member's partitions until the whole group has some."""
 
     def __init__(self, name: str, group: _Group) -> None:
         self._name = name
@@ -75,11 +75,11 @@ class _HoldBack(RebalanceListener):
         self.consumer: Consumer | None = None
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """Told after the change."""
+        """Called after the change."""
         self._changed()
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Told before the change, so what is revoked is still assigned."""
+        """Called before the change, so what is revoked is still assigned."""
         self._changed(without=frozenset(partitions))
 
     def _changed(self, without: frozenset[TopicPartition] = frozenset()) -> None:
@@ -93,7 +93,7 @@ class _HoldBack(RebalanceListener):
 async def consume(
     bootstrap: str, topic: str, group_id: str, *, members: int, expected: int, advance: Callable[[int], None]
 ) -> Consumption:
-    """Read `expected` records with a group of `members`. Raises KafkaError, TimeoutError (nothing came for 30 s)."""
+    """Read `expected` records with a group of `members`. Raises KafkaError, and TimeoutError after 30 s of silence."""
     group = _Group(size=members, expected=expected, advance=advance)
     if expected == 0:
         group.done.set()
@@ -113,7 +113,7 @@ async def consume(
 
 
 async def _read(bootstrap: str, topic: str, group_id: str, name: str, group: _Group) -> Member:
-    """One member, from joining to leaving."""
+    """Run one member, from joining to leaving."""
     listener = _HoldBack(name, group)
     consumer = Consumer(
         topic,
@@ -143,6 +143,6 @@ async def _read(bootstrap: str, topic: str, group_id: str, name: str, group: _Gr
             if group.records != progress:
                 progress, quiet_since = group.records, loop.time()
             elif loop.time() - quiet_since > _QUIET_SECONDS:
-                raise TimeoutError(f"{name} of group {group_id}: no record came for {_QUIET_SECONDS} s")
+                raise TimeoutError(f"{name} of group {group_id}: no record for {_QUIET_SECONDS} s")
         await poll(_SURPLUS_MS)
     return Member(name=name, partitions=tuple(sorted(read)), records=read.total())

@@ -1,6 +1,6 @@
-"""Delays by airport: over the hours of the day and the weeks of the year, out of the windows of the output topic.
+"""Delays by airport, over the hours of the day and the weeks of the year, from the windows of the output topic.
 
-Windows are hours in UTC; the hours shown are those of New York, so a window is of one local hour, whatever the season.
+Windows are hours in UTC. The hours shown are New York's, so a window is exactly one local hour, in any season.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kraftpy.demo.windows import Window
 
 NEW_YORK = ZoneInfo("America/New_York")
 FEWEST = 30
-"""A mean over fewer departures says little; it is not shown."""
+"""A mean over fewer departures says little and is not shown."""
 
 Group = TypeVar("Group", int, date)
 
 
 @dataclass(slots=True)
 class Delays:
-    """Flights of one airport and hour or week; delays in minutes."""
+    """The flights of one airport and hour or week; delays are in minutes."""
 
     flights: int = 0
     departed: int = 0
@@ -31,7 +31,7 @@ class Delays:
     delay: int = 0
 
     def add(self, window: Window) -> None:
-        """One more hour of them."""
+        """Add the flights of one window."""
         self.flights += window.flights
         self.departed += window.departed
         self.late += window.late
@@ -39,12 +39,12 @@ class Delays:
 
     @property
     def mean(self) -> float:
-        """The mean delay of those that left."""
+        """The mean delay of the flights that departed."""
         return self.delay / self.departed
 
     @property
     def late_share(self) -> float:
-        """How many of those that left were late, of 1."""
+        """The fraction of departed flights that were late."""
         return self.late / self.departed
 
 
@@ -52,12 +52,12 @@ ByAirport = Mapping[str, Mapping[Group, Delays]]
 
 
 def by_hour(windows: Iterable[Window]) -> ByAirport[int]:
-    """Airport, local hour of the day (0 to 23), what there was."""
+    """Sum up by airport and local hour of the day (0 to 23)."""
     return _by(windows, lambda moment: moment.hour)
 
 
 def by_week(windows: Iterable[Window]) -> ByAirport[date]:
-    """Airport, Monday of the local week, what there was."""
+    """Sum up by airport and Monday of the local week."""
     return _by(windows, lambda moment: moment.date() - timedelta(days=moment.weekday()))
 
 

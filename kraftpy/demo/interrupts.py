@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM end the demo in order: they are `KeyboardInterrupt`, and on an event loop a cancellation first.
+"""End the demo cleanly on Ctrl-C and SIGTERM: both raise KeyboardInterrupt, after cancelling a running event loop.
 
-An exception that is raised wherever an event loop happens to be would leave its tasks in the middle of things.
+An exception raised at whatever point an event loop has reached would leave its tasks half done.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextlib.contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """SIGTERM unwinds like Ctrl-C does, so that nodes and Spark are ended; what is cut off logs nothing more."""
+    """Make SIGTERM unwind like Ctrl-C, so that nodes and Spark are stopped; what it interrupts logs nothing more."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         logging.disable()
@@ -33,7 +33,7 @@ def termination_as_interrupt() -> Iterator[None]:
 
 
 def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run it on an event loop of its own. A signal cancels it; once it has ended, that is a KeyboardInterrupt."""
+    """Run a coroutine on a new event loop. A signal cancels it, and raises KeyboardInterrupt once it has ended."""
     is_interrupted = False
 
     async def cancellable() -> T:

@@ -1,4 +1,4 @@
-"""A node dies while events come in, and returns: killed (SIGKILL) at one count of events, started again at another."""
+"""Kill a node (SIGKILL) after one count of acknowledged events, and start it again after another."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from kraftpy.testing import Cluster
 
 @dataclass(slots=True)
 class Meter:
-    """How many events were acknowledged so far, for those who wait for a number of them."""
+    """Counts acknowledged events, and wakes tasks that wait for a number of them."""
 
     count: int = 0
     _waiting: list[tuple[int, asyncio.Event]] = field(default_factory=list)
 
     def advance(self, count: int) -> None:
-        """So many more. To be called on the event loop."""
+        """Add `count` more. Call this on the event loop."""
         self.count += count
         for least, reached in self._waiting:
             if self.count >= least:
                 reached.set()
 
     async def reach(self, least: int) -> None:
-        """Wait until there were so many."""
+        """Wait for at least this many events."""
         if self.count < least:
             reached = asyncio.Event()
             self._waiting.append((least, reached))
@@ -33,7 +33,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """Which node was gone, between which counts of acknowledged events, and for how long."""
+    """The node that was down, between which counts of acknowledged events, and for how long."""
 
     node: int
     killed_at: int
@@ -42,9 +42,9 @@ class Outage:
 
 
 async def kill_and_start(cluster: Cluster, meter: Meter, *, kill_at: int, start_at: int) -> Outage:
-    """Kill the node that leads the quorum once `kill_at` events are acknowledged, start it once `start_at` are.
+    """Kill the quorum's leader once `kill_at` events are acknowledged; start it again once `start_at` are.
 
-    Returns when it serves again. Raises BrokerDied where it does not.
+    Returns when the node serves again. Raises BrokerDied if it does not.
     """
     await meter.reach(kill_at)
     node = await asyncio.to_thread(cluster.quorum_leader) or cluster.brokers[-1]

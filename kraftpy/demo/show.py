@@ -1,4 +1,4 @@
-"""What people see while the demo runs: a line for each step that is done, bars, and the table of delays."""
+"""The demo's output on the terminal: a line for each finished step, progress bars, and the table of delays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kraftpy.demo.delays import ByAirport, Delays
 
 @contextlib.contextmanager
 def step(console: Console, name: str) -> Iterator[Callable[[str], None]]:
-    """Print a step's result with the seconds it took, once it is done."""
+    """Print a step's result with its duration once it is done."""
     notes: list[str] = []
     started = time.perf_counter()
     yield notes.append
@@ -25,7 +25,7 @@ def step(console: Console, name: str) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def progress(console: Console, what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar that goes when it is done; the function takes how many more there are."""
+    """Show a progress bar until it is done; call the function with the number of new events."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -40,18 +40,18 @@ def progress(console: Console, what: str, total: int) -> Iterator[Callable[[int]
 
 @contextlib.contextmanager
 def spinner(console: Console, what: str) -> Iterator[None]:
-    """Something moves while this takes its time."""
+    """Show that something is in progress."""
     with console.status(what):
         yield
 
 
 def rate(events: int, started: float) -> str:
-    """Events a second since `started` (of `time.perf_counter`)."""
+    """Format events per second since `started` (of `time.perf_counter`)."""
     return f" [dim]({events / max(time.perf_counter() - started, 1e-9):,.0f}/s)[/]"
 
 
 def delays_table(delays: ByAirport[int]) -> Table:
-    """Each hour's mean delay and share of late departures, by airport."""
+    """Return each hour's mean delay and share of late departures, by airport."""
     title = "Flights by the hour they left in, New York's time: mean delay in minutes, how many late"
     table = Table(title=title, title_style="bold", title_justify="left")
     table.add_column("hour")

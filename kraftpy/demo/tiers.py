@@ -1,7 +1,7 @@
-"""The events by day at each tier: as the producers told the audit topic, as the log has them, as bronze has them.
+"""Count the events by day at each tier: the producers' counts in the audit topic, the log, and the table bronze.
 
-What the producers counted is read from the audit topic; the log is read and counted; bronze's files are. A record is of
-the day (UTC) of its own time at every tier, so the three can be held against each other (docs/audit.md).
+The log is read and counted, and so are bronze's files. Every tier assigns a record to the day (UTC) of its own time, so
+the three can be compared (docs/audit.md).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ TIERS = ("producer", "log", "bronze")
 
 
 class Rows(NamedTuple):
-    """A table's rows, and how many different records of the topic they are of."""
+    """The number of a table's rows, and of the different topic records they come from."""
 
     rows: int
     distinct: int
 
 
 def rows_of(*tables: Path) -> Rows:
-    """The rows of all these tables together."""
+    """Count the rows of all these tables together."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -40,7 +40,7 @@ def rows_of(*tables: Path) -> Rows:
 
 
 def books(bootstrap: str, topic: str, bronze: Path) -> Books:
-    """The three tiers' counts of `topic` by day. Raises KafkaError."""
+    """Return the three tiers' counts of `topic` by day. Raises KafkaError."""
     from kraftpy.audit.counting import count_log
     from kraftpy.audit.topic import DEFAULT_TOPIC
 
@@ -65,12 +65,12 @@ def _bronze_tallies(topic: str, bronze: Path, now_ms: int) -> list[Tally]:
 
 
 def records_at(books: Books, tier: str) -> int:
-    """All that a tier counted."""
+    """Sum up what a tier counted."""
     return sum(standing.records for standing in books.standings if standing.tier == tier)
 
 
 def days(books: Books) -> tuple[int, int]:
-    """How many days there are, and on how many of them all tiers that should have counted did, and agree."""
+    """Return how many days there are, and on how many of them every tier counted and all agree."""
     entries = dict.fromkeys({entry.start_ms for entry in books.entries}, 0)
     for entry in books.entries:
         entries[entry.start_ms] += entry.verdict is Verdict.BALANCED

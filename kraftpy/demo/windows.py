@@ -1,7 +1,7 @@
-"""The windows of delays: as the output topic has them, as the pipeline's table has them, and as they should be.
+"""The windows of delays: from the output topic, from the pipeline's table, and as computed from silver.
 
-A window is one hour of one airport. It is told once the watermark has passed its end: the newest event's time less
-`WATERMARK_MS`. So what should be told can be computed from silver alone.
+A window is one hour of one airport. It is published once the watermark, the newest event's time minus `WATERMARK_MS`,
+has passed its end. The expected windows can therefore be computed from silver alone.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 WINDOW_MS = 3_600_000
 WATERMARK_MS = 3_600_000
-"""Both as in transformations/counts.sql."""
+"""Both are as in transformations/counts.sql."""
 LATE_MINUTES = 15
-"""As the U.S. Department of Transportation counts."""
+"""The definition of the U.S. Department of Transportation."""
 _COLUMNS = ("origin", "start", "flights", "departed", "late", "delay")
 
 
 class Window(NamedTuple):
-    """An hour (UTC) of one airport: flights, those that left, those that left late, all their minutes of delay."""
+    """One hour (UTC) of one airport: all flights, those that left, those that left late, total minutes of delay."""
 
     origin: str
     start_ms: int
@@ -32,7 +32,7 @@ class Window(NamedTuple):
 
 
 def from_topic(bootstrap: str, topic: str) -> list[Window]:
-    """What a reader of committed transactions finds. Raises KafkaError, ValueError for a record that is no window."""
+    """Read the windows under read_committed. Raises KafkaError, and ValueError for a record that is not a window."""
     from kraftpy.audit.counting import read_columns
     from kraftpy.client import RangeReader, TopicPartition
 
@@ -48,17 +48,17 @@ def from_topic(bootstrap: str, topic: str) -> list[Window]:
 
 
 def parse(value: bytes) -> Window:
-    """A record's value as a window. Raises ValueError."""
+    """Parse a record's value. Raises ValueError."""
     try:
         row = json.loads(value)
         start = datetime.fromisoformat(row["start"])
         return Window(row["origin"], round(start.timestamp() * 1000), *(int(row[name]) for name in _COLUMNS[2:]))
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"no window: {value[:200]!r}") from error
+        raise ValueError(f"not a window: {value[:200]!r}") from error
 
 
 def from_table(counts: Path) -> list[Window]:
-    """What the pipeline's own table holds."""
+    """Read the windows from the pipeline's own table."""
     import pyarrow.parquet as pq
 
     if not has_rows(counts):
@@ -67,7 +67,7 @@ def from_table(counts: Path) -> list[Window]:
 
 
 def from_silver(silver: Path) -> tuple[list[Window], int]:
-    """The windows that should have been told, computed from the events alone; and the events of those still open."""
+    """Compute the windows to be expected from the events alone, and the number of events in windows still open."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -97,17 +97,17 @@ def from_silver(silver: Path) -> tuple[list[Window], int]:
 
 
 def has_rows(table: Path) -> bool:
-    """Whether a table has files: one that nothing was written to may have none, and no columns then."""
+    """Whether a table has rows: one that was never written to may have no files, and then no columns."""
     return any(table.glob("*.parquet"))
 
 
 def same(windows: Iterable[Window], others: Iterable[Window]) -> int:
-    """How many different windows are in both, with the same numbers."""
+    """Count the different windows that are in both, with equal numbers."""
     return len(set(windows) & set(others))
 
 
 def milliseconds(times: Any) -> Any:
-    """A column of times as milliseconds since the epoch."""
+    """Convert a column of times to milliseconds since the epoch."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,7 +1,7 @@
-"""A project for Spark Declarative Pipelines in a directory: made from the template, and found again.
+"""A project for Spark Declarative Pipelines in a directory: create it from the template, and find it again.
 
-A project holds its own place, since Spark wants its storage by an absolute address: one that was moved is refused with
-what to change, rather than begun anew elsewhere.
+A project stores its own location, because Spark needs an absolute address for its storage. A project that was moved is
+refused, with what to change, rather than started over in the new place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _VALUE = re.compile(r"@([a-z_]+)@")
 
 
 class ProjectError(ValueError):
-    """There is no project, there is one already, or it cannot be used; the message is one line for people."""
+    """The project is missing, exists already or cannot be used; the message is one readable line."""
 
 
 def create(
@@ -34,16 +34,16 @@ def create(
     target_topic: str,
     transformations: Traversable | None = None,
 ) -> list[Path]:
-    """Write the project `name` below `parent`. Returns its files, in order. Raises ProjectError, OSError.
+    """Write the project `name` below `parent`. Return its files, sorted. Raises ProjectError, OSError.
 
-    `transformations` is a folder whose files stand for the example's, and may hold the same @values@; the example's
-    README and sample are then left out.
+    The files in the folder `transformations` replace the example's, and may use the same @values@; the example's README
+    and sample are then left out.
     """
     if _NAME.fullmatch(name) is None:
-        raise ProjectError(f"{name!r} is no name of a project: letters, digits, - and _, a letter first")
+        raise ProjectError(f"{name!r} is not a project name: use letters, digits, - and _, and begin with a letter")
     place = (parent / name).resolve()
     if place.exists():
-        raise ProjectError(f"{place} is there already")
+        raise ProjectError(f"{place} already exists")
     values = {
         "name": name,
         "bootstrap_servers": bootstrap_servers,
@@ -55,7 +55,7 @@ def create(
         "catalog_log": str(place / "catalog.log"),
     }
     if any(" " in value for value in values.values()):
-        raise ProjectError(f"{place}: Spark's settings take no place and no topic with a space in it")
+        raise ProjectError(f"{place}: Spark's settings allow no spaces in paths and topic names")
     sources = dict(_template(files("kraftpy.pipeline") / "template", Path()))
     if transformations is not None:
         sources = {relative: source for relative, source in sources.items() if relative not in _EXAMPLE}
@@ -72,16 +72,16 @@ def create(
 
 
 def check(place: Path) -> None:
-    """Whether a directory is a project that lies where it was made. Raises ProjectError, OSError."""
+    """Check that a directory is a project and was not moved. Raises ProjectError, OSError."""
     spec = place / SPEC
     if not spec.is_file():
-        raise ProjectError(f"{place} is no pipeline: it has no {SPEC} (kraftpy pipeline init NAME makes one)")
+        raise ProjectError(f"{place} is not a pipeline: it has no {SPEC} (kraftpy pipeline init NAME creates one)")
     found = _STORAGE.search(spec.read_text(encoding="utf-8"))
     wanted = _storage(place.resolve())
     if found is not None and found.group(1) != wanted and not Path(found.group(1).removeprefix("file://")).exists():
         raise ProjectError(
-            f"{spec} keeps its progress in {found.group(1)}, which is not there: was the project moved? Its place is"
-            f" also in {CONF}/spark-defaults.conf; for here it would be {wanted}"
+            f"{spec} keeps its progress in {found.group(1)}, which does not exist: was the project moved? Its path is"
+            f" also in {CONF}/spark-defaults.conf; here it would be {wanted}"
         )
 
 
@@ -90,7 +90,7 @@ def _storage(place: Path) -> str:
 
 
 def _template(folder: Traversable, relative: Path) -> Iterator[tuple[Path, Traversable]]:
-    """The template's files with their places in a project."""
+    """Yield the template's files with their paths in a project."""
     for each in folder.iterdir():
         if each.is_dir():
             yield from _template(each, relative / each.name)

@@ -1,10 +1,10 @@
-"""Run a project: Spark's own `spark-pipelines`, with a Java, this Python and the project's settings.
+"""Run a project with Spark's own `spark-pipelines`: with a Java, this Python and the project's settings.
 
-The program is a process of its own in the project's directory. What it writes goes to the caller's output as it comes,
-or to a file; an interrupt ends it. Its exit status is ours. What Java leaves among temporary files goes with the run:
-Spark's catalog removes none of its own.
+The program is a process of its own in the project's directory. Its output goes straight to the caller's, or to a file;
+an interrupt ends it; its exit status is returned. Java's temporary files are deleted after the run, because Spark's
+catalog never deletes its own.
 
-Left out: a remote Spark Connect server; `spark-pipelines run --remote` of Spark does that for a project of ours too.
+Left out: remote Spark Connect servers; Spark's own `spark-pipelines run --remote` works with these projects, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PATIENCE_SECONDS = 30
 def run(place: Path, *, dry: bool = False, arguments: Sequence[str] = (), output: IO[bytes] | None = None) -> int:
     """Run the project at `place`, or only check it. Returns the exit status. Raises ProjectError, NoJavaError.
 
-    `output` is a file for what Spark writes to standard output and error.
+    `output` is a file for Spark's standard output and error.
     """
     check(place)
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
@@ -55,7 +55,7 @@ def run(place: Path, *, dry: bool = False, arguments: Sequence[str] = (), output
 
 
 def spark_home() -> Path:
-    """Where the installed pyspark is; it is not imported. Raises ProjectError."""
+    """Return the installed pyspark's directory without importing it. Raises ProjectError."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ProjectError("pyspark missing: pip install 'kraftpy[pipelines]'")
@@ -76,7 +76,7 @@ def _environment(place: Path, scratch: Path) -> dict[str, str]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End Spark and the Python that speaks to it: both are in the session we made."""
+    """End Spark and the Python process that talks to it; both are in the session we created."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)

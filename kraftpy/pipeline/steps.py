@@ -1,20 +1,20 @@
 """The steps of a pipeline as plain functions: topic, bronze, silver and quarantine, windows, topic and Parquet.
 
-They take and give streaming or batch DataFrames, and are what the transformations of a project call; so a query that is
-not declarative, or a test, has the very same steps. Columns:
+They take and return streaming or batch DataFrames. A project's transformations call them; a query that is not
+declarative, or a test, can use the very same steps. Columns:
 
-    bronze      what the reader yields: key, value, topic, partition, offset, timestamp, timestampType
-    good        the fields of the value, and topic, partition, offset, timestamp of the record they came in
+    bronze      the reader's columns: key, value, topic, partition, offset, timestamp, timestampType
+    good        the fields of the value, and topic, partition, offset, timestamp of its record
     quarantined the columns of bronze and `reason`: why the value is not good
-    windowed    `start` and `end` of the window, the columns it is counted by, `n`
-    records     key and value (JSON), as the sink wants them
+    windowed    `start` and `end` of the window, the columns it is grouped by, `n`
+    records     key and value (JSON), in the form the sink takes
 
-Every row of bronze is in exactly one of `good` and `quarantined`. Values are read as Spark's `from_json` does, not as
-the reader's `value.format` (docs/decisions/0031).
+Every row of bronze is in exactly one of `good` and `quarantined`. Values are parsed by Spark's `from_json`, not by the
+reader's `value.format` (docs/decisions/0031).
 
-Left out: a watermark in a declarative pipeline is said in SQL (`counts.sql` of the template), for Spark 4.3 resolves a
-DataFrame with a watermark before it knows the pipeline's own tables. For the same reason nothing here asks a DataFrame
-for its columns.
+Left out: watermarks. A declarative pipeline has them in SQL (`counts.sql` of the template), because Spark 4.3 resolves
+a DataFrame with a watermark before it knows the pipeline's own tables. For the same reason no function here asks a
+DataFrame for its columns.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 BRONZE = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-"""The columns of records, as the reader yields them."""
+"""The columns of records, in the reader's form."""
 _PLACE = ("topic", "partition", "offset", "timestamp")
 _DAMAGED = "_damaged"
 
 
 def bronze(spark: SparkSession, topic: str, *, bootstrap_servers: str, **options: str) -> DataFrame:
-    """A stream of the topic's records as they are, from the earliest on. `options` are the reader's."""
+    """Stream the topic's records unchanged, from the earliest on. `options` are the reader's."""
     chosen = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest"}
     return spark.readStream.format("kraftpy").options(**{**chosen, **options}).load()
 
 
 def good(records: DataFrame, *, fields: Mapping[str, str], required: Sequence[str]) -> DataFrame:
-    """The values that are JSON objects of these fields (name -> SQL type) with all required ones, as columns.
+    """Select values that are JSON objects of these fields (name -> SQL type) with all required ones, as columns.
 
-    Raises ValueError for a field named as a column of bronze, or a required one that is no field.
+    Raises ValueError for a field with the name of a bronze column, or a required name that is not a field.
     """
     read = _read(records, fields)
     return read.where(_reason(fields, required).isNull()).select(*fields, *_PLACE)
 
 
 def quarantined(records: DataFrame, *, fields: Mapping[str, str], required: Sequence[str]) -> DataFrame:
-    """The records that `good` leaves out, unchanged, with the reason. Raises as `good` does."""
+    """Select the records that `good` leaves out, unchanged, with the reason. Raises as `good` does."""
     read = _read(records, fields).select(*BRONZE, _reason(fields, required).alias("reason"))
     return read.where("reason is not null")
 
 
 def windowed(rows: DataFrame, *, time: str, window: str, by: Sequence[str], watermark: str) -> DataFrame:
-    """How many rows there are in each window of `time`, for each combination of `by`; late rows up to `watermark`."""
+    """Count rows per window of `time` and combination of `by`; rows may be late by up to `watermark`."""
     from pyspark.sql import functions as f
 
     groups = [f.window(time, window).alias("window"), *(f.col(name) for name in by)]
@@ -64,7 +64,7 @@ def windowed(rows: DataFrame, *, time: str, window: str, by: Sequence[str], wate
 
 
 def as_records(rows: DataFrame, *, key: str) -> DataFrame:
-    """Rows as records: the key as text, and all columns as a JSON object."""
+    """Convert rows to records: the key as text, and all columns as a JSON object."""
     from pyspark.sql import functions as f
 
     return rows.select(f.col(key).cast("string").alias("key"), f.to_json(f.struct("*")).alias("value"))
@@ -73,14 +73,14 @@ def as_records(rows: DataFrame, *, key: str) -> DataFrame:
 def to_topic(
     records: DataFrame, topic: str, *, bootstrap_servers: str, checkpoint: str, delivery: str = "exactly_once"
 ) -> StreamingQuery:
-    """Start a query that writes what there is to a topic and ends. Its promise is the sink's `delivery`."""
+    """Start a query that writes all available rows to a topic and ends. The sink's `delivery` is its guarantee."""
     options = {"kafka.bootstrap.servers": bootstrap_servers, "topic": topic, "delivery": delivery}
     writer = records.writeStream.format("kraftpy").options(**options).option("checkpointLocation", checkpoint)
     return writer.outputMode("append").trigger(availableNow=True).start()
 
 
 def to_parquet(rows: DataFrame, path: str, *, checkpoint: str, partition_by: Sequence[str] = ()) -> StreamingQuery:
-    """Start a query that appends what there is to Parquet files and ends: each row once (Spark's file sink)."""
+    """Start a query that appends all available rows to Parquet files and ends: each row once (Spark's file sink)."""
     writer = rows.writeStream.format("parquet").option("path", path).option("checkpointLocation", checkpoint)
     if partition_by:
         writer = writer.partitionBy(*partition_by)
@@ -88,9 +88,9 @@ def to_parquet(rows: DataFrame, path: str, *, checkpoint: str, partition_by: Seq
 
 
 def _read(records: DataFrame, fields: Mapping[str, str]) -> DataFrame:
-    """The columns of bronze and the fields of its values.
+    """Return the columns of bronze and the fields of its values.
 
-    By a generator, so that each value is parsed once: fields taken from one `from_json` may be parsed once each.
+    A generator makes sure that each value is parsed once; each field taken from one `from_json` may parse it again.
     """
     from pyspark.sql import functions as f
 
@@ -103,13 +103,13 @@ def _read(records: DataFrame, fields: Mapping[str, str]) -> DataFrame:
 
 
 def _reason(fields: Mapping[str, str], required: Sequence[str]) -> Column:
-    """Why a value is not good, or null."""
+    """Say why a value is not good; null if it is."""
     from pyspark.sql import functions as f
 
     unknown = sorted(set(required) - set(fields))
     if unknown:
         raise ValueError(f"required, but no fields: {', '.join(unknown)}")
-    is_blank = f.col("value").cast("string").rlike(r"^\s*$")  # `from_json` makes null of it, and names nothing damaged
+    is_blank = f.col("value").cast("string").rlike(r"^\s*$")  # `from_json` yields null for it, and reports no damage
     reason = f.when(f.col("value").isNull(), "no value")
     reason = reason.when(f.col(_DAMAGED).isNotNull() | is_blank, "not of the schema")
     for name in required:

@@ -1,1 +1,1 @@
-"""Share groups (KIP-932): what of a partition is whose, and the coordinator that remembers what became of it."""
+"""Share groups (KIP-932): which member holds which records of a partition, and where their outcomes are stored."""

@@ -1,4 +1,4 @@
-"""What a member says of records, in the form of ShareFetch and ShareAcknowledge, and whether it makes sense."""
+"""Acknowledgements, in the form ShareFetch and ShareAcknowledge have them, and the check that they are valid."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from kraftpy.protocol.errors import ErrorCode
 
 
 class AcknowledgeType(IntEnum):
-    """What became of a record; the numbers of the protocol."""
+    """The outcome of a record; the numbers are those of the protocol."""
 
     GAP = 0  # there is no record at that offset
     ACCEPT = 1  # it was processed
-    RELEASE = 2  # somebody else is to have it
-    REJECT = 3  # nobody is to have it
-    RENEW = 4  # it takes longer: the lock begins anew (KIP-1222)
+    RELEASE = 2  # it becomes available to any member
+    REJECT = 3  # no member gets it again
+    RENEW = 4  # processing takes longer: the lock starts over (KIP-1222)
 
 
 class Acknowledgement(NamedTuple):
-    """The same is said of all offsets from the first to the last."""
+    """One outcome for all offsets from the first to the last."""
 
     first_offset: int
     last_offset: int
@@ -29,7 +29,7 @@ class Acknowledgement(NamedTuple):
 
 
 class BadAcknowledgement(Exception):
-    """What is said cannot be; the message says why."""
+    """An acknowledgement is invalid; the message says why."""
 
     def __init__(self, error_code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -37,18 +37,18 @@ class BadAcknowledgement(Exception):
 
 
 def read_batch(first_offset: int, last_offset: int, types: Sequence[int], *, may_renew: bool) -> list[Acknowledgement]:
-    """A batch of acknowledgements as the request has it: one type for all offsets, or one for each.
+    """Parse a request's batch of acknowledgements: it has one type for all offsets, or one for each.
 
     Raises BadAcknowledgement (INVALID_REQUEST).
     """
     if not 0 <= first_offset <= last_offset:
-        raise BadAcknowledgement(ErrorCode.INVALID_REQUEST, f"there are no offsets {first_offset} to {last_offset}")
+        raise BadAcknowledgement(ErrorCode.INVALID_REQUEST, f"invalid offset range {first_offset} to {last_offset}")
     if len(types) not in (1, last_offset - first_offset + 1):
         message = f"{len(types)} types for {last_offset - first_offset + 1} offsets"
         raise BadAcknowledgement(ErrorCode.INVALID_REQUEST, message)
     for each in types:
         if each not in AcknowledgeType._value2member_map_ or (each == AcknowledgeType.RENEW and not may_renew):
-            raise BadAcknowledgement(ErrorCode.INVALID_REQUEST, f"an acknowledgement of type {each}")
+            raise BadAcknowledgement(ErrorCode.INVALID_REQUEST, f"unknown acknowledgement type {each}")
     if len(types) == 1:
         return [Acknowledgement(first_offset, last_offset, AcknowledgeType(types[0]))]
     found: list[Acknowledgement] = []
@@ -61,7 +61,7 @@ def read_batch(first_offset: int, last_offset: int, types: Sequence[int], *, may
 
 
 def check(acknowledgements: Sequence[Acknowledgement]) -> Sequence[Acknowledgement]:
-    """The same, if they come in order and no offset twice. Raises BadAcknowledgement (INVALID_REQUEST)."""
+    """Return them if they are in order and name no offset twice. Raises BadAcknowledgement (INVALID_REQUEST)."""
     for before, after in pairwise(acknowledgements):
         if after.first_offset <= before.last_offset:
             message = f"offset {after.first_offset} is acknowledged twice, or out of order"

@@ -1,12 +1,11 @@
-"""What became of records, as ranges of offsets: how it is told to the share coordinator, and how what is told adds up.
+"""The outcomes of records as ranges of offsets: the form in which leaders report them, and how reports add up.
 
-Within one state epoch the state of an offset only ever moves on: from available to another delivery, and from there to
-acknowledged or archived, which are final. So of two things that are said of an offset the one that is further on holds,
-in whatever order they come: `combine` is associative, commutative and idempotent. A write that comes twice, or late,
-changes nothing.
+Within one state epoch the state of an offset only moves forward: from available to a later delivery, and from there to
+acknowledged or archived, which are final. If two reports disagree about an offset, the one further on wins, in whatever
+order they arrive: `combine` is associative, commutative and idempotent. A duplicate or late write changes nothing.
 
-Offsets that no batch mentions are available and were never delivered. The start offset is the first that is not done;
-nothing is kept of what is before it.
+Offsets that no batch mentions are available and were never delivered. The start offset is the first offset that is not
+done; nothing is kept for offsets before it.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ from typing import Final, NamedTuple
 
 
 class DeliveryState(IntEnum):
-    """Where a record is on its way through a group; the numbers are those of the records and of the requests."""
+    """The progress of a record through a group; log records and requests use the same numbers."""
 
-    AVAILABLE = 0  # for whoever fetches next
-    ACQUIRED = 1  # locked for one member; never told to the coordinator
+    AVAILABLE = 0  # the next fetch may take it
+    ACQUIRED = 1  # locked for one member; never reported to the coordinator
     ACKNOWLEDGED = 2  # processed
     ARCHIVED = 4  # rejected, delivered too often, or not there at all
 
 
 DONE = (DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED)
-"""What a record stays once it is."""
+"""The final states."""
 
 MAX_OFFSET: Final = (1 << 63) - 1
-"""No record has it, so that the offset behind the last one is an int64, too."""
+"""No record has this offset, so that one past the last offset still fits an int64."""
 MAX_INT32: Final = (1 << 31) - 1
 
 TELLABLE = (DeliveryState.AVAILABLE, *DONE)
-"""What a coordinator may be told."""
+"""The states that may be reported to a coordinator."""
 
 
 class StateBatch(NamedTuple):
-    """Offsets from the first to the last that are all in the same state."""
+    """A range of offsets that are all in the same state; both ends are included."""
 
     first_offset: int
     last_offset: int
@@ -47,22 +46,22 @@ class StateBatch(NamedTuple):
 
     @property
     def is_done(self) -> bool:
-        """Whether these will never be delivered again."""
+        """Whether these offsets will never be delivered again."""
         return self.state in DONE
 
     @property
     def progress(self) -> tuple[bool, int, int]:
-        """How far on it is, to compare two by."""
+        """How far along the batch is; compare two batches by it."""
         return self.is_done, self.delivery_count, self.state
 
     @property
     def size(self) -> int:
-        """How many offsets these are."""
+        """The number of offsets in the batch."""
         return self.last_offset - self.first_offset + 1
 
 
 def combine(known: Iterable[StateBatch], said: Iterable[StateBatch], start_offset: int = 0) -> list[StateBatch]:
-    """Both together, from the start offset on: sorted, disjoint, and of neighbours that differ.
+    """Merge both from the start offset on: sorted and disjoint, and equal neighbours joined.
 
     O(n log n) for n batches, however they overlap.
     """
@@ -70,7 +69,7 @@ def combine(known: Iterable[StateBatch], said: Iterable[StateBatch], start_offse
     edges = {max(each.first_offset, start_offset) for each in batches} | {each.last_offset + 1 for each in batches}
     ends = iter(sorted(edges))
     waiting = sorted(batches, key=lambda each: each.first_offset)
-    open_now: list[tuple[tuple[int, int, int], int, StateBatch]] = []  # a heap, the one that is furthest on first
+    open_now: list[tuple[tuple[int, int, int], int, StateBatch]] = []  # a heap with the furthest progress on top
     combined: list[StateBatch] = []
     first, place = next(ends, 0), 0
     for end in ends:
@@ -95,7 +94,7 @@ def _add(batches: list[StateBatch], batch: StateBatch) -> None:
 
 
 def advance(start_offset: int, batches: Sequence[StateBatch]) -> tuple[int, list[StateBatch]]:
-    """Where a start offset comes to when it moves past what is done, and what is left behind it of combined batches."""
+    """Move the start offset past what is done; return it with the remaining batches. `batches` are combined."""
     place = 0
     while place < len(batches) and batches[place].is_done and batches[place].first_offset <= start_offset:
         start_offset = max(start_offset, batches[place].last_offset + 1)
@@ -104,5 +103,5 @@ def advance(start_offset: int, batches: Sequence[StateBatch]) -> tuple[int, list
 
 
 def count_done(batches: Iterable[StateBatch]) -> int:
-    """How many offsets are done; as many as an int32 holds where there are more."""
+    """Count the offsets that are done, up to the largest int32."""
     return min(MAX_INT32, sum(each.size for each in batches if each.is_done))

@@ -1,4 +1,4 @@
-"""The settings that matter to share partitions and to the coordinators of their state, with Kafka's defaults."""
+"""The settings of share partitions and of the coordinators of their state, with Kafka's defaults."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class ShareCoordinatorConfig:
     snapshot_update_records_per_snapshot: int = 500
     cold_partition_snapshot_interval_ms: int = 300_000
     kraftpy_share_coordinator_max_bytes: int = 134_217_728
-    """Memory that all coordinators of a broker may use; share partitions that would add to it are refused."""
+    """Memory for share-partition state that all coordinators of a broker share; beyond it, new ones are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharePartitionConfig:
-    """What applies to one group: its own settings where it has them, else the broker's `group.share.*`."""
+    """The settings of one group: its own where it has them, else the broker's `group.share.*`."""
 
     delivery_count_limit: int = 5
     partition_max_record_locks: int = 2000

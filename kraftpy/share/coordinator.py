@@ -1,25 +1,25 @@
-"""The coordinator of the share partitions that fall to one partition of `__share_group_state`.
+"""The coordinator of the share partitions that belong to one partition of `__share_group_state`.
 
     coordinator = ShareCoordinator(config)
     for each record of the partition, in order: coordinator.replay(key, value, offset)
     effects = coordinator.loaded(now, timestamp)
-    effects = coordinator.step(event, now, timestamp)     # for what `events` names; at next_deadline() a Tick
-    effects = coordinator.unload()                        # the partition is no longer ours; then drop the object
+    effects = coordinator.step(event, now, timestamp)     # see `events`; a Tick is due at next_deadline()
+    effects = coordinator.unload()                        # another broker leads the partition; then drop the object
 
-The leader of a partition keeps in memory what is whose, and tells the coordinator what became of it: a snapshot at
-first and after every `snapshot.update.records.per.snapshot` updates, updates in between. Two epochs keep out who is out
-of date. The state epoch is the group coordinator's: it rises when a share partition is begun anew
-(FENCED_STATE_EPOCH). The leader epoch is that of the last leader that read the state (FENCED_LEADER_EPOCH): what an
-earlier leader says afterwards is not taken.
+A partition's leader keeps in memory which member holds which records, and reports outcomes to the coordinator. The
+coordinator writes a snapshot first, then updates, and another snapshot after every
+`snapshot.update.records.per.snapshot` updates. Two epochs fence stale writers. The state epoch is the group
+coordinator's: it rises when a share partition is initialized again (FENCED_STATE_EPOCH). The leader epoch is that of
+the last leader that read the state: later writes of an earlier leader are refused (FENCED_LEADER_EPOCH).
 
-Invariants: what is durable changes in `replay` alone; of one share partition at most one record is on its way to the
-log, and who comes meanwhile waits in line; a request is answered once, after its record is durable; within a state
-epoch a start offset never falls, and what is done stays done (`batches`).
+Invariants: durable state changes only in `replay`; at most one record per share partition is in flight, and further
+requests for that partition queue up; each request is answered exactly once, after its record is durable; within a state
+epoch the start offset never falls, and what is done stays done (`batches`).
 
-What is before `prune_offset` is of no use any more: of each share partition there is a later snapshot. One that nothing
-happens to is given a new snapshot every `cold.partition.snapshot.interval.ms`, so that it does not hold the rest back.
+Records before `prune_offset` are no longer needed: each share partition has a later snapshot. An idle share partition
+gets a new snapshot every `cold.partition.snapshot.interval.ms`, so that it does not keep the rest from being pruned.
 
-An append that failed must not be in the log. Where that is not known the shell unloads and loads again.
+A failed append must not be in the log. If the shell cannot know, it unloads the coordinator and loads it again.
 
 Read: KIP-932 (durable share-partition state), KIP-1226 (`delivery_complete_count`).
 """
@@ -73,13 +73,13 @@ from kraftpy.share.records import (
 from kraftpy.types import Millis
 
 MOST_SNAPSHOTS: Final = 500
-"""So many idle share partitions get a new snapshot before other requests are served."""
+"""How many idle share partitions get a new snapshot before other requests are served."""
 _SOON_MS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareState:
-    """What is durable of one share partition, and where its last snapshot stands in the log."""
+    """The durable state of one share partition, and the offset of its last snapshot in the log."""
 
     snapshot_epoch: int
     state_epoch: int
@@ -91,12 +91,12 @@ class ShareState:
     write_timestamp: int
     snapshot_offset: int = NO_OFFSET
     updates: int = 0
-    """Since the snapshot."""
+    """The number of updates since the snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _InFlight:
-    """A record on its way to the log, and who is told when it is there."""
+    """A record on its way to the log, and the request to answer once it is durable."""
 
     key: ShareKey
     record: Record
@@ -104,21 +104,21 @@ class _InFlight:
 
 
 class ShareCoordinator:
-    """All share partitions of one partition of `__share_group_state`."""
+    """The coordinator of all share partitions in one partition of `__share_group_state`."""
 
     def __init__(self, config: ShareCoordinatorConfig, room: Room | None = None) -> None:
-        """`room` is shared by all coordinators of a broker."""
+        """All coordinators of a broker share one `room`."""
         self.config = config
         self.room = room or Room(config.kraftpy_share_coordinator_max_bytes)
         self._used = 0
         self.states: dict[ShareKey, ShareState] = {}
         self.records_since_pruned = 0
-        """How many records were replayed since `pruned` was called."""
+        """How many records were replayed since the last call of `pruned`."""
         self._in_flight: dict[int, _InFlight] = {}
         self._busy: dict[ShareKey, int] = {}
-        """The share partitions of what is in flight, by its token."""
-        self._lines: dict[ShareKey, deque[Request | None]] = {}
-        """Who waits until the record of a share partition is there; None stands for its deletion with its topic."""
+        """The token of the record in flight, for each share partition that has one."""
+        self._queues: dict[ShareKey, deque[Request | None]] = {}
+        """Requests that wait for a share partition's record in flight; None is the deletion of its topic."""
         self._next_token = 1
         self._is_loaded = False
         self._look_for_cold_at = Millis(0)
@@ -126,7 +126,7 @@ class ShareCoordinator:
     # ---- loading and unloading
 
     def replay(self, key: Buffer | None, value: Buffer | None, offset: int) -> None:
-        """What one record of the partition says becomes so. Raises ProtocolError where it is not in Kafka's format."""
+        """Apply one record of the partition. Raises ProtocolError if it is not in Kafka's format."""
         self.records_since_pruned += 1
         found = None if key is None else read_key(key)
         if found is None:
@@ -148,48 +148,48 @@ class ShareCoordinator:
                 self.states.pop(share_key, None)
             else:
                 self.states[share_key] = _from_snapshot(read_snapshot(value), offset)
-        elif value is not None and share_key in self.states:  # else its snapshot was pruned, and a later one follows
+        elif value is not None and share_key in self.states:  # else its snapshot was pruned and a later one follows
             self.states[share_key] = _updated(self.states[share_key], read_update(value))
 
     def loaded(self, now: Millis, timestamp: Millis) -> list[Effect]:
-        """The whole partition has been replayed."""
+        """Start work once the whole partition has been replayed."""
         self._is_loaded = True
         self._look_for_cold_at = Millis(now + self.config.cold_partition_snapshot_interval_ms)
         return []
 
     def unload(self) -> list[Effect]:
-        """The partition is another broker's now: whoever waits shall look for it there. Drop the object afterwards."""
+        """Tell waiting clients to look for the new coordinator. Drop the object afterwards."""
         self.room.used -= self._used
         self._used = 0
         moved = Result(error_code=ErrorCode.NOT_COORDINATOR)
         waiting = [each.request for each in self._in_flight.values()]
-        waiting += [request for line in self._lines.values() for request in line]
+        waiting += [request for queue in self._queues.values() for request in queue]
         return [Reply(request_id=request.request_id, result=moved) for request in waiting if request is not None]
 
     # ---- the machine
 
     @property
     def is_loaded(self) -> bool:
-        """Whether all of the partition was replayed."""
+        """Whether the whole partition has been replayed."""
         return self._is_loaded
 
     @property
     def prune_offset(self) -> int | None:
-        """Nothing before it is needed; None where nothing is known to be needed, or not yet."""
+        """The offset before which no record is needed; None before `loaded`, or if there is no state at all."""
         if not self._is_loaded or not self.states:
             return None
         return min(state.snapshot_offset for state in self.states.values())
 
     def pruned(self) -> None:
-        """What is before `prune_offset` was deleted."""
+        """Note that the records before `prune_offset` were deleted."""
         self.records_since_pruned = 0
 
     def next_deadline(self) -> Millis | None:
-        """When a Tick is due at the latest, on the clock of `now`; None before `loaded`."""
+        """Return when the next Tick is due, on the clock of `now`; None before `loaded`."""
         return self._look_for_cold_at if self._is_loaded else None
 
     def step(self, event: Event, now: Millis, timestamp: Millis) -> list[Effect]:
-        """What follows from an event at that time, in this order."""
+        """Handle an event and return its effects, in order."""
         effects: list[Effect] = []
         match event:
             case Request():
@@ -198,7 +198,7 @@ class ShareCoordinator:
                 self._appended(event, effects, timestamp)
             case TopicsDeleted():
                 for key in sorted(key for key in self.states if key.topic_id in event.topic_ids):
-                    self._line_up(key, None, effects, timestamp)
+                    self._enqueue(key, None, effects, timestamp)
             case Tick():
                 pass
             case _:
@@ -213,14 +213,14 @@ class ShareCoordinator:
             refusal = Result(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             effects.append(Reply(request_id=event.request_id, result=refusal))
             return
-        self._line_up(event.command.key, event, effects, timestamp)
+        self._enqueue(event.command.key, event, effects, timestamp)
 
-    def _line_up(self, key: ShareKey, request: Request | None, effects: list[Effect], timestamp: Millis) -> None:
-        line = self._lines.get(key)
-        if line is not None:
-            line.append(request)
+    def _enqueue(self, key: ShareKey, request: Request | None, effects: list[Effect], timestamp: Millis) -> None:
+        queue = self._queues.get(key)
+        if queue is not None:
+            queue.append(request)
         elif self._is_busy(key):
-            self._lines[key] = deque((request,))
+            self._queues[key] = deque((request,))
         else:
             self._decide(key, request, effects, timestamp)
 
@@ -228,7 +228,7 @@ class ShareCoordinator:
         return key in self._busy
 
     def _decide(self, key: ShareKey, request: Request | None, effects: list[Effect], timestamp: Millis) -> None:
-        """Decide one request. An unexpected error costs this request alone: nothing is changed before."""
+        """Decide one request. An unexpected error fails only this request: nothing changes before the decision."""
         try:
             self._decide_now(key, request, effects, timestamp)
         except Exception as error:
@@ -255,14 +255,14 @@ class ShareCoordinator:
             self._append(key, record, request, effects)
 
     def _without_room(self, command: Command, state: ShareState | None) -> Result | None:
-        """Why a command is not carried out that asks for more memory than there is for it."""
+        """Return a refusal if a command needs more memory than there is, else None."""
         match command:
             case Initialize() if state is None and not self.room.has(weight(command.key.group_id, 0)):
                 setting = f"{MAX_BYTES_SETTING}={self.room.max_bytes}"
                 self.room.refused(f"a share partition ({setting}) of group {command.key.group_id}")
-                return Result(error_code=ErrorCode.POLICY_VIOLATION, error_message=f"There is no room: {setting}.")
+                return Result(error_code=ErrorCode.POLICY_VIOLATION, error_message=f"Memory limit reached: {setting}.")
             case Write() if state is not None and len(state.batches) + len(command.batches) > MOST_BATCHES:
-                message = f"A share partition has at most {MOST_BATCHES} batches."
+                message = f"A share partition can have at most {MOST_BATCHES} batches."
                 return Result(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
         return None
 
@@ -279,24 +279,24 @@ class ShareCoordinator:
             self.replay(*done.record, event.offset)
             result = None if done.request is None else _result(done.request.command, self.states.get(done.key))
         else:
-            result = Result(error_code=_told(event.error_code))
+            result = Result(error_code=_client_error(event.error_code))
         if done.request is not None:
             assert result is not None
             effects.append(Reply(request_id=done.request.request_id, result=result))
-        line = self._lines.get(done.key)
-        while line and not self._is_busy(done.key):
-            self._decide(done.key, line.popleft(), effects, timestamp)
-        if line is not None and not line:
-            del self._lines[done.key]
+        queue = self._queues.get(done.key)
+        while queue and not self._is_busy(done.key):
+            self._decide(done.key, queue.popleft(), effects, timestamp)
+        if queue is not None and not queue:
+            del self._queues[done.key]
 
-    # ---- what is decided
+    # ---- deciding
 
     def _record(self, command: Command, state: ShareState | None, timestamp: Millis) -> Record | None:
-        """What is to be written for a command that is not refused; None where nothing changes."""
+        """Return the record to write for an accepted command, or None if it changes nothing."""
         match command:
             case Initialize():
                 if state is not None and state.state_epoch == command.state_epoch:
-                    return None  # asked again
+                    return None  # a retry
                 begun = ShareState(
                     snapshot_epoch=0 if state is None else _next_snapshot_epoch(state),
                     state_epoch=command.state_epoch,
@@ -341,7 +341,7 @@ class ShareCoordinator:
                 assert_never(command)
 
     def _changed(self, key: ShareKey, state: ShareState, update: ShareUpdateValue, timestamp: Millis) -> Record:
-        """The update, or where there were enough of them a snapshot with it."""
+        """Return the update or, after enough updates, a snapshot that includes it."""
         if state.updates < self.config.snapshot_update_records_per_snapshot:
             return write_key(UPDATE, key), write_value(update)
         changed = _updated(state, update)
@@ -352,7 +352,7 @@ class ShareCoordinator:
         )
 
     def _snapshot_cold(self, effects: list[Effect], now: Millis, timestamp: Millis) -> None:
-        """New snapshots of what has an old one, where most of the log could go if it were not for those."""
+        """Write new snapshots for idle share partitions whose old ones keep most of the log from being pruned."""
         if self.records_since_pruned <= 2 * len(self.states):
             return
         interval_ms = self.config.cold_partition_snapshot_interval_ms
@@ -374,7 +374,7 @@ class ShareCoordinator:
     # ---- for tests and simulations
 
     def durable(self) -> dict[ShareKey, ShareState]:
-        """What the log says. Equal to that of a fresh coordinator that replayed the log."""
+        """Return what the log says. A fresh coordinator that replayed the log returns the same."""
         return dict(sorted(self.states.items()))
 
     def validate(self) -> None:
@@ -383,15 +383,15 @@ class ShareCoordinator:
         assert len(set(on_the_way)) == len(on_the_way), on_the_way
         assert self._busy == {each.key: token for token, each in self._in_flight.items()}
         assert self._used == sum(map(self._weight, self.states)), self._used
-        assert set(self._lines) <= set(on_the_way), self._lines
-        assert all(self._lines.values()), self._lines
+        assert set(self._queues) <= set(on_the_way), self._queues
+        assert all(self._queues.values()), self._queues
         for state in self.states.values():
             assert combine((), state.batches, max(0, state.start_offset)) == list(state.batches), state
             assert advance(state.start_offset, state.batches)[0] == state.start_offset, state
 
 
 def _refusal(command: Command, state: ShareState | None) -> Result | None:
-    """Why a command is not carried out."""
+    """Return why a command is refused, or None."""
     out_of_range = _out_of_range(command)
     if out_of_range is not None:
         return Result(error_code=ErrorCode.INVALID_REQUEST, error_message=out_of_range)
@@ -399,7 +399,7 @@ def _refusal(command: Command, state: ShareState | None) -> Result | None:
         case Initialize() if state is not None and command.state_epoch < state.state_epoch:
             return _fenced(ErrorCode.FENCED_STATE_EPOCH, "state", state.state_epoch, command.state_epoch)
         case Read() | Write() if state is None:
-            message = "the group coordinator has not initialized this share partition"
+            message = "the share partition has not been initialized by the group coordinator"
             return Result(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
         case Read() | Write() if state is not None and command.leader_epoch < state.leader_epoch:
             return _fenced(ErrorCode.FENCED_LEADER_EPOCH, "leader", state.leader_epoch, command.leader_epoch)
@@ -409,19 +409,19 @@ def _refusal(command: Command, state: ShareState | None) -> Result | None:
 
 
 def _out_of_range(command: Command) -> str | None:
-    """Name the epoch or offset of a command that is too large for another to follow it; None if all have room."""
+    """Describe an epoch or offset too large to be followed by another; None if all are fine."""
     match command:
         case Initialize(state_epoch=epoch) if epoch >= MAX_INT32:
-            return f"no state epoch {epoch}"
+            return f"state epoch {epoch} is out of range"
         case Read(leader_epoch=epoch) | Write(leader_epoch=epoch) if epoch >= MAX_INT32:
-            return f"no leader epoch {epoch}"
+            return f"leader epoch {epoch} is out of range"
         case Write(batches=batches) if any(each.last_offset >= MAX_OFFSET for each in batches):
-            return f"no record has offset {MAX_OFFSET}"
+            return f"offset {MAX_OFFSET} is out of range"
     return None
 
 
 def _next_snapshot_epoch(state: ShareState) -> int:
-    """One more, up to the largest int32: it only tells snapshots apart for readers of the log."""
+    """Return the next snapshot epoch, capped at the largest int32: only readers of the log tell snapshots by it."""
     return min(state.snapshot_epoch + 1, MAX_INT32)
 
 
@@ -494,8 +494,8 @@ def _tombstone(key: ShareKey) -> Record:
     return write_key(SNAPSHOT, key), None
 
 
-def _told(error_code: ErrorCode) -> ErrorCode:
-    """What is said when the coordinator's own append failed: what makes the asker look for the coordinator again."""
+def _client_error(error_code: ErrorCode) -> ErrorCode:
+    """Translate the error of the coordinator's own append into one that makes callers look for the coordinator."""
     match error_code:
         case (
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

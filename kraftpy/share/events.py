@@ -1,8 +1,8 @@
-"""What can happen to a share coordinator, and what may follow from it: plain data, both ways.
+"""The events and effects of a share coordinator, as plain data.
 
-A `Request` is answered by exactly one `Reply` with its `request_id`. An `Append` is answered by the shell with exactly
-one `Appended` of the same token, in the order of the log. A request is about one share partition; how the APIs bundle
-several, the shell knows.
+Each `Request` is answered by exactly one `Reply` with its `request_id`. The shell answers each `Append` with exactly
+one `Appended` of the same token, in log order. A request is about one share partition; the shell takes apart the APIs'
+requests about several.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from kraftpy.share.records import Record, ShareKey
 from kraftpy.types import TopicId
 
 NO_OFFSET = -1
-"""Where a start offset is not known yet, or not said."""
+"""A start offset that is unknown, or unchanged."""
 NO_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialize:
-    """The group coordinator begins with a share partition, or begins anew in a higher state epoch."""
+    """The group coordinator initializes a share partition, or starts over in a higher state epoch."""
 
     key: ShareKey
     state_epoch: int
@@ -30,7 +30,7 @@ class Initialize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """The leader of this epoch wants to know all; from then on leaders of lower epochs are fenced."""
+    """The leader of this epoch reads the full state; from then on leaders of lower epochs are fenced."""
 
     key: ShareKey
     leader_epoch: int
@@ -38,7 +38,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """The leader says what has changed."""
+    """The leader reports what has changed."""
 
     key: ShareKey
     state_epoch: int
@@ -50,14 +50,14 @@ class Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """The group coordinator is done with a share partition."""
+    """The group coordinator deletes the state of a share partition."""
 
     key: ShareKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSummary:
-    """Somebody wants to know how far a share partition is."""
+    """Read only how far a share partition has come."""
 
     key: ShareKey
 
@@ -67,7 +67,7 @@ Command = Initialize | Read | Write | Delete | ReadSummary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Somebody asks."""
+    """A command to decide, with the id to answer under."""
 
     request_id: int
     command: Command
@@ -75,7 +75,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """The append of that token is durable at this offset (NONE), or is known not to be in the log (any other code)."""
+    """The append with that token is durable at this offset (NONE), or certainly not in the log (any other code)."""
 
     token: int
     offset: int = NO_OFFSET
@@ -84,14 +84,14 @@ class Appended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsDeleted:
-    """These topics are gone, and with them the share partitions on them."""
+    """These topics were deleted, and with them their share partitions."""
 
     topic_ids: frozenset[TopicId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed, at least to `next_deadline`."""
+    """Time has passed, at least up to `next_deadline`."""
 
 
 Event = Request | Appended | TopicsDeleted | Tick
@@ -99,7 +99,7 @@ Event = Request | Appended | TopicsDeleted | Tick
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a request comes to; what was not asked for has its default."""
+    """The result of a request; fields it did not ask about keep their defaults."""
 
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None
@@ -112,7 +112,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """Answer that request."""
+    """Answer this request."""
 
     request_id: int
     result: Result
@@ -120,7 +120,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """Write this record to this coordinator's partition, acks=all; then report `Appended(token)`."""
+    """Write this record to the coordinator's partition with acks=all, then report `Appended(token)`."""
 
     record: Record
     token: int
@@ -128,9 +128,9 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survived:
-    """An unexpected error cost one request, or one thing that was due of one share partition, and nothing else.
+    """An unexpected error cost one request, or one piece of due work for one share partition, and nothing else.
 
-    `kind` is what was tried, `name` the share partition.
+    `kind` says what was attempted; `name` is the id of the share group.
     """
 
     kind: str

@@ -1,9 +1,9 @@
-"""The records under way in a share partition: runs of offsets that are in the same state, in order and without holes.
+"""The records in flight in a share partition: a gapless, ordered list of runs, each a range of offsets in one state.
 
-A run is split where a part of it becomes different, and joined with its neighbour when both are alike again. So a batch
-that is fetched whole and acknowledged whole is one run, and a thousand records that fare differently are a thousand.
+A run is split if part of it changes state, and joined with its neighbour when both are alike again. A batch that is
+fetched and acknowledged as a whole is one run; a thousand records with different outcomes are a thousand runs.
 
-Invariants: from the first run's first offset to the last run's last one every offset is in exactly one run.
+Invariant: every offset from the first run's first to the last run's last is in exactly one run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NEVER = Millis(1 << 62)
 
 
 class Run:
-    """Offsets from the first to the last, and what they have in common."""
+    """A range of offsets, both ends included, and the state they share."""
 
     __slots__ = ("count", "deadline", "first", "is_gap", "last", "member_id", "state", "target", "write")
 
@@ -29,17 +29,17 @@ class Run:
         self.last = last
         self.state = state
         self.count = count
-        """How often it was delivered, the present time included."""
+        """How often the records were delivered, including the current delivery."""
         self.member_id = NOBODY
-        """Who has it, while it is acquired."""
+        """The member that holds them, while they are acquired."""
         self.deadline = NEVER
-        """When the lock runs out."""
+        """When the lock expires."""
         self.target: DeliveryState | None = None
-        """What it becomes once that is written; until then nobody else touches it."""
+        """The state they take once a write succeeds; until then no other member may touch them."""
         self.write = 0
         """The number of that write."""
         self.is_gap = False
-        """There are no records here: compacted away, markers, aborted."""
+        """Whether no records exist here: they were compacted away, or are markers, or were aborted."""
 
     def __len__(self) -> int:
         return self.last - self.first + 1
@@ -49,27 +49,27 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        """Whether it is acknowledged or archived, durably where that matters."""
+        """Whether the run is acknowledged or archived, durably where that matters."""
         return self.state in DONE
 
     @property
     def is_available(self) -> bool:
-        """Whether it can be acquired."""
+        """Whether the run can be acquired."""
         return self.state is DeliveryState.AVAILABLE
 
     @property
     def is_locked(self) -> bool:
-        """Whether a member has it and has not said what became of it."""
+        """Whether a member holds it and has not acknowledged it."""
         return self.state is DeliveryState.ACQUIRED and self.target is None
 
     def become(self, state: DeliveryState, count: int) -> None:
-        """Be in another state that is no member's."""
+        """Change the state; no member holds the run afterwards."""
         self.state, self.count = state, count
         self.member_id, self.deadline = NOBODY, NEVER
         self.target, self.write = None, 0
 
     def is_like(self, other: Run) -> bool:
-        """Whether nothing but the offsets tells them apart."""
+        """Whether the two differ only in their offsets."""
         return (
             self.state is other.state
             and self.count == other.count
@@ -80,8 +80,8 @@ class Run:
             and self.is_gap == other.is_gap
         )
 
-    def cut(self, offset: int) -> Run:
-        """Give up what begins at that offset."""
+    def split_at(self, offset: int) -> Run:
+        """Shorten the run to end before `offset`, and return the rest."""
         rest = Run(offset, self.last, self.state, self.count)
         rest.member_id, rest.deadline = self.member_id, self.deadline
         rest.target, rest.write, rest.is_gap = self.target, self.write, self.is_gap
@@ -100,34 +100,34 @@ class InFlight:
         return iter(list(self._runs))
 
     def __len__(self) -> int:
-        """How many records are between the first that is not done and the last that was read, gaps apart."""
+        """The number of records between the first that is not done and the last that was read, without gaps."""
         return sum(len(run) for run in self._runs if not run.is_gap)
 
     @property
     def start_offset(self) -> int:
-        """The first offset that is not done; where the next record will be, if all are."""
+        """The first offset that is not done; if all are, the offset of the next record."""
         return self._runs[0].first if self._runs else self._empty_at
 
     @property
     def end_offset(self) -> int:
-        """One past the last that was read."""
+        """One past the last offset that was read."""
         return self._runs[-1].last + 1 if self._runs else self._empty_at
 
     def fill(self, batches: list[StateBatch]) -> None:
-        """What a coordinator knew: what it does not mention is available, and was never delivered."""
+        """Restore a coordinator's state; offsets it does not mention are available and were never delivered."""
         for batch in batches:
             if batch.first_offset > self.end_offset:
                 self.append(batch.first_offset - 1, DeliveryState.AVAILABLE, 0)
             self.append(batch.last_offset, batch.state, batch.delivery_count)
 
     def append(self, last: int, state: DeliveryState, count: int) -> Run:
-        """What comes behind all others, up to that offset."""
+        """Add a run from the current end up to and including `last`."""
         run = Run(self.end_offset, last, state, count)
         self._runs.append(run)
         return run
 
     def between(self, first: int, last: int) -> list[Run]:
-        """The runs that have offsets of these, as they are."""
+        """Return the runs that overlap this range, unsplit."""
         place = max(0, bisect_right(self._runs, first, key=lambda run: run.first) - 1)
         found = []
         for run in self._runs[place:]:
@@ -137,8 +137,8 @@ class InFlight:
                 found.append(run)
         return found
 
-    def cut_out(self, first: int, last: int) -> list[Run]:
-        """The runs that have these offsets and no others."""
+    def split_out(self, first: int, last: int) -> list[Run]:
+        """Split runs at both ends of the range, and return those that cover exactly these offsets."""
         self._split(first)
         self._split(last + 1)
         return self.between(first, last)
@@ -146,10 +146,10 @@ class InFlight:
     def _split(self, offset: int) -> None:
         place = bisect_right(self._runs, offset, key=lambda run: run.first) - 1
         if place >= 0 and self._runs[place].first < offset <= self._runs[place].last:
-            self._runs.insert(place + 1, self._runs[place].cut(offset))
+            self._runs.insert(place + 1, self._runs[place].split_at(offset))
 
-    def settle(self) -> None:
-        """Join what is alike, and leave behind what is done: the start offset moves to the first that is not."""
+    def consolidate(self) -> None:
+        """Join runs that are alike, and drop those that are done at the front: the start offset moves past them."""
         kept: list[Run] = []
         for run in self._runs:
             if not kept and run.is_done:
@@ -161,7 +161,7 @@ class InFlight:
         self._runs = kept
 
     def drop_before(self, offset: int) -> None:
-        """Leave behind whatever is before an offset, done or not."""
+        """Drop everything before an offset, done or not."""
         self._split(offset)
         self._empty_at = max(self.end_offset, offset)
         self._runs = [run for run in self._runs if run.first >= offset]

@@ -3,29 +3,29 @@
     partition = SharePartition(config)
     effects = partition.loaded(state, log_start_offset=..., log_end_offset=...)
     offset = partition.next_fetch_offset()         # read the log from there
-    acquired = partition.acquire(...)              # and hand out, of what was read, what is nobody's
-    effects = partition.acknowledge(...)           # accept, release, reject, renew, or say that there is no record
-    effects = partition.give_back(...)             # what was acquired is not handed out after all
-    effects = partition.release(member_id)         # its session is over
-    effects = partition.tick(now)                  # at next_deadline(): locks run out
-    effects = partition.written(error_code)        # what a Write came to
-    effects = partition.unload(error_code)         # somebody else leads; then drop the object
+    acquired = partition.acquire(...)              # and hand out what is available of what was read
+    effects = partition.acknowledge(...)           # accept, release, reject, renew, or report a gap
+    effects = partition.give_back(...)             # undo an acquisition
+    effects = partition.release(member_id)         # the member's session has ended
+    effects = partition.tick(now)                  # at next_deadline(): locks expire
+    effects = partition.written(error_code)        # the outcome of a Write
+    effects = partition.unload(error_code)         # another broker leads; then drop the object
 
-A record is available, acquired by one member for the duration of a lock, and in the end acknowledged or archived.
-Every delivery is counted; whoever has a record for the last time that is allowed (`share.delivery.count.limit`), and
-gives it back or loses it, has it archived. What a session had when it ended counts as not delivered.
+A record is available, acquired by one member for the duration of a lock, and finally acknowledged or archived. Every
+delivery is counted: a record that is released, or whose lock expires, on its last allowed delivery
+(`share.delivery.count.limit`) is archived. Records that a session still held when it ended count as not delivered.
 
-Invariants: no record is two members' at a time; what is done is never handed out again; an acknowledgement is answered
-after it is written, and takes effect then: where it could not be written, the record is the member's as before; one
-Write is under way at a time, and what is to be said meanwhile goes with the next; at most
+Invariants: no two members hold a record at the same time; what is done is never handed out again; an acknowledgement
+is answered, and takes effect, only after it is written: if the write fails, the member holds the record as before; one
+Write is in flight at a time, and what happens meanwhile goes into the next one; at most
 `share.partition.max.record.locks` records are between the start offset and the end.
 
-A record that makes its consumers fail takes along what was fetched with it, since nobody says which it was. So from
-half the limit on fewer are delivered at a time: half of those that were delivered so often, then a quarter; and each
-alone when it is the last time. Nothing else is handed out with them.
+A record that crashes its consumers takes down whatever was fetched with it, since nobody reports which one it was. So
+from half the delivery limit on, fewer records are delivered at a time: half of those delivered that often, then a
+quarter, and each one alone on its last delivery. Nothing else is handed out with them.
 
-Nothing is kept of deliveries under way: after a failover they are available again, and counted as far as was written.
-Locks that run out are written without anybody waiting for it.
+Acquisitions are not stored: after a failover these records are available again, with the last written delivery count.
+Expired locks are written too, but nothing waits for that write.
 
 Left out: dead letter queues (KIP-1191).
 """
@@ -49,11 +49,11 @@ FENCED = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.INVALID_REQUEST,
 )
-"""After these the coordinator takes nothing more from here: the state has to be read again, if there is any."""
+"""After these errors the coordinator accepts no more writes from here: the state, if any, has to be read again."""
 
 
 class Stretch(NamedTuple):
-    """Offsets of the log that were read: a batch, or what holds nothing for a consumer (markers, aborted records)."""
+    """A range of offsets that was read: one batch, or a stretch without records for consumers (markers, aborted)."""
 
     first_offset: int
     last_offset: int
@@ -61,7 +61,7 @@ class Stretch(NamedTuple):
 
 
 class Acquired(NamedTuple):
-    """Records that are a member's now."""
+    """A range of records that a member has just acquired."""
 
     first_offset: int
     last_offset: int
@@ -69,13 +69,13 @@ class Acquired(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets these are."""
+        """The number of offsets in the range."""
         return self.last_offset - self.first_offset + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """Tell the coordinator; then report how that went by `written`."""
+    """Write this to the coordinator, then report the outcome by `written`."""
 
     start_offset: int
     delivery_complete_count: int
@@ -84,7 +84,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """Answer that acknowledgement."""
+    """Answer this acknowledgement."""
 
     request_id: int
     error_code: ErrorCode = ErrorCode.NONE
@@ -93,39 +93,39 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Available:
-    """There may be something to hand out now: whoever waits is to look."""
+    """Records may be available now: waiting fetches should look again."""
 
 
 Effect = Write | Reply | Available
 
 
 @dataclass(slots=True)
-class _Said:
-    """What a write says, and who waits for it."""
+class _PendingWrite:
+    """The contents of one write, and the acknowledgements that wait for it."""
 
     number: int
     batches: list[StateBatch] = field(default_factory=list)
-    """What is so already, whatever becomes of the write."""
+    """Changes that have already taken effect, whether or not the write succeeds."""
     requests: list[int] = field(default_factory=list)
 
 
 class SharePartition:
-    """The records of a partition, for one group."""
+    """The records of a partition, as one share group sees them."""
 
     def __init__(self, config: SharePartitionConfig, *, state_epoch: int = 0) -> None:
         self.config = config
-        """May be replaced by another at any time."""
+        """May be replaced at any time."""
         self.state_epoch = state_epoch
         self.is_fenced = False
-        """The coordinator takes nothing more from here."""
+        """Whether the coordinator has stopped accepting writes from here."""
         self.records = InFlight(0)
-        self._next = _Said(1)
-        self._writing: _Said | None = None
+        self._next = _PendingWrite(1)
+        self._writing: _PendingWrite | None = None
 
     def loaded(
         self, start_offset: int, batches: Sequence[StateBatch], *, log_start_offset: int, log_end_offset: int
     ) -> None:
-        """What the coordinator knows becomes so, as far as the log has it."""
+        """Restore the coordinator's state, limited to the offsets that the log has."""
         start_offset = min(max(start_offset, log_start_offset), log_end_offset)
         known = [
             each._replace(last_offset=min(each.last_offset, log_end_offset - 1))
@@ -135,9 +135,9 @@ class SharePartition:
         start_offset, known = advance(start_offset, known)
         self.records = InFlight(start_offset)
         self.records.fill(known)
-        self.records.settle()
+        self.records.consolidate()
 
-    # ---- how far it is
+    # ---- position
 
     @property
     def start_offset(self) -> int:
@@ -146,25 +146,25 @@ class SharePartition:
 
     @property
     def end_offset(self) -> int:
-        """One past the last offset that was handed out or skipped (one more than Kafka's SPEO)."""
+        """One past the last offset that was acquired or skipped (Kafka's SPEO is one less)."""
         return self.records.end_offset
 
     @property
     def has_room(self) -> bool:
-        """Whether records behind the end may be handed out."""
+        """Whether records past the end may be handed out."""
         return len(self.records) < self.config.partition_max_record_locks
 
     @property
     def delivery_complete_count(self) -> int:
-        """How many offsets from the start on are done, or will be once what is under way is written (KIP-1226).
+        """Offsets from the start on that are done, or will be once the write in flight succeeds (KIP-1226).
 
-        As many as an int32 holds where there are more.
+        Capped at the largest int32.
         """
         done = (DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED)
         return min(MAX_INT32, sum(len(run) for run in self.records if (run.target or run.state) in done))
 
     def next_fetch_offset(self) -> int | None:
-        """The first offset that may be handed out; None where there is none before something else happens."""
+        """Return the first offset that may be handed out; None if nothing can be until something else happens."""
         if self.is_fenced:
             return None
         for run in self.records:
@@ -173,10 +173,10 @@ class SharePartition:
         return self.end_offset if self.has_room else None
 
     def next_deadline(self) -> Millis | None:
-        """When the next lock runs out; None without locks."""
+        """Return when the next lock expires; None if there are no locks."""
         return min((run.deadline for run in self.records if run.is_locked), default=None)
 
-    # ---- handing out
+    # ---- acquiring
 
     def acquire(
         self,
@@ -189,12 +189,12 @@ class SharePartition:
         is_record_limit: bool,
         now: Millis,
     ) -> list[Acquired]:
-        """Hand out what is available of what was read from `fetch_offset` on, in the order of the log.
+        """Hand out available records of what was read from `fetch_offset` on, in log order.
 
-        `max_records` is reached at the end of a batch of the log, unless `is_record_limit` (KIP-1206): then it is
-        never exceeded. The answer is in pieces of about `batch_size`, which end with a batch.
+        With `is_record_limit` (KIP-1206), `max_records` is never exceeded; otherwise the batch that reaches it is
+        handed out in full. The result comes in pieces of about `batch_size` records, each ending where a batch does.
         """
-        taking = _Taking(self, member_id, now, max_records, batch_size, is_record_limit=is_record_limit)
+        acquisition = _Acquisition(self, member_id, now, max_records, batch_size, is_record_limit=is_record_limit)
         position = max(fetch_offset, self.start_offset)
         if self.is_fenced or max_records <= 0:
             return []
@@ -207,29 +207,29 @@ class SharePartition:
             position = stretch.last_offset + 1
             if not stretch.has_records:
                 self._skip(first, stretch.last_offset)
-            elif not taking.take(first, stretch.last_offset):
+            elif not acquisition.take(first, stretch.last_offset):
                 break
-        self.records.settle()
-        return taking.acquired
+        self.records.consolidate()
+        return acquisition.acquired
 
     def _skip(self, first: int, last: int) -> None:
-        """There are no records at these offsets: whatever was to be delivered of them is archived."""
+        """Archive what was still to be delivered at these offsets: there are no records."""
         known = max(first, self.start_offset), min(last, self.end_offset - 1)
-        for run in self.records.cut_out(*known) if known[0] <= known[1] else ():
+        for run in self.records.split_out(*known) if known[0] <= known[1] else ():
             if run.is_available:
                 self._archive(run)
                 run.is_gap = True
         if first <= self.end_offset <= last:
             run = self.records.append(last, DeliveryState.ARCHIVED, 0)
             run.is_gap = True
-            self._say(run)
+            self._report(run)
 
     def _archive(self, run: Run) -> None:
         run.become(DeliveryState.ARCHIVED, run.count)
-        self._say(run)
+        self._report(run)
 
-    def _say(self, run: Run) -> None:
-        """It is so: the coordinator hears of it with the next write."""
+    def _report(self, run: Run) -> None:
+        """Report the run's state to the coordinator with the next write."""
         self._next.batches.append(StateBatch(run.first, run.last, run.state, run.count))
 
     def _lock(self, run: Run, member_id: str, now: Millis) -> None:
@@ -240,15 +240,15 @@ class SharePartition:
     def _deadline(self, now: Millis) -> Millis:
         return Millis(now + self.config.record_lock_duration_ms)
 
-    # ---- what became of it
+    # ---- acknowledging and releasing
 
     def acknowledge(
         self, request_id: int, member_id: str, acknowledgements: Sequence[Acknowledgement], now: Millis
     ) -> list[Effect]:
-        """All that a member says of this partition, or none of it where a part is not so.
+        """Apply all acknowledgements of a member for this partition, or none of them if any is invalid.
 
-        Refused with INVALID_REQUEST (what is said makes no sense) and INVALID_RECORD_STATE (records are not the
-        member's, or not any more). What is said of records before the start offset is passed over.
+        Refused with INVALID_REQUEST if they are malformed, and INVALID_RECORD_STATE if the member does not hold the
+        records, or no longer does. Acknowledgements before the start offset are ignored.
         """
         try:
             said = check(acknowledgements)
@@ -256,17 +256,17 @@ class SharePartition:
                 self._check_owned(each, member_id)
         except BadAcknowledgement as bad:
             return [Reply(request_id=request_id, error_code=bad.error_code, message=str(bad))]
-        is_to_be_written = False
+        needs_write = False
         for each in said:
             first = max(each.first_offset, self.start_offset)
-            for run in self.records.cut_out(first, each.last_offset) if first <= each.last_offset else ():
+            for run in self.records.split_out(first, each.last_offset) if first <= each.last_offset else ():
                 if each.type is AcknowledgeType.RENEW:
                     run.deadline = self._deadline(now)
                 else:
                     run.target, run.write = self._target(each.type, run), self._next.number
-                    is_to_be_written = True
-        if not is_to_be_written:
-            self.records.settle()
+                    needs_write = True
+        if not needs_write:
+            self.records.consolidate()
             return [Reply(request_id=request_id)]
         self._next.requests.append(request_id)
         return self._write_if_idle()
@@ -276,13 +276,16 @@ class SharePartition:
         if first > said.last_offset:
             return
         if said.type is AcknowledgeType.RENEW and not self.config.renew_acknowledge_enable:
-            raise BadAcknowledgement(ErrorCode.INVALID_REQUEST, "locks of this group are not renewed")
+            raise BadAcknowledgement(ErrorCode.INVALID_REQUEST, "this group does not allow renew acknowledgements")
         if said.last_offset >= self.end_offset:
-            raise BadAcknowledgement(ErrorCode.INVALID_REQUEST, f"nothing was delivered from {self.end_offset} on")
+            raise BadAcknowledgement(
+                ErrorCode.INVALID_REQUEST,
+                f"no record was delivered from {self.end_offset} on",
+            )
         for run in self.records.between(first, said.last_offset):
             if not run.is_locked or run.member_id != member_id:
                 raise BadAcknowledgement(
-                    ErrorCode.INVALID_RECORD_STATE, f"{max(run.first, first)} is not acquired by this member"
+                    ErrorCode.INVALID_RECORD_STATE, f"offset {max(run.first, first)} is not acquired by this member"
                 )
 
     def _target(self, kind: AcknowledgeType, run: Run) -> DeliveryState:
@@ -298,23 +301,23 @@ class SharePartition:
         return DeliveryState.ARCHIVED if is_last else DeliveryState.AVAILABLE
 
     def release(self, member_id: str) -> list[Effect]:
-        """The member's session is over: what it has counts as not delivered. What it has acknowledged goes on."""
+        """End the member's session: what it held counts as not delivered. Its acknowledgements are still written."""
         locked = []
         for run in self.records:
             if run.member_id == member_id and run.is_locked:
                 locked.append(run)
-            elif run.member_id == member_id:  # should the write fail, nobody has it
+            elif run.member_id == member_id:  # if the write fails, the lock must already have expired
                 run.deadline = Millis(0)
         return self._not_delivered(locked)
 
     def give_back(self, member_id: str, acquired: Iterable[Acquired]) -> list[Effect]:
-        """What one fetch acquired counts as not delivered, as far as it is as that fetch left it."""
+        """Count what one fetch acquired as not delivered, if nothing has happened to it since."""
         locked = []
         for each in acquired:
             first = max(each.first_offset, self.start_offset)
             locked += [
                 run
-                for run in (self.records.cut_out(first, each.last_offset) if first <= each.last_offset else ())
+                for run in (self.records.split_out(first, each.last_offset) if first <= each.last_offset else ())
                 if run.member_id == member_id and run.is_locked and run.count == each.delivery_count
             ]
         return self._not_delivered(locked)
@@ -322,41 +325,41 @@ class SharePartition:
     def _not_delivered(self, runs: Sequence[Run]) -> list[Effect]:
         for run in runs:
             run.become(DeliveryState.AVAILABLE, run.count - 1)
-        self.records.settle()
+        self.records.consolidate()
         return [Available()] if runs else []
 
     def tick(self, now: Millis) -> list[Effect]:
-        """Locks that have run out by now are no more."""
-        is_news = False
+        """Release the locks that have expired by now."""
+        has_expired = False
         for run in self.records:
             if run.is_locked and run.deadline <= now:
                 run.become(self._given_back(run), run.count)
-                self._say(run)
-                is_news = True
-        if not is_news:
+                self._report(run)
+                has_expired = True
+        if not has_expired:
             return []
-        self.records.settle()
+        self.records.consolidate()
         return [*self._write_if_idle(), Available()]
 
     def log_start_advanced(self, log_start_offset: int) -> list[Effect]:
-        """The log has nothing before that offset any more."""
+        """Drop everything before the new start of the log."""
         if log_start_offset <= self.start_offset:
             return []
         self.records.drop_before(log_start_offset)
-        self.records.settle()
+        self.records.consolidate()
         return [Available()]
 
     # ---- writing
 
     def save(self) -> list[Effect]:
-        """Have the coordinator hear of whatever it has not heard of, the start offset included."""
+        """Write whatever the coordinator does not know yet, including the start offset."""
         return self._write_if_idle()
 
     def _write_if_idle(self) -> list[Effect]:
         if self._writing is not None or self.is_fenced:
             return []
         said = self._writing = self._next
-        self._next = _Said(said.number + 1)
+        self._next = _PendingWrite(said.number + 1)
         batches = list(said.batches)
         for run in self.records:
             if run.write == said.number:
@@ -372,7 +375,7 @@ class SharePartition:
         ]
 
     def written(self, error_code: ErrorCode, message: str | None = None, *, now: Millis) -> list[Effect]:
-        """What the write under way came to. One that failed may have been done all the same."""
+        """Take the outcome of the write in flight. A write that failed may have taken effect all the same."""
         said = self._writing
         assert said is not None
         self._writing = None
@@ -389,9 +392,10 @@ class SharePartition:
         if not is_written:
             self._next.batches += said.batches
             self.is_fenced = self.is_fenced or error_code in FENCED
-        self.records.settle()
+        self.records.consolidate()
         effects: list[Effect] = [
-            Reply(request_id=request_id, error_code=_told(error_code), message=message) for request_id in said.requests
+            Reply(request_id=request_id, error_code=_client_error(error_code), message=message)
+            for request_id in said.requests
         ]
         if self.is_fenced:
             effects += self._refuse_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -404,7 +408,7 @@ class SharePartition:
         return effects
 
     def unload(self, error_code: ErrorCode) -> list[Effect]:
-        """Nothing is done here any more: whoever waits is told so."""
+        """Stop for good, and answer every waiting acknowledgement with the error."""
         self.is_fenced = True
         waiting = self._writing.requests if self._writing is not None else []
         replies: list[Effect] = [Reply(request_id=request_id, error_code=error_code) for request_id in waiting]
@@ -415,7 +419,7 @@ class SharePartition:
         refused = self._next.requests
         for run in self.records:
             run.target, run.write = None, 0
-        self._next = _Said(self._next.number + 1)
+        self._next = _PendingWrite(self._next.number + 1)
         return [Reply(request_id=request_id, error_code=error_code) for request_id in refused]
 
     def validate(self) -> None:
@@ -426,8 +430,8 @@ class SharePartition:
             assert run.write in (0, self._next.number, 0 if self._writing is None else self._writing.number), run
 
 
-class _Taking:
-    """One fetch: what it may still take, and what it has."""
+class _Acquisition:
+    """The progress of one fetch: what it has acquired, and how much more it may."""
 
     def __init__(
         self,
@@ -452,12 +456,12 @@ class _Taking:
         self._throttled_from = max(2, (self._limit + 1) // 2)
 
     def take(self, first: int, last: int) -> bool:
-        """Take what is available of a batch of the log; whether there may be more."""
+        """Acquire what is available of a batch of the log; return whether the fetch may take more."""
         records = self._partition.records
         for run in records.between(first, min(last, records.end_offset - 1)):
             if not run.is_available:
                 continue
-            if run.count >= self._limit:  # the limit was lowered
+            if run.count >= self._limit:  # the limit was lowered since
                 self._partition._archive(run)
             elif not self._take_run(run, max(first, run.first), min(last, run.last), batch_begins_at=first):
                 return False
@@ -474,12 +478,12 @@ class _Taking:
         count = last - first + 1
         if self._is_record_limit or self._is_throttled:
             count = min(count, self._remaining)
-        for part in self._partition.records.cut_out(first, first + count - 1):
+        for part in self._partition.records.split_out(first, first + count - 1):
             self._have(part, batch_begins_at)
         return self._remaining > 0 or not (self._is_record_limit or self._is_throttled)
 
     def _most_suspects(self, count: int) -> int:
-        """How many may go at once of those that were delivered so often that one of them may be to blame."""
+        """Return how many may go at once of records delivered so often that one of them may be to blame."""
         suspects = sum(
             len(run)
             for run in self._partition.records
@@ -488,7 +492,7 @@ class _Taking:
         return max(1, suspects >> (count - self._throttled_from + 1))
 
     def _take_new(self, first: int, last: int) -> bool:
-        """Take what was never delivered; whether all of it was taken."""
+        """Acquire what was never delivered; return whether all of it was."""
         if first > last:
             return True
         if self._is_throttled:
@@ -518,12 +522,12 @@ class _Taking:
             self.acquired[-1] = before._replace(last_offset=run.last)
 
 
-def _told(error_code: ErrorCode) -> ErrorCode:
-    """What a member hears of a write that failed."""
+def _client_error(error_code: ErrorCode) -> ErrorCode:
+    """Translate the error of a failed write into the one a member gets."""
     match error_code:
         case ErrorCode.FENCED_LEADER_EPOCH | ErrorCode.FENCED_STATE_EPOCH:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        case ErrorCode.INVALID_REQUEST:  # the state is not there any more
+        case ErrorCode.INVALID_REQUEST:  # the state no longer exists
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         case (
             ErrorCode.NOT_COORDINATOR

@@ -1,10 +1,11 @@
 """The records of `__share_group_state`, exactly in Kafka's format, so that Kafka's own tools read them.
 
-A key opens with the number of its kind (an int16): 0 is a snapshot of a share partition, 1 an update since the last
-one. It is not flexible. A value opens with its version (an int16), 0, and is. A snapshot without a value says that the
-share partition is forgotten.
+A key begins with its type, an int16: 0 is a snapshot of a share partition, 1 an update since the last snapshot. Keys
+are not flexible. A value begins with its version, an int16 of 0, and is flexible. A snapshot without a value deletes
+the share partition.
 
-An update's start offset of -1 says that it is as it was. `delivery_complete_count` is a tag since Kafka 4.2 (KIP-1226).
+An update's start offset of -1 means that it is unchanged. `delivery_complete_count` is tagged since Kafka 4.2
+(KIP-1226).
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _NUMBER = struct.Struct(">h")
 _NO_API = -1
 
 Record = tuple[bytes, bytes | None]
-"""A key and a value as they stand in the log."""
+"""A key and a value as they are in the log."""
 
 
 class ShareKey(NamedTuple):
-    """A share partition: a partition of a topic as one share group reads it."""
+    """A share partition: one partition of a topic as one share group reads it."""
 
     group_id: str
     topic_id: TopicId
@@ -38,7 +39,7 @@ class ShareKey(NamedTuple):
 
 @message(api_key=_NO_API, versions="0-0", flexible="none")
 class _Key:
-    """What follows the number of a key's kind."""
+    """A key, after its type."""
 
     group_id: Annotated[str, string]
     topic_id: Annotated[bytes, uuid]
@@ -47,7 +48,7 @@ class _Key:
 
 @struct_of
 class _Batch:
-    """Offsets that are in the same state."""
+    """A range of offsets in one state."""
 
     first_offset: Annotated[int, int64]
     last_offset: Annotated[int, int64]
@@ -57,7 +58,7 @@ class _Batch:
 
 @message(api_key=_NO_API, versions="0-0", flexible="0+")
 class ShareSnapshotValue:
-    """All that is known of a share partition."""
+    """The full state of a share partition."""
 
     snapshot_epoch: Annotated[int, int32]
     state_epoch: Annotated[int, int32]
@@ -71,7 +72,7 @@ class ShareSnapshotValue:
 
 @message(api_key=_NO_API, versions="0-0", flexible="0+")
 class ShareUpdateValue:
-    """What has changed since the snapshot of that epoch."""
+    """The changes since the snapshot of that epoch."""
 
     snapshot_epoch: Annotated[int, int32]
     leader_epoch: Annotated[int, int32]
@@ -81,19 +82,19 @@ class ShareUpdateValue:
 
 
 def write_key(kind: int, key: ShareKey) -> bytes:
-    """A key's bytes as they stand in the log."""
+    """Return a key's bytes, as they are in the log."""
     return _NUMBER.pack(kind) + encode(
         _Key(group_id=key.group_id, topic_id=key.topic_id, partition=key.partition), _VERSION
     )
 
 
 def write_value(value: ShareSnapshotValue | ShareUpdateValue) -> bytes:
-    """A value's bytes as they stand in the log."""
+    """Return a value's bytes, as they are in the log."""
     return _NUMBER.pack(_VERSION) + encode(value, _VERSION)
 
 
 def read_key(data: Buffer) -> tuple[int, ShareKey] | None:
-    """The kind of a record and what it is of; None for a kind that is not known. Raises ProtocolError."""
+    """Return a key's type and share partition; None if the type is unknown. Raises ProtocolError."""
     kind = _number(data)
     if kind not in (SNAPSHOT, UPDATE):
         return None
@@ -102,17 +103,17 @@ def read_key(data: Buffer) -> tuple[int, ShareKey] | None:
 
 
 def read_snapshot(data: Buffer) -> ShareSnapshotValue:
-    """A snapshot's value. Raises ProtocolError."""
+    """Parse a snapshot's value. Raises ProtocolError."""
     return decode(ShareSnapshotValue, _body(data), _VERSION)
 
 
 def read_update(data: Buffer) -> ShareUpdateValue:
-    """An update's value. Raises ProtocolError."""
+    """Parse an update's value. Raises ProtocolError."""
     return decode(ShareUpdateValue, _body(data), _VERSION)
 
 
 def to_batches(batches: list[StateBatch]) -> list[_Batch]:
-    """As they stand in a value."""
+    """Convert batches to the form they have in a value."""
     return [
         _Batch(
             first_offset=each.first_offset,
@@ -125,12 +126,14 @@ def to_batches(batches: list[StateBatch]) -> list[_Batch]:
 
 
 def from_batches(batches: list[_Batch]) -> list[StateBatch]:
-    """As a value has them, with last offsets that have one behind them. Raises ProtocolError for a state that no
-    coordinator is told."""
+    """Convert batches from the form they have in a value; every last offset is capped so that one may follow it.
+
+    Raises ProtocolError for a state that is never reported to a coordinator.
+    """
     found = []
     for each in batches:
         if each.delivery_state not in TELLABLE:
-            raise ProtocolError(f"records in state {each.delivery_state}, which is not known")
+            raise ProtocolError(f"a share record has the unknown delivery state {each.delivery_state}")
         state = DeliveryState(each.delivery_state)
         found.append(StateBatch(each.first_offset, min(each.last_offset, MAX_OFFSET - 1), state, each.delivery_count))
     return found
@@ -138,7 +141,7 @@ def from_batches(batches: list[_Batch]) -> list[StateBatch]:
 
 def _number(data: Buffer) -> int:
     if len(data) < _NUMBER.size:
-        raise ProtocolError(f"a share record of {len(data)} bytes has no number")
+        raise ProtocolError(f"a share record of {len(data)} bytes is too short for its type or version")
     number: int = _NUMBER.unpack_from(data)[0]
     return number
 
@@ -146,5 +149,5 @@ def _number(data: Buffer) -> int:
 def _body(data: Buffer) -> memoryview:
     version = _number(data)
     if version != _VERSION:
-        raise ProtocolError(f"the state of a share partition in version {version}; 0 is known")
+        raise ProtocolError(f"a share record has version {version}; supported is 0")
     return memoryview(data)[_NUMBER.size :]

@@ -1,6 +1,6 @@
-"""Reading and writing with PySpark. Imports the client only.
+"""Read and write Kafka topics with PySpark. Imports the client only.
 
-Spark finds the format `kraftpy` by itself; `configure` is for what has to be said before a session begins.
+Spark finds the format `kraftpy` by itself; `configure` makes the one setting that has to precede the session.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """Let sessions push filters into Python sources: the option `pushdown` needs it, and nothing else changes."""
+    """Let sessions push filters into Python sources. Needed by the option `pushdown`; changes nothing else."""
     return builder.config("spark.sql.python.filterPushdown.enabled", "true")

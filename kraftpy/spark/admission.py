@@ -1,11 +1,11 @@
-"""How much of a backlog the next batch takes: `maxOffsetsPerTrigger`, `minOffsetsPerTrigger`, `maxBytesPerTrigger`.
+"""How much of a backlog the next batch reads: `maxOffsetsPerTrigger`, `minOffsetsPerTrigger`, `maxBytesPerTrigger`.
 
-Pure; the time is an argument. Limits are split over the partitions in proportion to their backlogs, rounded down, but
-at least one offset for each that has any: so Spark's own Kafka source splits them. Hence a batch may exceed a limit
-by less than one offset a partition.
+Pure; the time is an argument. Limits are split over partitions in proportion to their backlogs and rounded down, with
+at least one offset for each partition that has any, as Spark's own Kafka source splits them. A batch may therefore
+exceed a limit by less than one offset per partition.
 
-Bytes are those of the log, as it is compressed there, and are estimated from how large an offset is where each
-partition is read next: nobody knows without reading.
+Bytes are counted as in the log, that is compressed. They are estimated from the size of an offset at each partition's
+next position, because the exact number is unknown before reading.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from kraftpy.types import TopicPartition
 
 
 def backlogs(position: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-    """The offsets still to be read of each partition that has any."""
+    """Count the unread offsets of each partition that has any."""
     return {where: last - position[where] for where, last in sorted(end.items()) if last > position[where]}
 
 
 def share_rows(backlog: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """How many offsets of each partition, about `limit` in all."""
+    """Return how many offsets to read of each partition, about `limit` in total."""
     total = sum(backlog.values())
     if total <= limit:
         return dict(backlog)
@@ -33,7 +33,7 @@ def share_rows(backlog: Mapping[TopicPartition, int], limit: int) -> dict[TopicP
 def share_bytes(
     backlog: Mapping[TopicPartition, int], limit: int, bytes_per_offset: Mapping[TopicPartition, float]
 ) -> dict[TopicPartition, int]:
-    """How many offsets of each partition, about `limit` bytes in all."""
+    """Return how many offsets to read of each partition, about `limit` bytes in total."""
     sizes = {where: count * bytes_per_offset[where] for where, count in backlog.items()}
     total = sum(sizes.values())
     if total <= limit:
@@ -43,9 +43,9 @@ def share_bytes(
 
 @dataclass(slots=True, kw_only=True)
 class Delay:
-    """`minOffsetsPerTrigger`: holds a batch back until it is large enough, or `max_delay_ms` after the one before.
+    """`minOffsetsPerTrigger`: delay a batch until it is large enough, or `max_delay_ms` after the previous one.
 
-    The first batch of a run is not held back.
+    The first batch of a run is not delayed.
     """
 
     min_offsets: int
@@ -53,7 +53,7 @@ class Delay:
     last_batch_ms: int | None = None
 
     def holds(self, backlog: Mapping[TopicPartition, int], now_ms: int) -> bool:
-        """Whether to wait; where not, a batch is taken to begin now."""
+        """Whether to wait. If not, a batch is assumed to begin now."""
         if not backlog:
             return True
         is_late = self.last_batch_ms is None or now_ms - self.last_batch_ms >= self.max_delay_ms

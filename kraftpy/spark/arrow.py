@@ -1,10 +1,10 @@
-"""Kafka records as Arrow batches with exactly the columns Spark asked for.
+"""Convert Kafka records to Arrow batches with exactly the columns that Spark asked for.
 
-Spark accepts a batch only if its schema equals, to the letter, what Spark derives from the query's schema (since
-4.2); so the arrays are built to that schema, in its order. No Python object is made per record, headers aside.
+Since 4.2, Spark accepts a batch only if its schema equals, to the letter, the one it derives from the query's schema;
+the arrays are built to that schema, in its order. Apart from headers, no Python object is created per record.
 
-Invariant: a column nobody asked for costs nothing; a user's schema is the pruning Spark's Python sources do not
-have.
+Invariant: a column that was not asked for costs nothing. A user's schema thus provides the column pruning that Spark's
+Python sources lack.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ TYPES = {
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
 }
-"""Every column there is, with its type in Spark's words; the order is that of Spark's own Kafka source."""
+"""All columns with their types in Spark's words, in the order of Spark's own Kafka source."""
 
 ROWS_PER_BATCH = 16_384
 BYTES_PER_BATCH = 8 << 20
-"""No batch goes on beyond this many bytes of keys and values, one record aside: Spark holds several at once."""
+"""A batch ends beyond this many bytes of keys and values, give or take a record: Spark holds several in memory."""
 HEADER_BYTES_PER_BATCH = 1 << 20
-"""Nor beyond this many bytes of headers, each of which becomes an object on its way, however small it is."""
+"""A batch also ends beyond this many bytes of headers: each header, however small, becomes a Python object."""
 
 MAY_BE_NULL = frozenset({"key", "value", "headers"})
 _BY_LOWERED_NAME = {name.lower(): name for name in TYPES}
 
 
 def default_schema_ddl(*, include_headers: bool) -> str:
-    """The columns of a query that names none."""
+    """Return the columns of a query that names none."""
     return ", ".join(f"{name} {kind}" for name, kind in TYPES.items() if include_headers or name != "headers")
 
 
 def check_schema(schema: StructType) -> tuple[str, ...]:
-    """Our column for each of the schema's fields, in order; names as Spark compares them, without regard to case.
+    """Return our column for each field of the schema, in order; names match without regard to case, as in Spark.
 
     Raises OptionError for a name, a type or a NOT NULL that cannot be served.
     """
@@ -72,7 +72,7 @@ def check_schema(schema: StructType) -> tuple[str, ...]:
 
 
 class Batches:
-    """Makes Arrow batches of a schema out of records. It is pickled to the tasks."""
+    """Builds Arrow batches of one schema from records. It is pickled and sent to the tasks."""
 
     def __init__(self, schema: StructType) -> None:
         """Check the schema. Raises OptionError."""
@@ -82,7 +82,7 @@ class Batches:
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
     def __call__(self, records: Columns, where: TopicPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one topic partition. Raises CorruptBatch for malformed headers."""
+        """Convert the records of one topic partition. Raises CorruptBatch for malformed headers."""
         import pyarrow as pa
 
         builders = [
@@ -94,7 +94,7 @@ class Batches:
 
 
 def cuts(records: Columns) -> Iterator[tuple[int, int]]:
-    """Where to cut: every ROWS_PER_BATCH rows, or earlier where the rows or their headers are large."""
+    """Yield where to split: every ROWS_PER_BATCH rows, or sooner if the rows or their headers are large."""
     count = len(records)
     start = 0
     while start < count:
@@ -112,7 +112,7 @@ def cuts(records: Columns) -> Iterator[tuple[int, int]]:
 
 
 def column_builder(column: str, kind: pa.DataType, where: TopicPartition) -> Callable[[Columns], Any]:
-    """What makes one column's array of some rows."""
+    """Return a function that builds one column's array from records."""
     import pyarrow as pa
 
     from kraftpy.client.ranges import columns as arrays
@@ -133,7 +133,7 @@ def column_builder(column: str, kind: pa.DataType, where: TopicPartition) -> Cal
         case "timestampType":
             return lambda rows: pa.array(rows.timestamp_types)
         case "headers":
-            # Null, not empty, where a record has none: so does Spark's own source.
+            # If a record has no headers, the value is null, not empty, as in Spark's own source.
             return lambda rows: arrays.headers_array(rows, kind, empty_is_null=True)
         case _:
             raise AssertionError(column)

@@ -1,11 +1,11 @@
-"""An Avro schema in Spark's words.
+"""Translate an Avro schema into Spark's types.
 
-Types map as Spark's own Avro source maps them: `long` with `timestamp-millis` or `-micros` is a timestamp, with
+Types map as in Spark's own Avro source: `long` with `timestamp-millis` or `-micros` is a timestamp, with
 `local-timestamp-*` one without a zone, `int` with `date` a date, `bytes` or `fixed` with `decimal` a decimal, an enum
-a string, and a union of null and one other type that other type. Logical types that are not known are passed over, as
-Avro's specification asks for.
+a string, and a union of null and one other type that other type. Unknown logical types are ignored, as the Avro
+specification requires.
 
-Left out: unions of several types, schemas that contain themselves, times of day and `duration`: they have no columns.
+Left out, because no column can hold them: unions of several types, recursive schemas, times of day and `duration`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WITHOUT_COLUMN = frozenset({"time-millis", "time-micros", "duration"})
 
 
 def to_ddl(text: str) -> str:
-    """`a bigint, b string` for a record's schema as JSON. Raises OptionError."""
+    """Return DDL such as `a bigint, b string` for a record schema in JSON. Raises OptionError."""
     try:
         schema = json.loads(text)
     except ValueError as error:
@@ -49,13 +49,13 @@ def to_ddl(text: str) -> str:
 
 
 class _Reader:
-    """Goes through one schema. Types that have names are known by them from where they are written on."""
+    """Walks through one schema. A named type can be referred to by its name once it has been defined."""
 
     def __init__(self) -> None:
         self._named: dict[str, str] = {}
 
     def fields(self, record: Mapping[str, Any], namespace: str) -> list[tuple[str, str]]:
-        """Names and types of a record's fields; `namespace` is that of whatever the record is a part of."""
+        """Return names and types of a record's fields; `namespace` is that of the enclosing definition."""
         fields = record.get("fields")
         if not isinstance(fields, list) or not fields:
             raise OptionError(f"value.schema: record {record.get('name')!r} has no fields")
@@ -68,7 +68,7 @@ class _Reader:
         return found
 
     def _type(self, schema: Any, where: str, namespace: str) -> str:
-        """`where` is the field it is the type of."""
+        """Return the type of the field `where`."""
         kind: str | None = None
         match schema:
             case str():

@@ -1,7 +1,7 @@
 """The `kafka.*` options of `format("kraftpy")`: which are used, which have no effect here, and which are refused.
 
-They go to the client under Kafka's names. Those that Kafka has and this client does not use are accepted with a
-warning; those that would break a query, or be a promise not kept, are errors.
+They go to the client under Kafka's names. Options that Kafka has and this client does not use are accepted with a
+warning. Options that would break a query, or promise something this client cannot keep, are errors.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ CLIENT_WITHOUT_EFFECT = frozenset(
         "socket.connection.setup.timeout.ms",
     }
 )
-# What follows changes who may read what: accepting it silently would be a promise not kept.
+# The following options control access; to ignore them silently would break a promise.
 CLIENT_REFUSED_PREFIXES = ("sasl.", "ssl.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """The `kafka.*` options the client uses."""
+    """The `kafka.*` options that the client uses."""
 
     bootstrap_servers: str
     client_id: str
@@ -90,7 +90,7 @@ class ClientOptions:
 
 
 def check_client_name(name: str, plain: str) -> list[str]:
-    """The warnings there are about `kafka.<plain>`. Raises OptionError where it is unknown or refused."""
+    """Return warnings about `kafka.<plain>`. Raises OptionError if it is unknown or refused."""
     if plain in FORBIDDEN:
         raise OptionError(f"option {name!r} is not supported: {FORBIDDEN[plain]}")
     if plain.startswith(CLIENT_REFUSED_PREFIXES):
@@ -104,7 +104,7 @@ def check_client_name(name: str, plain: str) -> list[str]:
 
 
 def client_options(options: Mapping[str, str]) -> ClientOptions:
-    """Of options with lower-cased names. Raises OptionError."""
+    """Parse options with lower-cased names. Raises OptionError."""
     check_security(options)
     return ClientOptions(
         bootstrap_servers=bootstrap_servers(options),
@@ -121,7 +121,7 @@ def client_options(options: Mapping[str, str]) -> ClientOptions:
 
 
 def _isolation_level(options: Mapping[str, str]) -> str:
-    """By Spark's name for it or by Kafka's own; both may be given where they agree."""
+    """Read it under Spark's name or Kafka's; both may be given if they agree."""
     levels = ("read_uncommitted", "read_committed")
     given = {
         choice(options, name, levels, "read_uncommitted")

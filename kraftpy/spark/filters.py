@@ -1,11 +1,11 @@
-"""Filters of a batch query as limits of what is read: which partitions, from which offset, from which time.
+"""Translate a batch query's filters into limits on what is read: partitions, offsets and start times.
 
-Spark hands over what `where` says of plain columns, joined by AND. What a range of offsets can say about `topic`,
-`partition`, `offset` and `timestamp` becomes one; all else, Spark does. A filter is left to Spark as well wherever the
-ranges may hold records that it does not let through: always for timestamps, for they need not ascend within a
-partition. Nothing that a filter lets through is left out.
+Spark hands over the conditions of `where` on plain columns, joined by AND. Conditions on `topic`, `partition`, `offset`
+and `timestamp` that a range of offsets can express narrow the ranges; Spark applies all others. Spark also applies a
+filter if the ranges may still hold records that it rejects: always for timestamps, which need not ascend within a
+partition. No record that passes a filter is ever left out.
 
-Pure. The filters are Spark's classes, told apart by their names: they exist from Spark 4.1 on.
+Pure. The filters are Spark's classes, recognized by name, because they exist only from Spark 4.1 on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Whole numbers from `least` to `most`, and of `among` where that is given."""
+    """Whole numbers from `least` to `most`, both included, and only those in `among` if it is given."""
 
     least: int = 0
     most: int = _MOST
@@ -39,28 +39,30 @@ class Interval:
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Interval:
-        """The numbers themselves."""
+        """Return an interval of exactly these numbers."""
         among = frozenset(numbers)
         return cls(least=min(among, default=1), most=max(among, default=0), among=among)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What is to be read at most. `None` says nothing; both ends are included."""
+    """Upper limits on what is read. `None` means no limit; both ends are included."""
 
     topics: frozenset[str] | None = None
     partitions: Interval = Interval()
     offsets: Interval = Interval()
     from_ms: int | None = None
-    """No record older than this is wanted."""
+    """Records older than this are not wanted."""
 
     def allow(self, where: TopicPartition) -> bool:
-        """Whether a partition may hold anything that is wanted."""
+        """Whether a partition may hold any record that is wanted."""
         return (self.topics is None or where.topic in self.topics) and where.partition in self.partitions
 
 
 def push(filters: Iterable[Any], names: Mapping[str, str]) -> tuple[Limits, list[Any]]:
-    """The limits that filters come to, and the filters that Spark has to apply all the same.
+    """Translate filters into limits; also return those filters that Spark has to apply itself.
+
+    `names` maps lower-cased column names to ours: `{"_offset": "offset"}`.
 
     `names` are the columns that are ours, by lower-cased name: `{"_offset": "offset"}`.
     """
@@ -78,7 +80,7 @@ def push(filters: Iterable[Any], names: Mapping[str, str]) -> tuple[Limits, list
 
 
 def narrow(ranges: Iterable[OffsetRange], limits: Limits, from_offsets: Offsets) -> list[OffsetRange]:
-    """What is left of ranges; `from_offsets` are the first offsets at or after `Limits.from_ms`."""
+    """Apply the limits to ranges; `from_offsets` are the first offsets at or after `Limits.from_ms`."""
     left = []
     for each in ranges:
         where = TopicPartition(each.topic, each.partition)
@@ -91,14 +93,14 @@ def narrow(ranges: Iterable[OffsetRange], limits: Limits, from_offsets: Offsets)
     return left
 
 
-# What a filter means -------------------------------------------------------------------------------------------------
+# Translation ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Understood:
     narrow: Callable[[Limits], Limits]
     is_exact: bool
-    """The ranges hold nothing that the filter does not let through."""
+    """Whether the ranges hold only records that pass the filter."""
 
 
 def _understand(each: Any, names: Mapping[str, str]) -> _Understood | None:
@@ -167,9 +169,9 @@ def _offset(wanted: Interval | None) -> _Understood | None:
 
 
 def _timestamp(kind: str, value: Any) -> _Understood | None:
-    """Only where to begin: the first record at or after a time is where all that come before it are older.
+    """Limit only where reading begins: at the first record whose time passes, because all earlier ones are older.
 
-    A later record may be older still, so nothing is known about where to end.
+    Later records may be older again, so no end can be derived.
     """
     if kind not in ("GreaterThan", "GreaterThanOrEqual", "EqualTo", "EqualNullSafe") or not isinstance(value, datetime):
         return None

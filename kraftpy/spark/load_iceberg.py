@@ -1,13 +1,13 @@
 """Loads into an Iceberg table, through `pyiceberg` and any of its catalogs.
 
-The table is partitioned by day or hour of `timestamp`, which is hidden from who queries it. The tasks' Parquet files
-lie in its location; one snapshot adds them, and its summary carries the batch's number, the next offsets and the
-audit's counts. Whoever puts the table back to an earlier snapshot puts the load back with it, and what is loaded next
-is what is missing then. Snapshots expire: the same is kept as a property of the table, set by the same commit, for when
-the history no longer holds a snapshot of this load.
+The table is partitioned by day or hour of `timestamp`, invisibly to queries. The tasks' Parquet files are in the
+table's location; one snapshot adds them, and its summary carries the batch number, the next offsets and the audit
+counts. Rolling the table back to an earlier snapshot rolls the load back too, and the next load fills in what is then
+missing. Because snapshots expire, the same commit also stores this as a property of the table, for when the history no
+longer has a snapshot of this load.
 
-A commit that comes too late is tried again only if the other one was not of this load: pyiceberg itself would put it on
-top of whatever there is, and the batch would be in the table twice.
+A commit that loses a race is retried only if the other commit was not from this load. pyiceberg itself would rebase it
+onto any new state, and the batch would be in the table twice.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from kraftpy.spark.load_tasks import TimeUnit, record_schema
 from kraftpy.types import TopicPartition
 
 MAX_COMMITS = 10
-"""How often a commit is tried that others are quicker than."""
+"""How often a commit is tried if other writers keep winning the race."""
 
 
 _FIRST_SEQUENCE_NUMBER = 1
 
 
 class _NotRefreshed(IcebergTable):
-    """A table whose commits are refused once it has changed."""
+    """A table that refuses to commit once it has changed."""
 
     def refresh(self) -> IcebergTable:
-        """What pyiceberg does before it puts a commit on top of another. Raises CommitFailedException."""
-        raise CommitFailedException("the table has changed meanwhile")
+        """Refuse to rebase a commit, which pyiceberg would do after this. Raises CommitFailedException."""
+        raise CommitFailedException("the table has changed in the meantime")
 
 
 def _as_it_is(table: IcebergTable) -> IcebergTable:
@@ -55,7 +55,7 @@ def _as_it_is(table: IcebergTable) -> IcebergTable:
 
 
 class LoadedIcebergTable:
-    """A table of a catalog, made where there is none. `name` is the load's: several loads may fill one table."""
+    """A table of a catalog, created if it does not exist. `name` is the load's: several loads may fill one table."""
 
     def __init__(self, catalog: Catalog, identifier: str, name: str, time_unit: TimeUnit) -> None:
         self._identifier = identifier
@@ -71,7 +71,7 @@ class LoadedIcebergTable:
         self._directory = Path(unquote(location.path)) / "data"
 
     def loaded(self, partitions: Sequence[TopicPartition]) -> Loaded:
-        """What the latest snapshot of this load says, of those that lead to the current one."""
+        """Read the latest snapshot of this load among the ancestors of the current one."""
         self._table = self._table.refresh()
         text = self._from_history()
         if text is None:
@@ -85,11 +85,11 @@ class LoadedIcebergTable:
         )
 
     def directory(self) -> Path:
-        """Of the table's data."""
+        """The directory of the table's data."""
         return self._directory
 
     def commit(self, batch: Batch) -> None:
-        """One snapshot. Raises LoadConflict."""
+        """Commit files and state as one snapshot. Raises LoadConflict."""
         text = json.dumps(
             {
                 "batch_id": batch.batch_id,
@@ -111,7 +111,7 @@ class LoadedIcebergTable:
                 there = self.loaded(()).batch_id
                 if there >= batch.batch_id:
                     raise LoadConflict(f"{self._identifier}: another load has committed batch {there}") from None
-        raise LoadConflict(f"{self._identifier}: others were quicker with {MAX_COMMITS} commits one after the other")
+        raise LoadConflict(f"{self._identifier}: other writers won the race {MAX_COMMITS} times in a row")
 
     def _from_history(self) -> str | None:
         snapshot = oldest = self._table.current_snapshot()
@@ -123,7 +123,7 @@ class LoadedIcebergTable:
             parent = snapshot.parent_snapshot_id
             snapshot = None if parent is None else self._table.snapshot_by_id(parent)
         if oldest is None or (oldest.sequence_number or 0) <= _FIRST_SEQUENCE_NUMBER:
-            return None  # the whole history, and nothing of this load
+            return None  # the history is complete and has nothing of this load
         return self._table.properties.get(self._property)
 
 

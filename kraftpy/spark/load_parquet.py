@@ -1,12 +1,12 @@
-"""Loads into a directory of Parquet files, partitioned by event time in the way every engine reads.
+"""Loads into a directory of Parquet files, partitioned by event time in the layout that every engine reads.
 
     TABLE/event_day=2013-07-04/flights-0-....parquet     what readers see
     TABLE/_kraftpy_load/NAME/00000000000000000007.json   batch 7: its files and the next offsets
-    TABLE/_kraftpy_load/NAME/staging/                    files of tasks, which no reader looks at
+    TABLE/_kraftpy_load/NAME/staging/                    files of tasks, invisible to readers
 
-A batch is decided when its manifest appears, in one step and only if there is none of that number yet. Then its files
-are moved to where readers see them; a load that died before all were moved is finished by the next. So readers may see
-some files of a batch before the others, and never one that was not decided.
+A batch is committed when its manifest appears, atomically and only if no manifest of that number exists. Its files are
+then moved to where readers see them; if a load dies during the moves, the next one finishes them. Readers may thus see
+some files of a batch before others, but never a file of a batch that was not committed.
 
 Everything is synced in this order: files, manifest, moves.
 """
@@ -36,7 +36,7 @@ _VERSION = 1
 
 
 class ParquetTable:
-    """A directory. `name` is the load's: several loads may fill one table."""
+    """A directory of Parquet files. `name` is the load's: several loads may fill one table."""
 
     def __init__(self, root: Path, name: str) -> None:
         self._root = root.absolute()
@@ -44,13 +44,13 @@ class ParquetTable:
         self._staging = self._books / "staging" / uuid.uuid4().hex
 
     def loaded(self, partitions: Sequence[TopicPartition]) -> Loaded:
-        """What the last manifest says, once its files are in place."""
+        """Read the last manifest, after moving its files into place."""
         manifests = sorted(self._books.glob("*.json"))
         if not manifests:
             return Loaded(batch_id=-1, next_offsets={})
         manifest = json.loads(manifests[-1].read_bytes())
         if manifest["version"] != _VERSION:
-            raise ValueError(f"{manifests[-1]}: version {manifest['version']} is not known here")
+            raise ValueError(f"{manifests[-1]}: unknown version {manifest['version']}")
         self._publish(manifest)
         return Loaded(
             batch_id=manifest["batch_id"],
@@ -60,7 +60,7 @@ class ParquetTable:
         )
 
     def directory(self) -> Path:
-        """A directory of this load's own, which readers pass over."""
+        """The load's own directory, which readers ignore."""
         self._staging.mkdir(parents=True, exist_ok=True)
         return self._staging
 
@@ -98,7 +98,7 @@ class ParquetTable:
         _sync(self._books)
 
     def _publish(self, manifest: dict[str, Any]) -> None:
-        """Move what is not in place yet. Twice does no harm."""
+        """Move files that are not in place yet; safe to repeat."""
         staging = self._books / manifest["staged_in"]
         touched: set[Path] = set()
         for each in manifest["files"]:

@@ -1,7 +1,7 @@
-"""One task of a load: a range of one topic partition, into Parquet files split by the records' time.
+"""One task of a load: read a range of one topic partition into Parquet files, split by the records' time.
 
-The columns are those of the Spark reader, and one for the partition of time: `event_day` (a date) or `event_hour` (text
-as 2013-07-04-17, in UTC), which tables with directories keep in the directory's name. Rows keep their order in a file.
+The columns are those of the Spark reader, and one for the time partition: `event_day` (a date) or `event_hour` (text
+such as 2013-07-04-17, in UTC), which tables with directories keep in the directory's name. Files preserve row order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kraftpy.spark.arrow import column_builder, cuts
 from kraftpy.types import TopicPartition
 
 MAX_OPEN_FILES = 32
-"""Files of one task that are open at once; records of more hours or days at a time make smaller files."""
+"""How many files a task has open at once; records from more hours or days at a time make smaller files."""
 NO_TIME = "none"
 
 _SCHEMA = pa.schema(
@@ -42,30 +42,30 @@ _SCHEMA = pa.schema(
 
 
 class TimeUnit(Enum):
-    """How finely files are split by time. The value is the column's name."""
+    """How finely files are split by time. The value is the name of the column."""
 
     DAY = "event_day"
     HOUR = "event_hour"
 
     @property
     def milliseconds(self) -> int:
-        """Its length."""
+        """The length of the unit."""
         return 86_400_000 if self is TimeUnit.DAY else 3_600_000
 
     def text(self, number: int) -> str:
-        """The name of the `number`th since the epoch: 2013-07-04 or 2013-07-04-17, in UTC."""
+        """Name the `number`th unit since the epoch: 2013-07-04 or 2013-07-04-17, in UTC."""
         moment = datetime.fromtimestamp(number * self.milliseconds / 1000, UTC)
         return moment.strftime("%Y-%m-%d" if self is TimeUnit.DAY else "%Y-%m-%d-%H")
 
 
 def record_schema() -> pa.Schema:
-    """The columns of a record."""
+    """Return the columns of a record."""
     return _SCHEMA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadTask:
-    """What to read, and where to write it."""
+    """The range to read, and where to write it."""
 
     bootstrap_servers: str
     isolation_level: str
@@ -82,7 +82,7 @@ class LoadTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A file that was written. `event_time` is its partition of time, None for records without one."""
+    """A written file. `event_time` is its time partition, None for records without a time."""
 
     path: str
     rows: int
@@ -92,7 +92,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedRange:
-    """What a task has written, and its records counted by the audit's windows (start in ms, -1 for no time)."""
+    """The files a task has written, and its record counts by audit window (start in ms, -1 for no time)."""
 
     topic: str
     files: tuple[DataFile, ...]
@@ -134,7 +134,7 @@ def _write(records: Columns, where: TopicPartition, unit: TimeUnit, files: _File
 
 
 class _Files:
-    """The files of one task: one for each partition of time, and another where one had to be closed too soon."""
+    """The files of one task: one for each time partition, or more if one had to be closed early."""
 
     def __init__(self, task: LoadTask) -> None:
         self.written: list[DataFile] = []
@@ -153,7 +153,7 @@ class _Files:
                 Path(each.path).unlink(missing_ok=True)
 
     def write(self, event_time: str | None, rows: pa.RecordBatch) -> None:
-        """Add rows of one partition of time."""
+        """Add rows of one time partition."""
         path, writer, count = self._open.pop(event_time, (None, None, 0))
         if path is None or writer is None:
             if len(self._open) >= MAX_OPEN_FILES:

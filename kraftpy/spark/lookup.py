@@ -1,4 +1,4 @@
-"""What a query asks brokers before it reads: which topics and partitions there are, and which offsets they hold."""
+"""Questions that a query asks brokers before it reads: which topics and partitions exist, and their offsets."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kraftpy.types import TopicPartition
 T = TypeVar("T")
 
 NO_ANSWER = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT})
-"""What the client says of brokers that cannot be reached."""
+"""The errors with which the client reports that no broker can be reached."""
 
 
 def connect(client: ClientOptions, *, timeout_ms: int, fetch_bytes: int | None = None) -> RangeReader:
-    """A reader for the options' broker; closed by its `with` block. It gives up after `timeout_ms` without progress."""
+    """Open a reader for the options' broker, as a context manager. It gives up after `timeout_ms` without progress."""
     return RangeReader(
         client.bootstrap_servers,
         client_id=client.client_id,
@@ -35,7 +35,7 @@ def connect(client: ClientOptions, *, timeout_ms: int, fetch_bytes: int | None =
 
 
 def admin_options(client: ClientOptions) -> dict[str, Any]:
-    """The same broker for an `Admin`."""
+    """Return options with which an `Admin` connects to the same broker."""
     return {
         "bootstrap_servers": client.bootstrap_servers,
         "client_id": client.client_id,
@@ -46,10 +46,10 @@ def admin_options(client: ClientOptions) -> dict[str, Any]:
 
 
 class Lookup:
-    """Questions to the broker, asked again as `fetchOffset.numRetries` says. Each answer is asked for once.
+    """Asks the broker, up to `fetchOffset.numRetries` more times, and keeps each answer so that it is asked for once.
 
-    Whoever is `patient` asks a broker that does not answer that often too: a stream lives through its absence, while
-    a batch query is told of a wrong address soon.
+    A `patient` lookup also retries that often if no broker answers: a stream survives the absence of its brokers, while
+    a batch query should report a wrong address soon.
     """
 
     def __init__(self, options: ReadOptions, broker: RangeReader, *, patient: bool = False) -> None:
@@ -57,14 +57,14 @@ class Lookup:
         self._broker = broker
         self._patient = patient
         self.topic_ids: dict[str, bytes] = {}
-        """The ids of the topics that were found."""
+        """The ids of the topics found."""
         self._known: dict[tuple[str, TopicPartition], int] = {}
 
     def found_partitions(self) -> dict[str, list[int]]:
-        """The partitions of the topics the options name, without those that do not exist.
+        """Return the partitions of the topics that the options name, without those that do not exist.
 
-        A pattern does not match internal topics, as with Kafka's consumer: a stream that read the commits of its own
-        progress would never come to rest.
+        A pattern does not match internal topics, as in Kafka's consumer: a stream that read the commits of its own
+        progress would never be up to date.
         """
         subscription = self._options.subscription
         if isinstance(subscription, SubscribePattern):
@@ -72,7 +72,7 @@ class Lookup:
         names = wanted_topics(subscription, ())
         try:
             return self._describe(names)
-        except UnknownTopic:  # it names one only; people want to hear of all that are missing
+        except UnknownTopic:  # it names only one topic; find all that are missing
             return {name: found for each in names for name, found in self._describe_if_there(each).items()}
 
     def _describe(self, names: list[str] | None) -> dict[str, list[int]]:
@@ -89,20 +89,20 @@ class Lookup:
             return {}
 
     def earliest(self, partitions: Sequence[TopicPartition]) -> Offsets:
-        """The log start offsets."""
+        """Return the log start offsets."""
         return self._once("earliest", partitions, self._broker.earliest)
 
     def latest(self, partitions: Sequence[TopicPartition]) -> Offsets:
-        """The ends, of this isolation level."""
+        """Return the end offsets for this isolation level."""
         return self._once("latest", partitions, self._broker.latest)
 
     def at_timestamps(self, timestamps: Offsets) -> Mapping[TopicPartition, int | None]:
-        """The offsets of the first records at or after these times (ms); None where there is none."""
+        """Return the offsets of the first records at or after these times (ms); None if there is none."""
         answers = self.ask(lambda: self._broker.offsets(timestamps))
         return {where: None if answer is None else answer.offset for where, answer in answers.items()}
 
     def committed(self, group_id: str, partitions: Sequence[TopicPartition]) -> Offsets:
-        """What a group has committed for these partitions; those without a commit are left out."""
+        """Return a group's committed offsets for these partitions, without those that have none."""
         from kraftpy.client.blocking.facade import BlockingAdmin
 
         with BlockingAdmin(**admin_options(self._options.client)) as admin:
@@ -110,7 +110,7 @@ class Lookup:
         return {where: found[where].offset for where in partitions if where in found}
 
     def now_ms(self) -> int:
-        """The time of this machine."""
+        """Return this machine's time."""
         return time.time_ns() // 1_000_000
 
     def _once(
@@ -119,7 +119,7 @@ class Lookup:
         partitions: Sequence[TopicPartition],
         question: Callable[[Sequence[TopicPartition]], dict[TopicPartition, int]],
     ) -> Offsets:
-        """Ask only for what is not known yet: start and end of one plan must come from the same answer."""
+        """Ask only about partitions not known yet: start and end of a plan must come from the same answer."""
         missing = [where for where in partitions if (which, where) not in self._known]
         if missing:
             answers = self.ask(lambda: question(missing))
@@ -127,14 +127,14 @@ class Lookup:
         return {where: self._known[which, where] for where in partitions}
 
     def ask(self, question: Callable[[], T]) -> T:
-        """Its answer, asked again for what passes. Raises UnknownTopic, ConnectionError, another KafkaError."""
+        """Return the answer; passing errors are retried. Raises UnknownTopic, ConnectionError, another KafkaError."""
         for left in range(self._options.offset_retries, -1, -1):
             try:
                 return question()
             except UnknownTopic:
                 raise
             except KafkaError as error:
-                if error.code in NO_ANSWER and not (left and self._patient):  # the client itself has asked again
+                if error.code in NO_ANSWER and not (left and self._patient):  # the client itself has already retried
                     servers = self._options.client.bootstrap_servers
                     raise ConnectionError(f"no broker answered at {servers}: {error}") from None
                 if not error.code.retriable or not left:

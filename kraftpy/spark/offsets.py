@@ -1,11 +1,11 @@
-"""Which records a query reads: offsets as people write them, resolved to ranges, cut into Spark partitions.
+"""Find the records a query reads: parse offsets as users write them, resolve them to ranges, divide these for Spark.
 
-Pure: what the broker knows comes in through `OffsetLookup`. A range is [start, end) of one topic partition, as
-Spark's own Kafka source has it. The JSON forms are that source's too: `{"topic": {"0": 23, "1": -2}}`, where -2 is
-the earliest and -1 the latest offset, and `{"topic": {"0": 1700000000000}}` for timestamps in milliseconds.
+Pure: the broker's knowledge comes through `OffsetLookup`. A range is [start, end) of one topic partition, as in Spark's
+own Kafka source. The JSON forms are that source's too: `{"topic": {"0": 23, "1": -2}}`, where -2 is the earliest and -1
+the latest offset, and `{"topic": {"0": 1700000000000}}` for timestamps in milliseconds.
 
-Invariants: ranges are never empty, never overlap, and together cover exactly what was asked for; the pieces of one
-topic partition stay in ascending order within a Spark partition.
+Invariants: ranges are never empty, never overlap, and together cover exactly what was asked for; within a Spark
+partition, the pieces of one topic partition are in ascending order.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ EARLIEST = -2
 LATEST = -1
 
 NO_TOPIC_ID = bytes(16)
-"""What a broker says that gives topics no ids (before Kafka 2.8)."""
+"""The topic id sent by a broker that does not know topic ids (before Kafka 2.8)."""
 
 TOPIC_IDS = "#topicIds"
-"""The key beside the topics under which a stream's offsets keep topic ids; no topic can have this name."""
+"""The key, beside the topics, under which a stream's offsets keep topic ids; no topic can have this name."""
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -36,53 +36,53 @@ class OptionError(ValueError):
 
 
 class UnknownTopicError(ValueError):
-    """A topic, partition or pattern that was asked for matches nothing on the broker."""
+    """A requested topic, partition or pattern matches nothing on the broker."""
 
 
 class DataLossError(RuntimeError):
-    """Offsets that were asked for are not in the log, and `failOnDataLoss` is true."""
+    """Requested offsets are not in the log, and `failOnDataLoss` is true."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """Offsets from `start` to before `end` of one partition."""
+    """Offsets of one partition, from `start` up to but not including `end`."""
 
     topic: str
     partition: int
     start: int
     end: int
     topic_id: bytes = NO_TOPIC_ID
-    """The topic that is meant, of all that may have borne the name; `NO_TOPIC_ID`: whichever bears it."""
+    """The id of the topic meant, since another may have the same name later; `NO_TOPIC_ID` stands for any."""
 
     @property
     def size(self) -> int:
-        """How many offsets it spans; compaction and transactions may leave fewer records."""
+        """The number of offsets it spans; compaction and transactions may leave fewer records."""
         return self.end - self.start
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
 
 
-# Which topics --------------------------------------------------------------------------------------------------
+# Topics --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Exactly these partitions."""
+    """Read exactly these partitions."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribe:
-    """Every partition of these topics."""
+    """Read every partition of these topics."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscribePattern:
-    """Every partition of every topic whose whole name matches a regular expression."""
+    """Read every partition of every topic whose whole name matches a regular expression."""
 
     pattern: str
 
@@ -91,7 +91,7 @@ Subscription = Assign | Subscribe | SubscribePattern
 
 
 def wanted_topics(subscription: Subscription, existing: Iterable[str]) -> list[str]:
-    """The topics to ask the broker about, sorted; a pattern is matched against the `existing` ones."""
+    """Return the topics to ask the broker about, sorted; a pattern is matched against `existing` topics."""
     match subscription:
         case Assign():
             return sorted({topic for topic, _ in subscription.partitions})
@@ -102,9 +102,9 @@ def wanted_topics(subscription: Subscription, existing: Iterable[str]) -> list[s
 
 
 def wanted_partitions(subscription: Subscription, found: Mapping[str, Sequence[int]]) -> list[TopicPartition]:
-    """The partitions to read, sorted, of the topics `found` on the broker.
+    """Return the partitions to read, sorted, given the topics `found` on the broker.
 
-    Raises UnknownTopicError where a named topic or partition, or any match of a pattern, is missing.
+    Raises UnknownTopicError if a named topic or partition is missing, or a pattern matches nothing.
     """
     missing = [topic for topic in wanted_topics(subscription, found) if topic not in found]
     if missing:
@@ -121,7 +121,7 @@ def wanted_partitions(subscription: Subscription, found: Mapping[str, Sequence[i
 
 
 def present_partitions(subscription: Subscription, found: Mapping[str, Sequence[int]]) -> list[TopicPartition]:
-    """The partitions to read, sorted, as far as they are there: what a stream reads while topics come and go."""
+    """Return those partitions to read that exist, sorted; a stream reads these while topics come and go."""
     partitions = [
         TopicPartition(topic, index) for topic in wanted_topics(subscription, found) for index in found.get(topic, ())
     ]
@@ -130,22 +130,22 @@ def present_partitions(subscription: Subscription, found: Mapping[str, Sequence[
     return sorted(partitions)
 
 
-# Where to start and end ----------------------------------------------------------------------------------------
+# Positions -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earliest:
-    """The first offset still in the log."""
+    """Start at the first offset still in the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
-    """One past the last offset a reader may see."""
+    """Start or end one past the last offset that a reader may see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtOffsets:
-    """One offset for each partition; `EARLIEST` and `LATEST` stand for themselves."""
+    """One offset for each partition; `EARLIEST` and `LATEST` keep their special meaning."""
 
     option: str
     offsets: Offsets
@@ -153,7 +153,7 @@ class AtOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtTimestamps:
-    """The first record at or after a time, in milliseconds, for each partition; one time for all where it is an int."""
+    """The first record at or after a time, in milliseconds, for each partition; an int is one time for all."""
 
     option: str
     timestamps: Offsets | int
@@ -162,7 +162,7 @@ class AtTimestamps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ago:
-    """The first record of the last so many milliseconds, or the end where there is none that young."""
+    """The first record of the last this many milliseconds, or the end if there is none that recent."""
 
     option: str
     milliseconds: int
@@ -170,7 +170,7 @@ class Ago:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """Where a consumer group stands; the earliest offset where it has committed none."""
+    """The offset that a consumer group has committed; the earliest offset if it has committed none."""
 
     group_id: str
 
@@ -179,31 +179,31 @@ Position = Earliest | Latest | AtOffsets | AtTimestamps | Ago | Committed
 
 
 class OffsetLookup(Protocol):
-    """What the broker is asked. Raises KafkaError as it answers."""
+    """The questions to the broker. Each raises KafkaError if the broker answers with one."""
 
     def earliest(self, partitions: Sequence[TopicPartition]) -> Offsets:
-        """The log start offsets."""
+        """Return the log start offsets."""
         ...
 
     def latest(self, partitions: Sequence[TopicPartition]) -> Offsets:
-        """The log end offsets a reader of this isolation level may reach."""
+        """Return the log end offsets that a reader of this isolation level may reach."""
         ...
 
     def at_timestamps(self, timestamps: Offsets) -> Mapping[TopicPartition, int | None]:
-        """The offset of the first record at or after each time (ms), or None where there is none."""
+        """Return the offset of the first record at or after each time (ms), or None if there is none."""
         ...
 
     def committed(self, group_id: str, partitions: Sequence[TopicPartition]) -> Offsets:
-        """The offsets a group has committed; partitions without one are left out."""
+        """Return the offsets a group has committed, without partitions that have none."""
         ...
 
     def now_ms(self) -> int:
-        """The time, in milliseconds since 1970."""
+        """Return the time, in milliseconds since 1970."""
         ...
 
 
 def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
-    """Read `{"topic": [0, 1]}`. Raises OptionError."""
+    """Parse `{"topic": [0, 1]}`. Raises OptionError."""
     example = '{"topic": [0, 1]}'
     result = []
     for topic, indexes in _json_object(option, text, example).items():
@@ -216,11 +216,11 @@ def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
 
 
 def parse_partition_numbers(option: str, text: str, *, least: int) -> dict[TopicPartition, int]:
-    """Read `{"topic": {"0": 23}}`, offsets or timestamps of at least `least`. Raises OptionError."""
+    """Parse `{"topic": {"0": 23}}`, offsets or timestamps of at least `least`. Raises OptionError."""
     example = '{"topic": {"0": 23, "1": 345}}'
     result = {}
     for topic, numbers in _json_object(option, text, example).items():
-        if topic == TOPIC_IDS:  # somebody took it from a stream's progress
+        if topic == TOPIC_IDS:  # the user copied it from a stream's progress
             continue
         if not isinstance(numbers, dict):
             raise OptionError(f"{option}: topic {topic!r} needs an object of partitions, like {example}")
@@ -252,7 +252,7 @@ def _is_int(value: object) -> bool:
 def resolve(
     position: Position, partitions: Sequence[TopicPartition], lookup: OffsetLookup
 ) -> dict[TopicPartition, int]:
-    """The offset each of `partitions` starts or ends at. Raises OptionError where the option does not fit them."""
+    """Return the offset at which each partition starts or ends. Raises OptionError if the option does not fit them."""
     match position:
         case Earliest():
             return dict(lookup.earliest(partitions))
@@ -298,7 +298,7 @@ def _resolve_timestamps(position: AtTimestamps, timestamps: Offsets, lookup: Off
 
 
 def _same_partitions(option: str, given: Iterable[TopicPartition], partitions: Sequence[TopicPartition]) -> None:
-    """Every partition read must be named, and no other: what Spark's own source asks for."""
+    """Check that exactly the partitions to read are named, as Spark's own source requires."""
     missing = sorted(set(partitions) - set(given))
     unexpected = sorted(set(given) - set(partitions))
     if missing:
@@ -312,14 +312,14 @@ def _same_partitions(option: str, given: Iterable[TopicPartition], partitions: S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The ranges to read, and what is lost of what was asked for (only where `failOnDataLoss` is false)."""
+    """The ranges to read, and which requested offsets are lost (only if `failOnDataLoss` is false)."""
 
     ranges: tuple[OffsetRange, ...]
     losses: tuple[str, ...]
 
 
 def plan_ranges(*, start: Offsets, end: Offsets, log_start: Offsets, log_end: Offsets, fail_on_data_loss: bool) -> Plan:
-    """The non-empty ranges, sorted, clamped to what the log holds. Raises DataLossError where that is not allowed."""
+    """Return the non-empty ranges, sorted and clamped to the log. Raises DataLossError if clamping is not allowed."""
     ranges, losses = [], []
     for where in sorted(start):
         first, last = start[where], end[where]
@@ -344,10 +344,10 @@ def divide(
     max_records: int | None = None,
     max_partitions: int | None = None,
 ) -> list[tuple[OffsetRange, ...]]:
-    """Ranges into Spark partitions: one each, unless a limit asks for more (split) or fewer (merge).
+    """Divide ranges into Spark partitions: one each, unless a limit requires more (split) or fewer (merge).
 
-    `max_records` is always kept; `min_partitions` where there are as many records; `max_partitions` as far as
-    `max_records` lets it.
+    `max_records` always holds, `min_partitions` if there are as many records, and `max_partitions` as far as
+    `max_records` allows.
     """
     pieces = [piece for whole in ranges for piece in _split(whole, _parts_for(whole, max_records))]
     if min_partitions is not None and len(pieces) < min_partitions:
@@ -362,13 +362,13 @@ def _parts_for(whole: OffsetRange, max_records: int | None) -> int:
 
 
 def _split(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    """`parts` pieces whose sizes differ by at most one."""
+    """Split into `parts` pieces whose sizes differ by at most one."""
     cuts = [whole.start + whole.size * index // parts for index in range(parts + 1)]
     return [replace(whole, start=first, end=last) for first, last in itertools.pairwise(cuts)]
 
 
 def _split_to(pieces: Sequence[OffsetRange], wanted: int) -> list[OffsetRange]:
-    """Give each next cut to the range whose pieces are the largest, until there are `wanted` or nothing to cut."""
+    """Repeatedly split the range with the largest pieces, until there are `wanted` or nothing is left to split."""
     parts = [1] * len(pieces)
     for _ in range(min(wanted, sum(piece.size for piece in pieces)) - len(pieces)):
         largest = max(range(len(pieces)), key=lambda i: (pieces[i].size / parts[i], -i))
@@ -377,12 +377,12 @@ def _split_to(pieces: Sequence[OffsetRange], wanted: int) -> list[OffsetRange]:
 
 
 def _merge(pieces: Sequence[OffsetRange], wanted: int, max_records: int | None) -> list[tuple[OffsetRange, ...]]:
-    """Neighbours together, so that the sums are about even; a sum stays within `max_records`."""
+    """Merge neighbours into groups of similar size; no merged group exceeds `max_records`."""
     total = sum(piece.size for piece in pieces)
     groups: list[list[OffsetRange]] = []
     held, before = 0, 0  # records in the last group; records before the piece at hand
     for piece in pieces:
-        # A piece goes where its middle lies when the whole is cut into `wanted` equal parts.
+        # A piece goes to the group that contains its midpoint when the whole is divided into `wanted` equal parts.
         place = (2 * before + piece.size) * wanted // (2 * total)
         full = max_records is not None and held + piece.size > max_records
         if not groups or full or (place >= len(groups) and len(groups) < wanted):

@@ -1,6 +1,6 @@
-"""Values of options: what Spark hands over is text. Names in `options` are in lower case, as Spark compares them.
+"""Parse option values, which Spark passes as text. Names in `options` are lower-cased, as Spark compares them.
 
-Whatever is wrong is an OptionError that begins with the option's name as people write it.
+Every mistake is an OptionError that begins with the option's name in its documented spelling.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _DURATION = re.compile(r"(\d+)\s*([a-z]+)")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the known name that is like it, or nothing."""
+    """Return `; did you mean 'x'?` for the most similar known name, or nothing."""
     by_lowered = {each.lower(): each for each in known}
     close = difflib.get_close_matches(name.lower(), sorted(by_lowered), n=1, cutoff=0.5)
     return f"; did you mean {by_lowered[close[0]]!r}?" if close else ""
 
 
 def spelt(name: str, known: Iterable[str]) -> str:
-    """A name in the spelling of `known`."""
+    """Return a name in the spelling of `known`."""
     return next(each for each in known if each.lower() == name.lower())
 
 
 def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """A switch. Raises OptionError for what is neither true nor false."""
+    """Parse a switch. Raises OptionError if it is neither true nor false."""
     text = options.get(name.lower())
     if text is None:
         return default
@@ -51,13 +51,13 @@ def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def number(options: Mapping[str, str], name: str, default: int, *, least: int) -> int:
-    """A whole number of at least `least`. Raises OptionError."""
+    """Parse a whole number of at least `least`. Raises OptionError."""
     number = optional_number(options, name, least=least)
     return default if number is None else number
 
 
 def optional_number(options: Mapping[str, str], name: str, *, least: int) -> int | None:
-    """The same, or None where the option is not given. Raises OptionError."""
+    """Parse a whole number, or return None if the option is not given. Raises OptionError."""
     text = options.get(name.lower())
     if text is None:
         return None
@@ -71,15 +71,15 @@ def optional_number(options: Mapping[str, str], name: str, *, least: int) -> int
 
 
 def choice(options: Mapping[str, str], name: str, among: Sequence[str], default: str) -> str:
-    """One of a few words, lower-cased. Raises OptionError."""
+    """Parse one of a few words, lower-cased. Raises OptionError."""
     word = options.get(name.lower(), default).strip().lower()
     if word not in among:
-        raise OptionError(f"{name}: {word!r} is none of {', '.join(among)}")
+        raise OptionError(f"{name}: {word!r} is not one of {', '.join(among)}")
     return word
 
 
 def duration_ms(option: str, text: str) -> int:
-    """`15m`, `90 seconds`, `1 hour`: in milliseconds. Raises OptionError."""
+    """Parse a duration such as `15m`, `90 seconds` or `1 hour` to milliseconds. Raises OptionError."""
     matched = _DURATION.fullmatch(text.strip().lower())
     unit = matched and _UNITS_MS.get(matched[2], _UNITS_MS.get(matched[2].removesuffix("s"), 0))
     if matched is None or not unit:
@@ -88,7 +88,7 @@ def duration_ms(option: str, text: str) -> int:
 
 
 def bootstrap_servers(options: Mapping[str, str]) -> str:
-    """`kafka.bootstrap.servers`. Raises OptionError where it is missing or malformed."""
+    """Return `kafka.bootstrap.servers`. Raises OptionError if it is missing or malformed."""
     servers = options.get("kafka.bootstrap.servers", "").strip()
     if not servers:
         raise OptionError("option kafka.bootstrap.servers is needed: host:port, several separated by commas")

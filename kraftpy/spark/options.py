@@ -1,19 +1,19 @@
 """The options of `format("kraftpy")`: the names, forms and defaults of Spark's own Kafka source, checked before use.
 
-Names are case-insensitive, as everywhere in Spark. An unknown name is an error that names the nearest known one: a
-misspelt `startingOffset` that is ignored would read the wrong data without a word. `kafka.*` options go to the
+Names are case-insensitive, as everywhere in Spark. An unknown name is an error that suggests the nearest known one: if
+a misspelt `startingOffset` were ignored, the query would silently read the wrong data. `kafka.*` options go to the
 client under Kafka's names (`client_options`).
 
-Our own are `maxPartitions`, which merges neighbouring ranges into at most that many Spark partitions, because each
-task costs tens of milliseconds and a topic may have many small partitions; `maxBytesPerTrigger`; `commitGroupId`, the
-consumer group that is told how far a stream has come; `startingOffsets=committed`; times like `-10 minutes`;
-and what gives values a type (`value_options`).
+Our own options: `maxPartitions` merges neighbouring ranges into at most that many Spark partitions, because each task
+costs tens of milliseconds and a topic may have many small partitions; `maxBytesPerTrigger`; `commitGroupId` names a
+consumer group in which the stream commits its progress; `startingOffsets=committed`; times such as `-10 minutes`; and
+the options that give values a type (`value_options`).
 
-`kafka.default.api.timeout.ms` is how long planning asks a broker that does not answer; 10 s where it is left out,
-so that a wrong address is told soon. Tasks wait `kafkaConsumer.pollTimeoutMs` for the next record.
+`kafka.default.api.timeout.ms` is how long planning tries to reach a silent broker; it defaults to 10 s, so that a wrong
+address is reported soon. Tasks wait `kafkaConsumer.pollTimeoutMs` for the next record.
 
-Options of streams have no effect on a batch query, and are warned of, as Spark's own source does; where a batch ends
-cannot be said of a stream, and is refused. No consumer group is joined, so `groupIdPrefix` has nothing to name.
+Stream options have no effect on a batch query and cause a warning, as with Spark's own source. A stream has no end, so
+options for one are refused. No consumer group is joined, so `groupIdPrefix` has nothing to name.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ READ = frozenset(
         "value.schema",
     }
 )
-"""Of batch queries and streams alike."""
+"""Options of batch queries and streams alike."""
 ENDINGS = frozenset({"endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"})
 BATCH_ONLY = ENDINGS | {"pushdown"}
 STREAM_ONLY = frozenset(
@@ -79,7 +79,7 @@ WITHOUT_EFFECT = frozenset({"groupIdPrefix"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What batch queries and streams have in common, checked."""
+    """The checked options that batch queries and streams share."""
 
     subscription: Subscription
     starting: Position
@@ -94,19 +94,19 @@ class ReadOptions:
     offset_retries: int
     offset_retry_interval_ms: int
     values: ValueOptions | None
-    """How to read values; None where they stay binary."""
+    """How to parse values; None if they stay binary."""
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """A stream's options, checked."""
+    """The checked options of a stream."""
 
     read: ReadOptions
     max_offsets: int | None
     min_offsets: int | None
     max_delay_ms: int
-    """How long `min_offsets` may hold a batch back."""
+    """How long `min_offsets` may delay a batch."""
     max_bytes: int | None
     commit_group: str | None
 
@@ -118,7 +118,7 @@ def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
     for name in sorted(given):
         if name.lower() in _lowered_names(STREAM_ONLY) and not _names_the_group(options, name.lower()):
             warnings.append(f"option {spelt(name, STREAM_ONLY)} has no effect on a batch query")
-    flag(options, "pushdown", default=False)  # who makes the reader has looked at it; a bad one is told here too
+    flag(options, "pushdown", default=False)  # already used to choose the reader; checked here as well
     return _read_options(options, _batch_start(options), _ending(options), warnings)
 
 
@@ -147,7 +147,7 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
 
 
 def parse_any_options(given: Mapping[str, str]) -> ReadOptions:
-    """Check what is asked for before anybody knows if it is a batch or a stream. Raises OptionError."""
+    """Check options before it is known whether a batch or a stream is meant. Raises OptionError."""
     try:
         return parse_read_options(given)
     except OptionError as error:
@@ -193,7 +193,7 @@ def _lowered_names(names: Iterable[str]) -> set[str]:
 
 
 def _check_names(given: Mapping[str, str]) -> list[str]:
-    """The warnings there are about names. Raises OptionError for one that is unknown or forbidden."""
+    """Return warnings about names. Raises OptionError for an unknown or forbidden one."""
     known = _lowered_names(READ | BATCH_ONLY | STREAM_ONLY)
     without_effect = _lowered_names(WITHOUT_EFFECT)
     options = _lowered(given)
@@ -214,7 +214,7 @@ def _check_names(given: Mapping[str, str]) -> list[str]:
 
 
 def _names_the_group(options: Mapping[str, str], lowered: str) -> bool:
-    """Whether this option is the one that says whose committed offsets a query starts from."""
+    """Whether this option names the group whose committed offsets a query starts from."""
     if options.get("startingoffsets", "").strip().lower() != "committed":
         return False
     return lowered == ("commitgroupid" if "commitgroupid" in options else "kafka.group.id")
@@ -226,7 +226,7 @@ def _names_the_group(options: Mapping[str, str], lowered: str) -> bool:
 def _group(options: Mapping[str, str], name: str) -> str | None:
     group_id = options.get(name.lower())
     if group_id is not None and not group_id.strip():
-        raise OptionError(f"{name}: a group's name cannot be empty")
+        raise OptionError(f"{name}: a group id cannot be empty")
     return group_id
 
 
@@ -254,7 +254,7 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
 
 
 def _batch_start(options: Mapping[str, str]) -> Position:
-    """Where a batch starts; not at the end, where there is nothing to read."""
+    """Return where a batch starts; the end is refused, because there would be nothing to read."""
     position = _starting(options)
     if isinstance(position, Latest):
         raise OptionError("startingOffsets: a batch query cannot start at latest; it would read nothing")
@@ -264,7 +264,7 @@ def _batch_start(options: Mapping[str, str]) -> Position:
 
 
 def _starting(options: Mapping[str, str]) -> Position | None:
-    """Where to start: startingTimestamp before startingOffsetsByTimestamp before startingOffsets."""
+    """Return where to start: startingTimestamp wins over startingOffsetsByTimestamp, and that over startingOffsets."""
     strategy = options.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
     if strategy not in ("error", "latest"):
         raise OptionError(f"startingOffsetsByTimestampStrategy: {strategy!r} is neither error nor latest")
@@ -282,9 +282,7 @@ def _starting(options: Mapping[str, str]) -> Position | None:
         case "committed":
             group_id = _group(options, "commitGroupId") or _group(options, "kafka.group.id")
             if group_id is None:
-                raise OptionError(
-                    "startingOffsets: committed by whom? Name the group with commitGroupId or kafka.group.id"
-                )
+                raise OptionError("startingOffsets: 'committed' needs a group: set commitGroupId or kafka.group.id")
             return Committed(group_id=group_id)
         case ago if ago.startswith("-"):
             return _ago("startingOffsets", ago)
@@ -292,7 +290,7 @@ def _starting(options: Mapping[str, str]) -> Position | None:
 
 
 def _ending(options: Mapping[str, str]) -> Position:
-    """Where to end: endingTimestamp before endingOffsetsByTimestamp before endingOffsets."""
+    """Return where to end: endingTimestamp wins over endingOffsetsByTimestamp, and that over endingOffsets."""
     by_time = _by_time(options, "ending", latest_if_none=True)
     if by_time is not None:
         return by_time
@@ -323,5 +321,5 @@ def _by_time(options: Mapping[str, str], which: str, *, latest_if_none: bool) ->
 
 
 def _ago(option: str, text: str) -> Ago:
-    """`-10 minutes`."""
+    """Parse `-10 minutes`."""
     return Ago(option=option, milliseconds=duration_ms(option, text[1:]))

@@ -1,7 +1,7 @@
-"""A stream's progress as a consumer group's: committed offsets, for whoever watches lag.
+"""Commit a stream's progress in a consumer group, so that people and tools can watch its lag.
 
-The offsets are for people and their tools: a stream goes on from its checkpoint, never from here. So what fails is
-logged, and tried again with a later offset, at most every `RETRY_AFTER_MS`.
+A stream continues from its checkpoint, never from these offsets. A failed commit is therefore only logged, and tried
+again with a later offset, at most every `RETRY_AFTER_MS`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ logger = logging.getLogger("kraftpy.spark")
 
 RETRY_AFTER_MS = 5_000
 LONGEST_MS = 3_000
-"""A commit may not hold a batch up for longer."""
+"""The longest that a commit may delay a batch."""
 
 
 class GroupProgress:
-    """Commits for a group without members. Not for several threads."""
+    """Commits for a group without members. Not thread-safe."""
 
     def __init__(self, client: ClientOptions, group_id: str) -> None:
         self._client = client
@@ -34,7 +34,7 @@ class GroupProgress:
         self._not_before_ms = 0.0
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit what has changed since the last time."""
+        """Commit the offsets that changed since the last call."""
         changed = {where: offset for where, offset in offsets.items() if self._committed.get(where) != offset}
         if not changed or _now_ms() < self._not_before_ms:
             return
@@ -44,14 +44,14 @@ class GroupProgress:
                 self._admin = BlockingAdmin(**{**admin_options(self._client), **timeouts})
             self._admin.alter_group_offsets(self._group_id, changed)
         except KafkaError as error:
-            logger.warning("offsets were not committed to group %r: %s", self._group_id, error)
+            logger.warning("cannot commit offsets for group %r: %s", self._group_id, error)
             self._not_before_ms = _now_ms() + RETRY_AFTER_MS
             self.close()
         else:
             self._committed = dict(offsets)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         admin, self._admin = self._admin, None
         if admin is not None:
             with contextlib.suppress(KafkaError):

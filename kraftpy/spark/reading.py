@@ -1,9 +1,9 @@
-"""What Spark's tasks do: read ranges of offsets, from offsets alone, and hand them over as Arrow batches.
+"""The work of Spark's tasks: read ranges of offsets, and nothing but the offsets, into Arrow batches.
 
-A task that is run again reads the same records: nothing but the ranges and the options says what is read. Gaps that
-compaction, aborted transactions and their markers leave are no loss. Records that are gone are one, and so is a topic
-that was deleted, or deleted and created again under its name: each fails the query, or is logged and passed over
-where `failOnDataLoss` is false.
+A task that is run again reads the same records, because only the ranges and the options determine them. Gaps left by
+compaction, aborted transactions and their markers are no loss. Deleted records are, and so is a topic that was deleted,
+or deleted and created again under the same name: each fails the query, or is logged and skipped if `failOnDataLoss` is
+false.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ ToBatches = Callable[[Columns, TopicPartition], Iterator["pa.RecordBatch"]]
 
 @dataclass(frozen=True, slots=True)
 class RangesPartition(InputPartition):
-    """One Spark partition: ranges to read one after the other."""
+    """One Spark partition: ranges to read one after another."""
 
     ranges: tuple[OffsetRange, ...]
 
 
 def read_partition(options: ReadOptions, partition: InputPartition, to_batches: ToBatches) -> Iterator[pa.RecordBatch]:
-    """The records of one Spark partition. Raises DataLossError, KafkaError, CorruptBatch."""
+    """Read the records of one Spark partition. Raises DataLossError, KafkaError, CorruptBatch."""
     assert isinstance(partition, RangesPartition)
     if not partition.ranges:
         return
@@ -67,13 +67,13 @@ def _read_range(
         except OffsetOutOfRange as error:
             position = _after_loss(options, broker, where, position, wanted.end, error)
         except UnknownTopic as error:
-            if retries:  # a broker that has only just heard of the topic may say so too
+            if retries:  # a broker that has only just learned of the topic may answer this too
                 retries -= 1
                 time.sleep(options.offset_retry_interval_ms / 1000)
                 continue
             lost = f"{where}: offsets from {position} cannot be read: {error.message}"
             if options.fail_on_data_loss:
-                raise DataLossError(f"{lost}. Set failOnDataLoss=false to go on without them") from error
+                raise DataLossError(f"{lost}. Set failOnDataLoss=false to continue without them") from error
             logger.warning("%s", lost)
             return
 
@@ -81,9 +81,9 @@ def _read_range(
 def _after_loss(
     options: ReadOptions, broker: RangeReader, where: TopicPartition, position: int, end: int, error: OffsetOutOfRange
 ) -> int:
-    """Where to go on when the log no longer holds `position`. Raises DataLossError where it must not go on."""
+    """Return where to continue if `position` is no longer in the log. Raises DataLossError if that is not allowed."""
     log_start, log_end = broker.earliest([where])[where], broker.latest([where])[where]
-    lost = f"{where}: offsets from {position} were deleted meanwhile; the log holds [{log_start}, {log_end})"
+    lost = f"{where}: offsets from {position} have been deleted; the log holds [{log_start}, {log_end})"
     if options.fail_on_data_loss:
         raise DataLossError(f"{lost}. Set failOnDataLoss=false to read what there is") from error
     logger.warning("%s", lost)
@@ -91,11 +91,11 @@ def _after_loss(
 
 
 def _decode(chunk: Chunk, start: int, end: int) -> Iterator[Columns]:
-    """A chunk's records within [start, end), in as many goes as their expanded size asks for."""
+    """Yield a chunk's records within [start, end), in several parts if they expand to many bytes."""
     position = start
     while position < min(chunk.end_offset, end):
         records = decode_columns(chunk.records, start_offset=position, end_offset=end, aborted=chunk.aborted)
         if records.next_offset <= position:
-            return  # nothing but a gap up to the chunk's end
+            return  # only a gap up to the end of the chunk
         yield records
         position = records.next_offset

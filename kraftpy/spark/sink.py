@@ -1,13 +1,14 @@
-"""The sinks behind `df.write.format("kraftpy")` and `df.writeStream`: rows to topics, Arrow batches at a time.
+"""The sinks behind `df.write.format("kraftpy")` and `df.writeStream`: write rows to topics, in Arrow batches.
 
-The writer is made where the query is planned, pickled to the tasks, and made once more for `commit`; only messages
-travel back. So it holds checked options and nothing else, and each attempt of a task opens connections of its own.
+A writer is created where the query is planned, pickled and sent to the tasks, and created again for `commit`; only
+messages travel back. It therefore holds nothing but checked options, and each attempt of a task opens connections of
+its own.
 
-At least once by default: a task that is run again writes its rows again, with an idempotent producer within each
-attempt. `delivery=exactly_once` is `kraftpy.spark.sink_transactions`. In a streaming query it holds over everything
-that can happen to the query; in a batch write over the job's own retries, since a job run again is another write.
+Delivery is at least once by default: a task that is run again writes its rows again, with an idempotent producer within
+each attempt. `delivery=exactly_once` is `kraftpy.spark.sink_transactions`. In a streaming query it holds whatever
+happens to the query; in a batch write it covers the job's own retries, because a job that is run again is a new write.
 
-Left out: `overwrite` (a topic is appended to), timestamps of rows.
+Left out: `overwrite` (a topic can only be appended to), timestamps of rows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from kraftpy.protocol.errors import KafkaError
 from kraftpy.spark.offsets import OptionError
 from kraftpy.spark.sink_options import AuditSettings, Delivery, WriteOptions, parse_write_options
 from kraftpy.spark.sink_producer import ColumnProducer
-from kraftpy.spark.sink_rows import Dealer, SinkColumns, check_columns
+from kraftpy.spark.sink_rows import RowPartitioner, SinkColumns, check_columns
 from kraftpy.spark.sink_transactions import Mark, Prepared, ReplayError, TaskKey, Transaction
 
 if TYPE_CHECKING:
@@ -37,18 +38,18 @@ logger = logging.getLogger("kraftpy.spark")
 
 CHUNK_BYTES = 8 << 20
 CHUNK_ROWS = 131_072
-"""Arrow batches are put together up to about this size, or for `linger_ms`, so that record batches get full."""
+"""Arrow batches are joined up to about this size, or for `linger_ms`, so that record batches fill up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written(WriterCommitMessage):
-    """What an attempt of a task did. Under `exactly_once` it `prepared` a transaction, or found the batch's `mark`."""
+    """The result of a task's attempt. Under `exactly_once`: a `prepared` transaction, or the batch's earlier `mark`."""
 
     rows: int
     query_id: str = ""
     partition: int = 0
     counts: tuple[tuple[str, int, int], ...] = ()
-    """For the audit: topic, window's start in ms, rows."""
+    """For the audit: topic, start of the window in ms, rows."""
     prepared: Prepared | None = None
     mark: Mark | None = None
 
@@ -61,9 +62,9 @@ def write_rows(
 ) -> Written:
     """Write all rows and wait for their acknowledgement. Raises KafkaError, RowError."""
     with ColumnProducer(options.producer, transaction=transaction) as producer:
-        dealer = Dealer(columns, options, producer.partitions_of)
+        partitioner = RowPartitioner(columns, options, producer.partitions_of)
         for chunk in _chunks(batches, options.producer.linger_ms):
-            producer.write(dealer.deal(chunk))
+            producer.write(partitioner.split(chunk))
         producer.flush()
         return Written(rows=producer.rows_written, counts=_windows(producer.times, options.audit))
 
@@ -87,7 +88,7 @@ def prepare(batches: Iterator[pa.RecordBatch], columns: SinkColumns, options: Wr
 
 
 def commit_all(messages: Sequence[WriterCommitMessage | None], options: WriteOptions, batch_id: int) -> None:
-    """Commit what the tasks of a batch prepared. Raises ReplayError before the first, KafkaError."""
+    """Commit what the tasks of a batch prepared. Raises ReplayError before the first commit, and KafkaError."""
     written = [message for message in messages if isinstance(message, Written)]
     for each in written:
         if each.mark is not None and each.mark.batch_id == batch_id and each.mark.rows != each.rows:
@@ -103,7 +104,7 @@ def commit_all(messages: Sequence[WriterCommitMessage | None], options: WriteOpt
 
 
 def abort_all(messages: Sequence[WriterCommitMessage | None], options: WriteOptions) -> None:
-    """Abort what was prepared, so that readers need not wait for the timeout."""
+    """Abort prepared transactions, so that readers need not wait for their timeout."""
     for each in messages:
         if isinstance(each, Written) and each.prepared is not None:
             with Transaction(options.producer, each.prepared.transactional_id, prepared=each.prepared) as transaction:
@@ -111,7 +112,7 @@ def abort_all(messages: Sequence[WriterCommitMessage | None], options: WriteOpti
 
 
 def tell_audit(messages: Sequence[WriterCommitMessage | None], audit: AuditSettings, servers: str, about: str) -> None:
-    """Say how many rows a batch had. `about` is the same for every replay, so that they count once."""
+    """Report to the audit how many rows a batch had. Every replay has the same `about`, so that rows count once."""
     from kraftpy.audit.counts import tallies_of
     from kraftpy.audit.topic import create_topic, publish
 
@@ -125,11 +126,11 @@ def tell_audit(messages: Sequence[WriterCommitMessage | None], audit: AuditSetti
         create_topic(servers, audit.topic)
         publish(servers, audit.topic, tallies)
     except KafkaError as failed:
-        logger.warning("the audit was not told of the rows of %s: %s", about, failed)
+        logger.warning("cannot report the rows of %s to the audit: %s", about, failed)
 
 
 def _windows(times: Mapping[tuple[str, int], int], audit: AuditSettings | None) -> tuple[tuple[str, int, int], ...]:
-    """Rows by topic and window of the audit; nothing where there is none."""
+    """Group row counts by topic and audit window; return nothing if there is no audit."""
     counts: dict[tuple[str, int], int] = {}
     if audit is not None:
         for (topic, time_ms), rows in times.items():
@@ -162,22 +163,22 @@ def _chunks(batches: Iterator[pa.RecordBatch], linger_ms: int) -> Iterator[pa.Ta
 
 
 def _rows_for(batch: pa.RecordBatch) -> int:
-    """How many of a batch's rows make a chunk, one at least."""
+    """Return how many of a batch's rows make a chunk, at least one."""
     return max(1, min(CHUNK_ROWS, int(CHUNK_BYTES * batch.num_rows // max(batch.nbytes, 1))))
 
 
 class _Sink:
-    """What both writers have: the checks."""
+    """The checks that both writers share."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         self._options = parse_write_options(options)
         if overwrite:
-            raise OptionError('a topic is appended to: use mode("append") or outputMode("append"), not overwrite')
+            raise OptionError('cannot overwrite a topic: use mode("append") or outputMode("append")')
         self._columns = check_columns(schema, self._options)
         for warning in self._options.warnings:
             logger.warning("%s", warning)
         if self._columns.ignored:
-            logger.warning("columns that a record does not have are not written: %s", ", ".join(self._columns.ignored))
+            logger.warning("ignoring columns that are no part of a record: %s", ", ".join(self._columns.ignored))
 
     def _tell_audit(self, messages: Sequence[WriterCommitMessage | None], about: str) -> None:
         audit = self._options.audit
@@ -188,7 +189,7 @@ class _Sink:
     def _log(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
         written = [message for message in messages if isinstance(message, Written)]
         new, before = (sum(m.rows for m in written if (m.mark is None) is is_new) for is_new in (True, False))
-        logger.info("%s: %d rows written by %d tasks, %d had been before", what, new, len(written), before)
+        logger.info("%s: %d rows written by %d tasks, %d had been written before", what, new, len(written), before)
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):
@@ -199,53 +200,53 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         self._job = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """One attempt of one task. Raises KafkaError, RowError."""
+        """Run one attempt of one task. Raises KafkaError, RowError."""
         if self._options.delivery is Delivery.AT_LEAST_ONCE:
             return write_rows(iterator, self._columns, self._options)
         key = TaskKey(query_id=self._job, batch_id=0, partition=_task().partitionId())
         return prepare(iterator, self._columns, self._options, key)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks are through. Raises KafkaError."""
+        """Commit: all tasks have succeeded. Raises KafkaError."""
         commit_all(messages, self._options, 0)
         self._tell_audit(messages, self._job)
         self._log(messages, "write")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The job failed: what its tasks wrote stays in the topic, unless it was in transactions."""
+        """Abort a failed job. Rows already in the topic stay there, unless they were in transactions."""
         abort_all(messages, self._options)
-        self._log(messages, "a write that failed")
+        self._log(messages, "a failed write")
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
     """`df.writeStream.format("kraftpy")`. Raises OptionError."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """One attempt of one task of a micro-batch. Raises KafkaError, RowError."""
+        """Run one attempt of one task of a micro-batch. Raises KafkaError, RowError."""
         task = _task()
         query_id = task.getLocalProperty("sql.streaming.queryId")
         batch_id = task.getLocalProperty("streaming.sql.batchId")
         if query_id is None or batch_id is None:
-            raise RuntimeError("Spark does not say which query and batch this is")
+            raise RuntimeError("Spark did not provide the ids of the query and the batch")
         if self._options.delivery is Delivery.AT_LEAST_ONCE:
             return replace(write_rows(iterator, self._columns, self._options), query_id=query_id)
         key = TaskKey(query_id=query_id, batch_id=int(batch_id), partition=task.partitionId())
         return replace(prepare(iterator, self._columns, self._options, key), query_id=query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """All tasks of the batch are through. Raises ReplayError, KafkaError."""
+        """Commit: all tasks of the batch have succeeded. Raises ReplayError, KafkaError."""
         commit_all(messages, self._options, batchId)
         query_id = next((each.query_id for each in messages if isinstance(each, Written)), "")
         self._tell_audit(messages, f"{query_id}/{batchId}")
         self._log(messages, f"batch {batchId}")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """The batch failed; its replay finds what is committed."""
+        """Log a failed batch; its replay finds out what is committed."""
         abort_all(messages, self._options)
-        self._log(messages, f"batch {batchId}, which failed")
+        self._log(messages, f"failed batch {batchId}")
 
 
 def _task() -> TaskContext:
     task = TaskContext.get()
-    assert task is not None, "write() runs in a task"
+    assert task is not None, "write() must run in a task"
     return task

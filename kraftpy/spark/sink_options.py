@@ -1,15 +1,15 @@
-"""The options of writes by `format("kraftpy")`: the names and defaults of Spark's own Kafka sink, checked before use.
+"""The options of writes to `format("kraftpy")`: the names and defaults of Spark's own Kafka sink, checked before use.
 
-Names are case-insensitive; an unknown name is an error that names the nearest known one. `kafka.*` options go to the
-producer under Kafka's names; those Kafka has and this producer does not use are accepted with a warning.
+Names are case-insensitive; an unknown name is an error that suggests the nearest known one. `kafka.*` options go to the
+producer under Kafka's names; options that Kafka has and this producer does not use are accepted with a warning.
 
-Differences from Kafka's producer: `kafka.batch.size` is 512 KiB and `kafka.linger.ms` a second (a task has many records
-at once; only rows that come slowly wait that long), `kafka.transaction.timeout.ms` a quarter of an hour (a batch is
-computed while its transactions are open). The producer sends one batch for each partition at a time, so
-`kafka.max.in.flight.requests.per.connection` has no effect and records stay in order through retries. `delivery` is our
-own: see `kraftpy.spark.sink_transactions` for `exactly_once`.
+Differences from Kafka's producer: `kafka.batch.size` is 512 KiB and `kafka.linger.ms` one second (a task has many
+records at once; only slow rows wait that long), `kafka.transaction.timeout.ms` is 15 minutes (a batch is computed while
+its transactions are open). The producer has one batch per partition in flight, so
+`kafka.max.in.flight.requests.per.connection` has no effect, and records stay in order through retries. `delivery` is
+our own: see `kraftpy.spark.sink_transactions` for `exactly_once`.
 
-Left out: acks=0 (a sink that does not know what was written cannot say that a batch is done); TLS and SASL.
+Left out: acks=0 (a sink that does not know what was written cannot confirm a batch); TLS and SASL.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from kraftpy.spark.option_values import (
 )
 
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
-"""Topic, key, value and the number of partitions -> partition."""
+"""A function from topic, key, value and the number of partitions to a partition."""
 
 WRITE = frozenset(
     {"auditTier", "auditTopic", "auditWindowMs", "delivery", "includeHeaders", "topic", "transactionalIdPrefix"}
 )
 OF_SPARK = frozenset({"checkpointLocation", "queryName"})
-"""What Spark itself hands to a sink beside the user's options."""
+"""Options that Spark itself passes to a sink besides the user's."""
 FORBIDDEN = {
     "interceptor.classes": "interceptors may break the query",
     "key.serializer": "keys are strings or binary; cast them in the query",
@@ -93,14 +93,14 @@ CLIENT_WITHOUT_EFFECT = frozenset(
         "socket.connection.setup.timeout.ms",
     }
 )
-# What follows changes who may write what: accepting it silently would be a promise not kept.
+# The following options control access; to ignore them silently would break a promise.
 CLIENT_REFUSED_PREFIXES = ("sasl.", "ssl.")
 
 _ROUND_ROBIN = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
 
 
 class Delivery(Enum):
-    """What is promised of each row."""
+    """The guarantee for each row."""
 
     AT_LEAST_ONCE = "at_least_once"  # a task or batch that is run again writes its rows again
     EXACTLY_ONCE = "exactly_once"  # once for readers under read_committed
@@ -108,7 +108,7 @@ class Delivery(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """The `kafka.*` options the producer uses. Times in ms."""
+    """The `kafka.*` options that the producer uses. Times are in ms."""
 
     bootstrap_servers: str
     client_id: str
@@ -129,7 +129,7 @@ class ProducerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
-    """Where to say how many rows were written, and as whom."""
+    """Where to report the number of written rows, and under which name."""
 
     topic: str
     tier: str
@@ -138,7 +138,7 @@ class AuditSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """One write's options, checked. `partitioner` is a dotted name, or None for Kafka's own partitioner."""
+    """The checked options of one write. `partitioner` is a dotted name, or None for Kafka's default partitioner."""
 
     topic: str | None
     include_headers: bool | None
@@ -163,7 +163,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         find_partitioner(partitioner)
     topic = options.get("topic")
     if topic is not None and not topic.strip():
-        raise OptionError("topic: an empty name is no topic")
+        raise OptionError("topic: the name cannot be empty")
     prefix = options.get("transactionalidprefix", "kraftpy-spark").strip()
     if not prefix:
         raise OptionError("transactionalIdPrefix: an empty prefix would share transactional ids with anything")
@@ -182,7 +182,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 def find_partitioner(dotted: str) -> Partitioner:
-    """The Python function of that dotted name. Raises OptionError."""
+    """Return the Python function of that dotted name. Raises OptionError."""
     module, _, name = dotted.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name) if module else None
@@ -197,7 +197,7 @@ def find_partitioner(dotted: str) -> Partitioner:
 
 
 def _check_names(given: Iterable[str]) -> list[str]:
-    """The warnings there are about names. Raises OptionError for one that is unknown or forbidden."""
+    """Return warnings about names. Raises OptionError for an unknown or forbidden one."""
     known = {name.lower() for name in (*WRITE, *OF_SPARK)}
     warnings = []
     for name in sorted(given):
@@ -238,7 +238,7 @@ def _audit_settings(options: Mapping[str, str]) -> AuditSettings | None:
     if not topic:
         alone = next((name for name in ("auditTier", "auditWindowMs", "auditTopic") if name.lower() in options), None)
         if alone is not None:
-            raise OptionError(f"{alone}: auditTopic says where the audit's counts go, and it is not there")
+            raise OptionError(f"{alone} needs auditTopic, the topic for the audit's counts")
         return None
     window_ms = number(options, "auditWindowMs", DEFAULT_WINDOW_MS, least=1)
     return AuditSettings(topic=topic, tier=options.get("audittier", "sink").strip(), window_ms=window_ms)
@@ -285,7 +285,7 @@ def _compression(options: Mapping[str, str]) -> tuple[Compression, int | None]:
     name = options.get("kafka.compression.type", "none").strip().lower()
     if name not in (each.name.lower() for each in Compression):
         raise OptionError(
-            f"kafka.compression.type: {name!r} is none of {', '.join(c.name.lower() for c in Compression)}"
+            f"kafka.compression.type: {name!r} is not one of {', '.join(c.name.lower() for c in Compression)}"
         )
     level = None
     if name in ("gzip", "lz4", "zstd"):  # KIP-390

@@ -1,15 +1,15 @@
-"""The producer of a sink's task: rows of Arrow columns to their leaders, blocking, without an event loop.
+"""The producer of a sink's task: send rows of Arrow columns to their leaders, blocking, without an event loop.
 
-Every partition has at most one batch on the wire, so records stay in order, and a retry is the same bytes under the
-same sequence number: a broker that has them already says so (KIP-98). All partitions of a round are asked at once, one
-request after another to each leader, and the answers are collected when the next round is due: while the brokers
-write, the task computes and encodes its next rows.
+Every partition has at most one batch in flight, so records stay in order, and a retry sends the same bytes with the
+same sequence number, which a broker that already has them recognizes (KIP-98). A round sends to all partitions, one
+request after another to each leader, and collects the answers when the next round is due: while the brokers write, the
+task computes and encodes its next rows.
 
-A batch that is too large for its topic is halved. Without a transaction a producer id the broker no longer knows is
-replaced by a new one, and what was unanswered is sent again: at least once. In a transaction that is a failure.
+A batch that is too large for its topic is halved. Outside a transaction, a producer id that the broker no longer knows
+is replaced by a new one, and unanswered batches are sent again: at least once. Inside a transaction that is a failure.
 
-Left out: several batches of one partition on the wire, lingering, a limit of memory (a task hands over some megabytes
-at a time and waits).
+Left out: several batches of one partition in flight, lingering, a memory limit (a task passes on a few megabytes at a
+time and waits).
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from kraftpy.spark.sink_records import Int64s, Rows, encode_rows
 from kraftpy.types import TopicPartition
 
 if TYPE_CHECKING:
-    from kraftpy.spark.sink_rows import Dealt
+    from kraftpy.spark.sink_rows import PartitionRows
     from kraftpy.spark.sink_transactions import Transaction
 
 _FIRST_VERSION = 3  # the first to carry batches of format 2
 _ZSTD_VERSION = 7  # KIP-110
-_LAST_VERSION_BEFORE_TRANSACTIONS_V2 = 11  # from 12 on a broker adds partitions to transactions by itself (KIP-890)
+_LAST_VERSION_BEFORE_TRANSACTIONS_V2 = 11  # from 12 on, brokers add partitions to transactions implicitly (KIP-890)
 _TOPIC_ID_VERSION = 13
 _SEQUENCE_MASK = 0x7FFFFFFF
 _ANOTHER_PRODUCER_ID_HELPS = frozenset(
@@ -59,7 +59,7 @@ _ANOTHER_PRODUCER_ID_HELPS = frozenset(
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Batch:
-    """Rows that travel together. `payload` is their records; `encoded` the batch as it was sent first."""
+    """Rows that are sent together. `payload` is their records; `encoded` the batch as it was first sent."""
 
     partition: TopicPartition
     rows: Rows
@@ -71,18 +71,18 @@ class Batch:
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """Requests under way on one connection, in order."""
+    """The requests in flight on one connection, in order."""
 
     connection: BlockingConnection
     requests: deque[list[Batch]] = field(default_factory=deque)
 
 
-def cut(dealt: Dealt, *, batch_size: int, max_bytes: int, timestamp_ms: int) -> list[Batch]:
-    """Batches of about `batch_size` bytes, a row at least. Raises KafkaError for a row above `max_bytes`."""
-    rows, partition = dealt.rows, dealt.partition
+def cut(part: PartitionRows, *, batch_size: int, max_bytes: int, timestamp_ms: int) -> list[Batch]:
+    """Split rows into batches of about `batch_size` bytes, at least a row each. Raises KafkaError above `max_bytes`."""
+    rows, partition = part.rows, part.partition
     sizes = rows.size_bounds()
     if int(sizes.max()) > max_bytes:
-        text = f"{partition}: a record of about {int(sizes.max())} bytes; kafka.max.request.size is {max_bytes}"
+        text = f"{partition}: a record of about {int(sizes.max())} bytes exceeds kafka.max.request.size={max_bytes}"
         raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
     ends = np.cumsum(sizes)
     starts = [0]
@@ -111,7 +111,7 @@ def _batches(partition: TopicPartition, rows: Rows, starts: Int64s, timestamp_ms
 
 
 class ColumnProducer(BlockingCluster):
-    """Writes rows. A context manager, which does not flush; `rows_written` counts what was acknowledged."""
+    """Writes rows. The context manager does not flush; `rows_written` counts acknowledged rows."""
 
     def __init__(
         self, settings: ProducerSettings, *, transaction: Transaction | None = None, runtime: Runtime | None = None
@@ -127,7 +127,7 @@ class ColumnProducer(BlockingCluster):
         )
         self.rows_written = 0
         self.times: dict[tuple[str, int], int] = {}
-        """How many rows of a topic have each time in ms: as many as there were calls of `write`, or appends."""
+        """Per topic, how many rows have each time in ms; there is one time per call of `write`, or per append."""
         self._settings = settings
         self._transaction = transaction
         self._producer_id = self._producer_epoch = -1
@@ -138,14 +138,14 @@ class ColumnProducer(BlockingCluster):
         self._failures = 0
 
     def close(self) -> None:
-        """Hang up everywhere. What is on the wire may or may not be written."""
+        """Close all connections. Rows in flight may or may not be written."""
         for asked in self._asked:
             asked.connection.close()
         self._asked = []
         super().close()
 
     def partitions_of(self, topic: str) -> int:
-        """How many partitions a topic has; asking may create it. Raises KafkaError after `max_block_ms`."""
+        """Return a topic's number of partitions; asking may create it. Raises KafkaError after `max_block_ms`."""
         found = self._partitions.get(topic)
         if found is None:
             found = self._partitions[topic] = len(self._retry(lambda: self._described(topic)))
@@ -154,16 +154,16 @@ class ColumnProducer(BlockingCluster):
     def _described(self, topic: str) -> Sequence[object]:
         metadata = self._ask_metadata([topic], create=True)
         error = metadata.errors.get(topic)
-        if error is not None:  # of a topic that is being created as well
+        if error is not None:  # also while the topic is being created
             raise KafkaError(error, f"topic {topic!r}: {error.meaning}")
         return metadata.topics[topic].partitions
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
-    def write(self, dealt: Iterable[Dealt]) -> None:
-        """Hand rows over and leave the last of them on the wire. Raises KafkaError where some cannot be delivered."""
+    def write(self, rows_by_partition: Iterable[PartitionRows]) -> None:
+        """Send rows, and leave the last of them in flight. Raises KafkaError if some cannot be delivered."""
         now_ms = self._runtime.now_ms()
-        for each in dealt:
+        for each in rows_by_partition:
             batches = cut(
                 each,
                 batch_size=self._settings.batch_size,
@@ -175,10 +175,10 @@ class ColumnProducer(BlockingCluster):
             self._collect()
             self._ask()
             if all(len(queue) == 1 for queue in self._queues.values()):
-                return  # all there is is on the wire; the caller has more to do meanwhile
+                return  # everything left is in flight; the caller can compute meanwhile
 
     def flush(self) -> None:
-        """Wait until everything is delivered. Raises KafkaError where something cannot be."""
+        """Wait until everything is delivered. Raises KafkaError if something cannot be."""
         while self._queues:
             self._collect()
             self._ask()
@@ -187,8 +187,8 @@ class ColumnProducer(BlockingCluster):
     # --- rounds -------------------------------------------------------------------------------------------------------
 
     def _ask(self) -> None:
-        """Send the first batch of every partition; nothing is on the wire yet."""
-        assert not self._asked, "the answers of the last round were collected"
+        """Send the first batch of every partition. Nothing may be in flight."""
+        assert not self._asked, "the last round's answers must be collected first"
         if not self._queues:
             return
         try:
@@ -199,7 +199,7 @@ class ColumnProducer(BlockingCluster):
             for partition, queue in self._queues.items():
                 by_leader.setdefault(self._leader(partition), []).append(queue[0])
         except KafkaError as failed:
-            self._again([queue[0] for queue in self._queues.values()], failed)
+            self._back_off([queue[0] for queue in self._queues.values()], failed)
             return
         now = self._runtime.monotonic_ms()
         for node_id, batches in by_leader.items():
@@ -212,7 +212,7 @@ class ColumnProducer(BlockingCluster):
         try:
             asked = _Asked(self._to(node_id))
         except KafkaError as failed:
-            self._again(batches, failed)
+            self._back_off(batches, failed)
             return
         self._asked.append(asked)
         for together in self._requests(batches):
@@ -220,10 +220,10 @@ class ColumnProducer(BlockingCluster):
             try:
                 self._send(asked.connection, together)
             except KafkaError:
-                return  # the connection is closed: collecting says of all that they failed
+                return  # the connection is closed: collecting reports the failure of all its batches
 
     def _requests(self, batches: list[Batch]) -> list[list[Batch]]:
-        """Batches of different partitions, as many to a request as `max_request_size` allows, one at least."""
+        """Group batches of different partitions into requests of up to `max_request_size`, at least one batch each."""
         requests: list[list[Batch]] = []
         room = 0
         for batch in batches:
@@ -279,7 +279,7 @@ class ColumnProducer(BlockingCluster):
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def _collect(self) -> None:
-        """Take all answers of the round that is on the wire. Raises KafkaError for what cannot be delivered."""
+        """Collect all answers of the round in flight. Raises KafkaError for rows that cannot be delivered."""
         asked, self._asked = self._asked, []
         refused: list[Batch] = []
         why: KafkaError | None = None
@@ -296,10 +296,10 @@ class ColumnProducer(BlockingCluster):
             for each in asked:
                 each.connection.close()
         if why is not None:
-            self._again(refused, why)
+            self._back_off(refused, why)
 
     def _collect_from(self, asked: _Asked) -> tuple[list[Batch], KafkaError] | None:
-        """What has to be sent again of one connection's requests, and why."""
+        """Return the batches of one connection that have to be sent again, and why."""
         refused: list[Batch] = []
         why: KafkaError | None = None
         while asked.requests:
@@ -315,7 +315,7 @@ class ColumnProducer(BlockingCluster):
                 return refused, failed
             asked.requests.popleft()
             for batch in batches:
-                failure = self._settle(batch, answers.get(batch.partition))
+                failure = self._handle_answer(batch, answers.get(batch.partition))
                 if failure is not None:
                     refused.append(batch)
                     why = failure
@@ -329,8 +329,8 @@ class ColumnProducer(BlockingCluster):
             for partition in topic.partition_responses
         }
 
-    def _settle(self, batch: Batch, answer: PartitionProduceResponse | None) -> KafkaError | None:
-        """Take a leader's word about a batch; why it must be sent again, or None. Raises KafkaError where in vain."""
+    def _handle_answer(self, batch: Batch, answer: PartitionProduceResponse | None) -> KafkaError | None:
+        """Apply a leader's answer. Return the error if the batch must be sent again; raise it if that is pointless."""
         if answer is None:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no answer for {batch.partition}")
         code = ErrorCode.of(answer.error_code)
@@ -365,8 +365,8 @@ class ColumnProducer(BlockingCluster):
         starts = np.array([0, (len(batch.rows) + 1) // 2])
         queue.extendleft(reversed(_batches(batch.partition, batch.rows, starts, batch.timestamp_ms)))
 
-    def _again(self, batches: list[Batch], why: KafkaError) -> None:
-        """Wait a little before the next round. Raises `why` where it does not pass, or has lasted too long."""
+    def _back_off(self, batches: list[Batch], why: KafkaError) -> None:
+        """Wait a little before the next round. Raises `why` if it is permanent, or has lasted too long."""
         is_passing = why.code.retriable or (why.code in _ANOTHER_PRODUCER_ID_HELPS and self._transaction is None)
         if not is_passing:
             raise why
@@ -388,7 +388,7 @@ class ColumnProducer(BlockingCluster):
     # --- the producer id ----------------------------------------------------------------------------------------------
 
     def _identify(self) -> None:
-        """See to a producer id, and that nothing carries one that is given up."""
+        """Make sure there is a producer id, and that no batch carries an abandoned one."""
         if not self._settings.idempotent or self._producer_id >= 0:
             return
         if self._transaction is not None:
@@ -407,5 +407,5 @@ class ColumnProducer(BlockingCluster):
             )
         code = ErrorCode.of(answer.error_code)
         if code is not ErrorCode.NONE:
-            raise KafkaError(code, f"no producer id: {code.meaning}")
+            raise KafkaError(code, f"cannot get a producer id: {code.meaning}")
         return answer

@@ -1,11 +1,11 @@
-"""Rows of Arrow arrays as records on the wire, and the partitions of keys: numpy and Arrow, no object per row.
+"""Encode rows of Arrow arrays as records, and compute the partitions of keys: numpy and Arrow, no object per row.
 
-A record is a few varints, its key, a varint, its value, and its headers. The varints of all rows are made as one
-matrix of bytes, and Arrow itself puts the pieces of each row one after the other (`binary_join_element_wise`), so that
-the data buffer of its result is what goes to the broker. Keys are hashed four bytes of every row at a time.
+A record is a few varints, its key, a varint, its value, and its headers. The varints of all rows are made as one matrix
+of bytes, and Arrow itself concatenates the pieces of each row (`binary_join_element_wise`), so that the data buffer of
+its result is what is sent to the broker. Keys are hashed four bytes of every row at a time.
 
-Invariant: what comes out is byte for byte what `protocol.records.encode_records` makes of the same records.
-Left out: timestamps of rows (Spark's sink has no such column): all records of a batch have the batch's time. Only rows
+Invariant: the output is, byte for byte, what `protocol.records.encode_records` makes of the same records.
+Left out: timestamps of rows (Spark's sink has no such column); all records of a batch have the batch's time. Only rows
 with headers cost a Python object.
 """
 
@@ -27,7 +27,7 @@ Bools = npt.NDArray[np.bool_]
 Octets = npt.NDArray[np.uint8]
 
 FIXED_BYTES = 32
-"""What a record needs at most beside its key, value and headers: attributes, a time's delta and five varints."""
+"""The most that a record needs besides key, value and headers: attributes, a time delta and five varints."""
 
 _MURMUR_SEED = 0x9747B28C
 _MIX = np.uint32(0x5BD1E995)
@@ -36,7 +36,7 @@ _NO_HEADERS = b"\0"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rows:
-    """Rows to be written, column by column: `binary` arrays of one length; headers are encoded already."""
+    """Rows to write, by column: `binary` arrays of the same length; headers are already encoded."""
 
     keys: pa.Array | None
     values: pa.Array
@@ -46,11 +46,11 @@ class Rows:
         return len(self.values)
 
     def slice(self, start: int, stop: int) -> Rows:
-        """Rows `start` to `stop`, sharing everything."""
+        """Return rows `start` to `stop`, without copying."""
         return self._each(lambda array: array.slice(start, stop - start))
 
     def take(self, order: Int64s) -> Rows:
-        """The rows in another order."""
+        """Return the rows in another order."""
         indices = pa.array(order)
         return self._each(lambda array: array.take(indices))
 
@@ -62,7 +62,7 @@ class Rows:
         )
 
     def size_bounds(self) -> Int64s:
-        """For each row, a number of bytes its record does not exceed."""
+        """Return an upper bound of each row's record size in bytes."""
         sizes = np.maximum(lengths(self.values), 0) + FIXED_BYTES
         if self.keys is not None:
             sizes += np.maximum(lengths(self.keys), 0)
@@ -72,12 +72,12 @@ class Rows:
 
 
 def as_binary(column: pa.Array) -> pa.Array:
-    """A column of strings or bytes, of whatever width of offsets, as `binary`."""
+    """Convert a column of strings or bytes, with offsets of any width, to `binary`."""
     return column if column.type == pa.binary() else column.cast(pa.binary())
 
 
 def lengths(column: pa.Array) -> Int64s:
-    """The bytes of each row of a `binary` array; -1 for null, as on the wire."""
+    """Return the length of each row of a `binary` array; -1 for null, as on the wire."""
     counted = pc.binary_length(column)
     if column.null_count:
         counted = pc.fill_null(counted, -1)
@@ -85,7 +85,7 @@ def lengths(column: pa.Array) -> Int64s:
 
 
 def encoded_headers(column: pa.Array) -> pa.Array | None:
-    """A column of `list<struct<key, value>>` as what stands behind each value; None where no row has headers.
+    """Encode a column of `list<struct<key, value>>` as records have it after the value; None if no row has headers.
 
     Raises ValueError for a header without a key.
     """
@@ -97,7 +97,7 @@ def encoded_headers(column: pa.Array) -> pa.Array | None:
     for row in rows.tolist():
         pairs = column[row].as_py()
         if any(pair is None or pair["key"] is None for pair in pairs):
-            raise ValueError("a header needs a key, which is null here")
+            raise ValueError("a header's key is null")
         encoded[row] = encode_headers([(pair["key"], pair["value"]) for pair in pairs])
     return pa.array(encoded, pa.binary())
 
@@ -106,14 +106,14 @@ def encoded_headers(column: pa.Array) -> pa.Array | None:
 
 
 def encode_rows(rows: Rows, offset_deltas: Int64s) -> tuple[memoryview, Int64s]:
-    """The records of `rows`, one after the other, and where each begins, with the end of the last at the end."""
+    """Return the encoded records of `rows`, concatenated, and where each begins, followed by the end of the last."""
     key_lengths = np.full(len(rows), -1, np.int64) if rows.keys is None else lengths(rows.keys)
     value_lengths = lengths(rows.values)
     header_lengths = 1 if rows.headers is None else lengths(rows.headers)
     offset_bytes, offset_widths = _varints(offset_deltas)
     key_bytes, key_widths = _varints(key_lengths)
     value_bytes, value_widths = _varints(value_lengths)
-    # Attributes and the delta of the time are a zero byte each.
+    # Attributes and the time delta are one zero byte each.
     sizes = 2 + offset_widths + key_widths + np.maximum(key_lengths, 0)
     sizes += value_widths + np.maximum(value_lengths, 0) + header_lengths
     size_bytes, size_widths = _varints(sizes)
@@ -136,7 +136,7 @@ def encode_rows(rows: Rows, offset_deltas: Int64s) -> tuple[memoryview, Int64s]:
 
 
 def _varints(numbers: Int64s) -> tuple[Octets, Int64s]:
-    """Zigzag varints of numbers below 2^34: a row of bytes for each, and how many of them count."""
+    """Encode numbers below 2^34 as zigzag varints: one row of bytes each, and how many of them are used."""
     rest = numbers << 1 ^ numbers >> 63
     widest = 1
     top = int(rest.max(initial=0))
@@ -153,7 +153,7 @@ def _varints(numbers: Int64s) -> tuple[Octets, Int64s]:
 
 
 def _pieces(matrix: Octets, widths: Sequence[Int64s], room: Sequence[int]) -> pa.Array:
-    """The bytes that count of each row of a matrix, as one piece a row; fields of `room` columns, `widths` used."""
+    """Join the used bytes of each matrix row into one piece; fields have `room` columns each, `widths` of them used."""
     columns = [np.arange(columns) < width[:, None] for columns, width in zip(room, widths, strict=True)]
     used = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
     offsets = np.zeros(len(matrix) + 1, np.int32)
@@ -167,7 +167,7 @@ def _pieces(matrix: Octets, widths: Sequence[Int64s], room: Sequence[int]) -> pa
 
 
 def murmur2_of(keys: pa.Array) -> Int64s:
-    """What `client.partitioner.murmur2` says of each key; of a null anything."""
+    """Return `client.partitioner.murmur2` of each key; the result for null is undefined."""
     _, offset_buffer, data_buffer = keys.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
     octets = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)

@@ -1,13 +1,13 @@
-"""Rows of a data frame dealt to topic partitions: Kafka's sink columns, and where each row goes.
+"""Assign rows of a data frame to topic partitions: Kafka's sink columns, and the partition of each row.
 
 The columns are those of Spark's own Kafka sink: `key` (optional), `value`, `headers` (optional), `topic` (unless the
-option `topic` names one for all rows), `partition` (optional; where null, the partitioner decides). Keys and values are
-strings or binary. Columns that are none of these are not written, which is said once in the log: what the reader yields
-can so be written as it is.
+option `topic` names one for all rows), `partition` (optional; if null, the partitioner decides). Keys and values are
+strings or binary. Any other column is ignored, with one line in the log, so that the reader's output can be written as
+it is.
 
-A row with a key goes where every Kafka client sends that key; rows without stick to a partition for a batch's worth of
-bytes (KIP-480). Invariant: rows of one task for one partition keep their order.
-Left out: `timestamp`, which Spark's own sink does not write either: records have the time of their writing.
+A row with a key goes to the partition that every Kafka client picks for that key; rows without a key stick to one
+partition for a batch's worth of bytes (KIP-480). Invariant: a task's rows for one partition keep their order.
+Left out: `timestamp`, which Spark's own sink does not write either; records get the time of writing.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _TYPES = {
     "topic": ("string",),
     "partition": ("int",),
 }
-"""The sink's columns with the types they may have, in Spark's words."""
+"""The sink's columns with their allowed types, in Spark's words."""
 
 
 class RowError(ValueError):
-    """A row that cannot be written; the message says what about it."""
+    """A row cannot be written; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkColumns:
-    """Where each of the sink's columns is in the data frame; None where it is not."""
+    """The position of each sink column in the data frame; None for a missing one."""
 
     key: int | None
     value: int
@@ -58,7 +58,7 @@ class SinkColumns:
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> SinkColumns:
-    """The sink's columns of a data frame. Raises OptionError for what is missing or of another type."""
+    """Find the sink's columns in a data frame. Raises OptionError if one is missing or has another type."""
     found: dict[str, int] = {}
     ignored = []
     for index, field in enumerate(schema.fields):
@@ -93,15 +93,15 @@ def check_columns(schema: StructType, options: WriteOptions) -> SinkColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Dealt:
-    """Rows of one partition, in their order."""
+class PartitionRows:
+    """Rows for one partition, in order."""
 
     partition: TopicPartition
     rows: Rows
 
 
-class Dealer:
-    """Deals rows to partitions. `partitions_of` says how many partitions a topic has; it raises where there is none."""
+class RowPartitioner:
+    """Splits rows by partition. `partitions_of` returns a topic's number of partitions, or raises if it is missing."""
 
     def __init__(self, columns: SinkColumns, options: WriteOptions, partitions_of: Callable[[str], int]) -> None:
         self._columns = columns
@@ -111,10 +111,10 @@ class Dealer:
         self._round_robin = options.round_robin
         self._ignore_keys = options.ignore_keys
         self._sticky_bytes = options.producer.batch_size
-        self._turns: dict[str, tuple[int, int]] = {}  # partition of the next row without a key, bytes it has had
+        self._sticky: dict[str, tuple[int, int]] = {}  # the partition for rows without a key, and the bytes it has had
 
-    def deal(self, batch: pa.RecordBatch | pa.Table) -> Iterator[Dealt]:
-        """The rows of each partition. Raises RowError, KafkaError for a topic that does not exist."""
+    def split(self, batch: pa.RecordBatch | pa.Table) -> Iterator[PartitionRows]:
+        """Yield the rows of each partition. Raises RowError, and KafkaError for a topic that does not exist."""
         if not batch.num_rows:
             return
         columns = self._columns
@@ -133,7 +133,7 @@ class Dealer:
         ends = np.cumsum(counts)
         ordered = rows if np.count_nonzero(counts) == 1 else rows.take(np.argsort(choice, kind="stable"))
         for index in np.flatnonzero(counts).tolist():
-            yield Dealt(
+            yield PartitionRows(
                 partition=targets[index], rows=ordered.slice(int(ends[index] - counts[index]), int(ends[index]))
             )
 
@@ -152,9 +152,9 @@ class Dealer:
         )
 
     def _by_topic(self, batch: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, Int64s | None]]:
-        """Each topic with the rows that go there; None for all."""
+        """Yield each topic with the indexes of its rows; None stands for all rows."""
         if self._columns.topic is None:
-            assert self._topic is not None, "check_columns saw to that"
+            assert self._topic is not None, "check_columns made sure of that"
             yield self._topic, None
             return
         column = _column(batch, self._columns.topic)
@@ -172,7 +172,7 @@ class Dealer:
     # --- partitions ---------------------------------------------------------------------------------------------------
 
     def _choose(self, topic: str, rows: Rows, given: pa.Array | None, partitions: int) -> Int64s:
-        """The partition of each row of one topic. Raises RowError where one is named that does not exist."""
+        """Return the partition of each row of one topic. Raises RowError if a row names one that does not exist."""
         if given is None or given.null_count == len(rows):
             return self._partitioned(topic, rows, partitions)
         named: Int64s = pc.fill_null(given, -1).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -198,12 +198,12 @@ class Dealer:
         return chosen
 
     def _in_turn(self, topic: str, sizes: Int64s, per_turn: int, partitions: int) -> Int64s:
-        """One partition after the other, each for `per_turn` of `sizes`, from one at random on."""
-        first, had = self._turns.get(topic, (random.randrange(partitions), 0))
+        """Fill one partition after another with `per_turn` of `sizes` each, starting at a random one."""
+        first, had = self._sticky.get(topic, (random.randrange(partitions), 0))
         before = np.cumsum(sizes) - sizes + had
         turns = before // per_turn
         total = int(sizes.sum()) + had
-        self._turns[topic] = ((first + total // per_turn) % partitions, total % per_turn)
+        self._sticky[topic] = ((first + total // per_turn) % partitions, total % per_turn)
         chosen: Int64s = (first + turns) % partitions
         return chosen
 

@@ -1,31 +1,30 @@
-"""`delivery=exactly_once`: a task's rows in a transaction that also stores which batch they were; the driver commits.
+"""`delivery=exactly_once`: each task writes in a transaction that also stores the batch number; the driver commits.
 
-Who writes is known by a transactional id made of the query and the task's partition. An attempt first asks for its
-producer epoch: that fences every earlier attempt, wherever it still runs, and waits until what it began has ended, one
-way or the other. Only then it looks which batch was committed last. If that is this one (a replay), its rows are read
-and not written. Else they are written, the batch's number is stored in the same transaction, and the transaction is
-left open. When all tasks have succeeded, the driver commits their transactions one after the other. Where it dies in
-between, the replay of the batch finds some committed, aborts the others and writes those again.
+A transactional id, made of the query and the task's partition, identifies the writer. An attempt first requests its
+producer epoch, which fences every earlier attempt, wherever it may still run, and waits until the transaction of that
+attempt has ended either way. Only then does it look up which batch was committed last. If that is the current one (a
+replay), the rows are read but not written. Otherwise they are written, the batch number is stored in the same
+transaction, and the transaction is left open. When all tasks have succeeded, the driver commits their transactions one
+after another. If it dies in between, the replay finds some of them committed, aborts the others and writes those again.
 
-That a task does not commit by itself is the point: that its rows have come to an end proves nothing. Where computing
-them fails, Spark ends the sink's iterator as if there were no more, and fails the task when `write` has returned. Only
-a message that reaches the driver's `commit` is of a task that had all its rows.
+It is essential that a task does not commit its own transaction: the end of its rows proves nothing. If computing them
+fails, Spark ends the sink's iterator as if there were no more rows, and fails the task after `write` has returned. Only
+a message that reaches the driver's `commit` comes from a task that had all its rows.
 
-The number is stored as the offset a group of the same name has committed, because that is what the broker itself keeps
-within a transaction (KIP-98, KIP-447); beside it stands how many rows there were. A batch of a checkpoint that was set
-back is found written as well.
+The number is stored as the committed offset of a group with the same name, because offsets are what the broker itself
+keeps within a transaction (KIP-98, KIP-447); the number of rows is stored beside it. If the checkpoint is set back, its
+old batches are found to be written, too.
 
-What it asks for: a replayed batch falls into the same partitions. Spark sees to that as long as the query's settings
-and options stay the same; where the number of rows of a partition differs, the batch fails rather than write some rows
-twice and others never. Groups forget what they committed after `offsets.retention.minutes` (a week): a query that died
-within a commit is to be started again before. A whole batch fits into `kafka.transaction.timeout.ms`; one that does not
-fails and is replayed. With `spark.speculation` a second attempt may fence one that has succeeded: the batch then fails,
-too.
+Requirements: a replayed batch must fall into the same partitions. Spark guarantees this while the query's settings and
+options stay the same; if the number of rows of a partition differs, the batch fails rather than write some rows twice
+and others never. Groups forget their offsets after `offsets.retention.minutes` (a week): a query that died during a
+commit must be restarted before that. A whole batch must fit into `kafka.transaction.timeout.ms`; if it does not, it
+fails and is replayed. With `spark.speculation`, a second attempt may fence one that has succeeded; the batch then
+fails, too.
 
-Left out: one decision for all tasks of a batch. Readers under read_committed may see some tasks' rows before the
-others', for as long as the driver commits. Transactions of version 2 (KIP-890): an attempt has one transaction, and its
-epoch is new anyway. The client's `TransactionMachine` (docs/decisions/0032). Two-phase commit (KIP-939): no broker has
-it yet.
+Left out: one decision for all tasks of a batch: while the driver commits, readers under read_committed may see some
+tasks' rows before the others'. Transactions of version 2 (KIP-890): an attempt has one transaction, and its epoch is
+new anyway. The client's `TransactionMachine` (docs/decisions/0032). Two-phase commit (KIP-939): no broker has it yet.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("kraftpy.spark")
 
-_MARK_TOPIC = "__consumer_offsets"  # it exists wherever a group has stored anything
+_MARK_TOPIC = "__consumer_offsets"  # exists as soon as any group has stored an offset
 _MARK_PARTITION = 0
 
 _VERSION = 1  # of transactions
@@ -70,42 +69,42 @@ _OFFSET_FETCH_VERSION = 7  # the only one with `require_stable` and one group
 
 
 MAX_METADATA_BYTES = 4096
-"""`offset.metadata.max.bytes` of a broker, unless it was changed."""
+"""The default of a broker's `offset.metadata.max.bytes`."""
 
 
 class ReplayError(RuntimeError):
-    """A batch that was written before came again with other rows."""
+    """A batch that was written before was replayed with other rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskKey:
-    """Whose rows these are: the same for every attempt and every replay. `batch_id` rises with the query's batches."""
+    """The identity of a task's rows in every attempt and replay. `batch_id` rises with the query's batches."""
 
     query_id: str
     batch_id: int
     partition: int
 
     def transactional_id(self, prefix: str) -> str:
-        """What its transactions, and the group that keeps its mark, are called."""
+        """Return the name of its transactional id, and of the group that keeps its mark."""
         return f"{prefix}-{self.query_id}-{self.partition}"
 
 
 class Mark(NamedTuple):
-    """The last batch a task wrote, how many rows of it, and the audit's counts of them where they are few enough."""
+    """The last batch a task wrote, its number of rows, and their audit counts if these are few enough."""
 
     batch_id: int
     rows: int
     counts: tuple[tuple[str, int, int], ...] = ()
-    """Topic, window's start in ms, rows."""
+    """Topic, start of the window in ms, rows."""
 
     def metadata(self) -> str:
-        """What stands beside the offset: at most `MAX_METADATA_BYTES`."""
+        """Return the text to store beside the offset, at most `MAX_METADATA_BYTES` long."""
         text = json.dumps({"rows": self.rows, "counts": self.counts})
         return text if len(text) <= MAX_METADATA_BYTES else json.dumps({"rows": self.rows})
 
 
 class Prepared(NamedTuple):
-    """A transaction that is open, to be ended by whoever is told of it."""
+    """The identity of an open transaction, for the driver to end it."""
 
     transactional_id: str
     producer_id: int
@@ -113,9 +112,9 @@ class Prepared(NamedTuple):
 
 
 class Transaction(BlockingCluster):
-    """One transaction: `begin`, `mark`, `add` as partitions come up, `store`; then `commit` or `abort`.
+    """One transaction: `begin`, `mark`, `add` for each new partition, `store`; then `commit` or `abort`.
 
-    With `prepared` it is one that was begun elsewhere.
+    With `prepared`, it was begun by another process.
     """
 
     def __init__(
@@ -142,7 +141,7 @@ class Transaction(BlockingCluster):
         self._coordinators: dict[CoordinatorType, tuple[str, int]] = {}
 
     def begin(self) -> Prepared:
-        """Get a producer epoch that fences all earlier attempts, once what they began has ended. Raises KafkaError."""
+        """Get a producer epoch, which fences earlier attempts, once their transaction has ended. Raises KafkaError."""
         try:
             told = self._ask(SendInitProducerId(producer_id=-1, producer_epoch=-1))
         except KafkaError as failed:
@@ -154,7 +153,7 @@ class Transaction(BlockingCluster):
         return Prepared(self.transactional_id, self.producer_id, self.producer_epoch)
 
     def mark(self) -> Mark | None:
-        """What earlier transactions stored last. Raises KafkaError."""
+        """Return what an earlier transaction stored last. Raises KafkaError."""
         request = OffsetFetchRequest(
             group_id=self.transactional_id,
             topics=[OffsetFetchRequestTopic(name=_MARK_TOPIC, partition_indexes=[_MARK_PARTITION])],
@@ -178,7 +177,7 @@ class Transaction(BlockingCluster):
         return None
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Make partitions part of the transaction that are not yet. Raises KafkaError."""
+        """Add partitions that are not yet part of the transaction. Raises KafkaError."""
         new = sorted(set(partitions) - self._added)
         if not new:
             return
@@ -189,7 +188,7 @@ class Transaction(BlockingCluster):
         self._added.update(new)
 
     def store(self, mark: Mark) -> None:
-        """Store which batch this is, as part of the transaction. Raises KafkaError."""
+        """Store the batch number as part of the transaction. Raises KafkaError."""
         group = ConsumerGroupMetadata(self.transactional_id)
         self._ask(
             SendAddOffsets(producer_id=self.producer_id, producer_epoch=self.producer_epoch, group_id=group.group_id)
@@ -206,7 +205,7 @@ class Transaction(BlockingCluster):
         )
 
     def commit(self) -> None:
-        """Commit. Where it raises, nobody knows yet whether it did: a replay finds out."""
+        """Commit. If this raises, the outcome is unknown; a replay finds it out."""
         self._end(is_commit=True)
 
     def abort(self) -> None:
@@ -216,7 +215,7 @@ class Transaction(BlockingCluster):
         try:
             self._end(is_commit=False)
         except KafkaError as failed:
-            logger.warning("transaction %s is left to its timeout: %s", self.transactional_id, failed)
+            logger.warning("cannot abort transaction %s, leaving it to its timeout: %s", self.transactional_id, failed)
 
     def _end(self, *, is_commit: bool) -> None:
         self._ask(
@@ -241,14 +240,14 @@ class Transaction(BlockingCluster):
         return self._answer(asked, read)
 
     def _answer(self, asked: Question, read: Callable[[Any], T]) -> T:
-        """Ask a coordinator until it answers without a passing error. `read` raises for errors within the answer."""
+        """Ask a coordinator and retry passing errors. `read` raises for errors within the answer."""
 
         def attempt() -> T:
             try:
                 with self._lent(self._coordinator(asked.kind)) as connection:
                     return read(connection.request(asked.key, asked.message, low=asked.low, high=asked.high))
             except KafkaError:
-                self._coordinators.pop(asked.kind, None)  # it may have moved: cheap to look up again
+                self._coordinators.pop(asked.kind, None)  # it may have moved, and looking it up again is cheap
                 raise
 
         return self._retry(attempt)
@@ -262,7 +261,7 @@ class Transaction(BlockingCluster):
                     ApiKey.FIND_COORDINATOR,
                     request,
                     low=1,
-                    high=3,  # from 4 on for several keys
+                    high=3,  # version 4 has several keys
                 )
             _raise_for(answer.error_code, f"the coordinator of {self.transactional_id}")
             address = self._coordinators[kind] = (answer.host, answer.port)

@@ -1,9 +1,9 @@
 """The batch reader behind `format("kraftpy")`: planned in one process, read in others.
 
-Planning asks the broker for partitions and offsets and cuts the ranges; each Spark partition then opens its own
-connection and reads its ranges from offsets alone (`reading`). No consumer group is joined and no offset is committed.
+Planning asks the broker for partitions and offsets and divides them into ranges; each Spark partition then opens its
+own connection and reads its ranges from offsets alone (`reading`). It joins no consumer group and commits no offsets.
 
-Data loss is checked twice: when planning, against the log's start and end; and when reading, because retention may
+Data loss is checked twice: during planning, against the log's start and end; and during reading, because retention may
 delete records in between.
 
 Left out: locality (the preferred host of a partition).
@@ -35,41 +35,42 @@ logger = logging.getLogger("kraftpy.spark")
 
 
 class BatchReader(DataSourceReader):
-    """Reads what the options say into the columns the schema names. Pickled as a whole to the tasks."""
+    """Reads what the options name, into the columns of the schema. Pickled as a whole and sent to the tasks."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        """Check both; ask nothing of the broker yet. Raises OptionError."""
+        """Check both, without asking the broker. Raises OptionError."""
         self._options = parse_read_options(options)
         self._to_batches = batches_of(self._options, schema)
         self._limits = Limits()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ask the broker what there is, and cut it. Raises UnknownTopicError, OptionError, DataLossError."""
+        """Ask the broker and divide the ranges. Raises UnknownTopicError, OptionError, DataLossError."""
         options = self._options
         for warning in options.warnings:
             logger.warning("%s", warning)
         with connect(options.client, timeout_ms=options.client.default_api_timeout_ms) as broker:
             ranges = plan(options, broker, self._limits)
-        # Spark would make a partition of nothing into one that means nothing.
+        # Given no partition at all, Spark would make one that means nothing.
         return to_partitions(options, ranges) or [RangesPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one Spark partition. Raises DataLossError, KafkaError, CorruptBatch."""
+        """Read the records of one Spark partition. Raises DataLossError, KafkaError, CorruptBatch."""
         return read_partition(self._options, partition, self._to_batches)
 
 
 class FilteringBatchReader(BatchReader):
-    """Reads no more than the query's filters let through, as far as ranges of offsets can tell.
+    """Reads only what passes the query's filters, as far as ranges of offsets can express them.
 
-    A class of its own: with `spark.sql.python.filterPushdown.enabled` off, Spark refuses any reader with this method.
+    It is a class of its own because, with `spark.sql.python.filterPushdown.enabled` off, Spark refuses any reader that
+    has this method.
 
-    Only where it is asked for: Spark (4.3.0 and before) keeps the plan of the filters it pushed last with the data
-    frame, and uses it for whatever is asked of that frame next, with other filters or none. So a frame with pushed
-    filters is good for one query with one `where`.
+    It is used only on request: Spark (4.3.0 and before) keeps the plan with the filters it pushed last in the data
+    frame, and uses it for the next query on that frame, whatever its filters. A frame with pushed filters is therefore
+    good for one query with one `where`.
     """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
-        """Take what can be taken; the filters that Spark has to apply."""
+        """Use the filters that ranges can express; return those that Spark has to apply."""
         prefix = "" if self._options.values is None else "_"
         names = {f"{prefix}{name}".lower(): name for name in arrow.TYPES}
         self._limits, left = push(filters, names)
@@ -77,14 +78,14 @@ class FilteringBatchReader(BatchReader):
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> BatchReader:
-    """The reader for a batch query. Raises OptionError."""
+    """Create the reader of a batch query. Raises OptionError."""
     lowered = {name.lower(): value for name, value in options.items()}
     kind = FilteringBatchReader if flag(lowered, "pushdown", default=False) else BatchReader
     return kind(options, schema)
 
 
 def to_partitions(options: ReadOptions, ranges: Sequence[OffsetRange]) -> list[RangesPartition]:
-    """Ranges as Spark partitions, as many as the options want."""
+    """Divide ranges into as many Spark partitions as the options ask for."""
     groups = divide(
         ranges,
         min_partitions=options.min_partitions,
@@ -95,7 +96,7 @@ def to_partitions(options: ReadOptions, ranges: Sequence[OffsetRange]) -> list[R
 
 
 def default_schema(options: Mapping[str, str]) -> str:
-    """The columns of a query that names none, once its options have been checked. Raises OptionError."""
+    """Return the columns of a query that names none, after checking its options. Raises OptionError."""
     checked = parse_any_options(options)
     if checked.values is not None:
         return typed.default_typed_ddl(checked.values, include_headers=checked.include_headers)
@@ -103,14 +104,14 @@ def default_schema(options: Mapping[str, str]) -> str:
 
 
 def batches_of(options: ReadOptions, schema: StructType) -> ToBatches:
-    """What makes Arrow batches of the schema: of Kafka's columns, or of those of the values. Raises OptionError."""
+    """Return what makes Arrow batches: of Kafka's columns, or of the value's fields. Raises OptionError."""
     if options.values is None:
         return arrow.Batches(schema)
     return typed.TypedBatches(options, options.values, schema)
 
 
 def plan(options: ReadOptions, broker: RangeReader, limits: Limits) -> list[OffsetRange]:
-    """The ranges to read. Raises UnknownTopicError, OptionError, DataLossError, ConnectionError."""
+    """Return the ranges to read. Raises UnknownTopicError, OptionError, DataLossError, ConnectionError."""
     lookup = Lookup(options, broker)
     partitions = wanted_partitions(options.subscription, lookup.found_partitions())
     start = resolve(options.starting, partitions, lookup)

@@ -1,19 +1,20 @@
-"""The stream reader behind `readStream.format("kraftpy")`: which offsets each micro-batch takes.
+"""The stream reader behind `readStream.format("kraftpy")`: choose the offsets of each micro-batch.
 
 Spark asks one long-lived process how far to go (`latestOffset`), writes the answer into its checkpoint, and has tasks
-read what lies between two answers; after a crash it has the last batch read again from what it wrote, without asking.
+read what lies between two answers. After a crash, it has the last batch read again from the checkpoint, without asking.
 
-What Spark gives as `start` is the end of the last batch that is finished: that is committed to `commitGroupId`, so the
-query's lag shows as any consumer's. A commit that fails is logged; the checkpoint alone decides what is read.
+The `start` that Spark passes is the end of the last finished batch. It is committed to `commitGroupId`, so that the
+query's lag shows like any consumer's. A failed commit is logged; the checkpoint alone decides what is read.
 
-A trigger that is always ready would ask about 85 times a second. So an answer of "nothing new" takes
-`kafka.fetch.max.wait.ms` (half a second), in which brokers are asked every `POLL_INTERVAL_MS` for their ends only.
+A trigger that is always ready would ask about 85 times a second. An answer of "nothing new" therefore takes
+`kafka.fetch.max.wait.ms` (half a second); during that time, brokers are asked every `POLL_INTERVAL_MS` for their end
+offsets only.
 
-Brokers that cannot be reached, and leaders that move, are waited for: `1 + fetchOffset.numRetries` times
+The stream waits for unreachable brokers and moving leaders: `1 + fetchOffset.numRetries` times
 `kafka.default.api.timeout.ms` here, and `kafkaConsumer.pollTimeoutMs` without a record in tasks.
 
-Left out: what Spark cannot do for Python sources (continuous mode, metrics of its own, several limits as one object:
-they are all applied here).
+Left out: features that Spark lacks for Python sources (continuous mode, custom metrics, several limits as one object;
+the limits are all applied here).
 """
 
 from __future__ import annotations
@@ -72,14 +73,14 @@ logger = logging.getLogger("kraftpy.spark")
 
 POLL_INTERVAL_MS = 100
 SAMPLE_BYTES = 64 << 10
-"""How much of a partition is looked at to estimate how large its offsets are."""
+"""How many bytes of a partition are read to estimate the size of its offsets."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches in one process, and reads them in others. Pickled as a whole to the tasks, before use."""
+    """Plans micro-batches in one process; others read them. Pickled as a whole for the tasks, before use."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        """Check both; ask nothing of the broker yet. Raises OptionError."""
+        """Check both, without asking the broker. Raises OptionError."""
         self._options = parse_stream_options(options)
         self._to_batches = batches_of(self._options.read, schema)
         self._delay: Delay | None = None
@@ -91,22 +92,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._group: GroupProgress | None = None
         self._told_losses: tuple[str, ...] = ()
 
-    # --- what Spark calls -----------------------------------------------------------------------------------------
+    # --- called by Spark ------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a new query starts. Raises UnknownTopicError, OptionError, ConnectionError."""
+        """Return where a new query starts. Raises UnknownTopicError, OptionError, ConnectionError."""
         options = self._options.read
         for warning in options.warnings:
             logger.warning("%s", warning)
         lookup = Lookup(options, self._connected())
         found = lookup.found_partitions()
         if not isinstance(options.subscription, SubscribePattern):
-            wanted_partitions(options.subscription, found)  # what is named must be there; a pattern may wait
+            wanted_partitions(options.subscription, found)  # named topics must exist; a pattern may match later
         partitions = present_partitions(options.subscription, found)
         return to_json(StreamOffsets.of(resolve(options.starting, partitions, lookup), lookup.topic_ids))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """One of the limits that are set, for Spark passes on but one: `latestOffset` obeys all."""
+        """Return one of the limits, because Spark passes on only one; `latestOffset` obeys all of them."""
         options = self._options
         if options.max_offsets is not None:
             return ReadMaxRows(options.max_offsets)
@@ -115,11 +116,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMinRows(options.min_offsets) if options.min_offsets is not None else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Remember what there is: the run ends there."""
+        """Remember the current ends: the run stops there."""
         self._target = self._look()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends; `start` itself where there is nothing for one. Raises DataLossError."""
+        """Return where the next batch ends, or `start` if there is nothing to read. Raises DataLossError."""
         at = from_json(start)
         self._commit(at)
         deadline_ms = _monotonic_ms() + self._options.read.client.fetch_max_wait_ms
@@ -132,28 +133,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of the batch between two offsets; nothing is asked."""
+        """Return the tasks of the batch between two offsets, without asking the broker."""
         return to_partitions(self._options.read, ranges_between(from_json(start), from_json(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one task. Raises DataLossError, KafkaError, CorruptBatch."""
+        """Read the records of one task. Raises DataLossError, KafkaError, CorruptBatch."""
         return read_partition(self._options.read, partition, self._to_batches)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The ends of the logs as last seen, for the query's progress; without topic ids."""
+        """Return the last known ends of the logs, without topic ids, for the query's progress report."""
         return to_json(StreamOffsets(offsets=self._last_seen.log_end)) if self._last_seen is not None else None
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: it comes a batch late, and never for the last one. `latestOffset` is told sooner."""
+        """Do nothing: Spark calls this a batch late, and never for the last batch. `latestOffset` knows sooner."""
 
     def stop(self) -> None:
-        """Hang up. Spark does not always call it."""
+        """Close the connections. Spark does not always call this."""
         if self._broker is not None:
             self._broker.close()
         if self._group is not None:
             self._group.close()
 
-    # --- inside ---------------------------------------------------------------------------------------------------
+    # --- internals ------------------------------------------------------------------------------------------------
 
     def _connected(self) -> RangeReader:
         if self._broker is None:
@@ -162,11 +163,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._broker
 
     def _look(self) -> Seen:
-        """Ask for topics, and for both ends of their logs."""
+        """Ask for topics and for both ends of their logs."""
         lookup = Lookup(self._options.read, self._connected(), patient=True)
         try:
             return self._look_once(lookup)
-        except UnknownTopic:  # deleted between the questions
+        except UnknownTopic:  # deleted between two questions
             return self._look_once(lookup)
 
     def _look_once(self, lookup: Lookup) -> Seen:
@@ -175,20 +176,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Seen(log_start=log_start, log_end=log_end, topic_ids=lookup.topic_ids)
 
     def _compare(self, at: StreamOffsets) -> tuple[Seen, Standing]:
-        """Where the stream stands in the logs. Raises DataLossError, UnknownTopicError, ConnectionError."""
+        """Compare the stream with the logs. Raises DataLossError, UnknownTopicError, ConnectionError."""
         options = self._options.read
         for left in range(options.offset_retries, -1, -1):
             seen = self._target or self._look()
             stands = standing(at, seen)
             if not stands.losses or self._target is not None:
                 break
-            if left:  # it may be an answer of a broker that has not heard of everything yet
+            if left:  # perhaps the broker that answered is not up to date yet
                 time.sleep(options.offset_retry_interval_ms / 1000)
         self._last_seen = seen
         if options.fail_on_data_loss:
             self._require_topics(at, seen)
             if stands.losses:
-                raise DataLossError(f"{'; '.join(stands.losses)}. Set failOnDataLoss=false to go on with what there is")
+                raise DataLossError(f"{'; '.join(stands.losses)}. Set failOnDataLoss=false to read what there is")
         if stands.losses != self._told_losses:
             self._told_losses = stands.losses
             for loss in stands.losses:
@@ -196,14 +197,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return seen, stands
 
     def _require_topics(self, at: StreamOffsets, seen: Seen) -> None:
-        """A topic that is named, and that neither the checkpoint nor a broker knows, is misspelt."""
+        """Report named topics that neither the checkpoint nor a broker knows: they are misspelt."""
         known = {topic for topic, _ in (*at.offsets, *seen.log_end)}
         unknown = [topic for topic in wanted_topics(self._options.read.subscription, ()) if topic not in known]
         if unknown:
             raise UnknownTopicError(f"unknown topics: {', '.join(unknown)}")
 
     def _end_of_batch(self, at: StreamOffsets, seen: Seen, stands: Standing, limit: ReadLimit) -> StreamOffsets:
-        """As far as the limits let the next batch go."""
+        """Return the end of the next batch, as far as the limits allow."""
         take = backlog = backlogs(stands.offsets, seen.log_end)
         if not isinstance(limit, ReadAllAvailable):
             if self._delay is not None and self._target is None and self._delay.holds(backlog, _monotonic_ms()):
@@ -219,7 +220,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffsets.of(ends, seen.topic_ids)
 
     def _bytes_per_offset(self, position: Offsets, backlog: Iterable[TopicPartition]) -> dict[TopicPartition, float]:
-        """How large an offset is where the next batch begins, from a few batches of each partition."""
+        """Estimate the size of an offset at the start of the next batch, from a few batches of each partition."""
         client = self._options.read.client
         sizes = {}
         with connect(client, timeout_ms=client.default_api_timeout_ms, fetch_bytes=SAMPLE_BYTES) as broker:
@@ -229,18 +230,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sizes
 
     def _wait_for_news(self, seen: Seen, deadline_ms: int) -> bool:
-        """Whether the ends of the logs have moved, or may have, before the time is up."""
+        """Wait until the ends of the logs have moved, or may have; return False if time is up first."""
         while (left_ms := deadline_ms - _monotonic_ms()) > 0:
             time.sleep(min(POLL_INTERVAL_MS, left_ms) / 1000)
             try:
                 if seen.log_end and self._connected().latest(seen.log_end) != seen.log_end:
                     return True
             except KafkaError:
-                return True  # whoever looks next finds out, and is patient
+                return True  # the next call finds out, and is patient
         return False
 
     def _commit(self, at: StreamOffsets) -> None:
-        """Tell the group that everything before `at` has been processed."""
+        """Commit to the group that everything before `at` has been processed."""
         if self._options.commit_group is None:
             return
         if self._group is None:
@@ -253,7 +254,7 @@ def _monotonic_ms() -> int:
 
 
 def size_of_offset(broker: RangeReader, where: TopicPartition, position: int) -> float:
-    """Bytes for each offset in the batches from `position` on, as they lie in the log."""
+    """Return the bytes per offset of the batches from `position` on, as stored in the log."""
     for chunk in broker.read(where, position, position + 1):
         batches = split_batches(chunk.records, allow_partial=True)
         if batches:

@@ -1,13 +1,13 @@
-"""How far a stream is: its offsets as Spark keeps them, and what the log's state means for them.
+"""A stream's position: its offsets in the form Spark keeps, and what they mean for the current state of the log.
 
-Pure. The form is that of Spark's own Kafka source, `{"topic": {"0": 23}}`, the next offset of each partition, with one
-key more, which can be no topic's name: `{"#topicIds": {"topic": "<id as Kafka prints it>"}}`. Without it nobody could
-tell a topic from another one of its name that was created while the query was down, and records would be left out in
-silence. It is absent where brokers give no ids (before Kafka 2.8), and an offset without it is understood.
+Pure. The form is that of Spark's own Kafka source, `{"topic": {"0": 23}}`, the next offset of each partition, plus a
+key that cannot be a topic's name: `{"#topicIds": {"topic": "<id as Kafka prints it>"}}`. Without it, a topic could not
+be told from another one of the same name that was created while the query was down, and records would be skipped
+silently. The key is absent if brokers give no ids (before Kafka 2.8), and offsets without it are understood.
 
-Invariants: equal offsets are equal text, for Spark compares texts to see whether there is anything new; what is read
-between two offsets depends on these two alone, because Spark reads a batch again after a crash without asking what
-there is. So a partition that is new in the second one starts at 0, as does one whose topic has another id there.
+Invariants: equal offsets are equal text, because Spark compares texts to see if there is anything new; what is read
+between two offsets depends on these two alone, because after a crash Spark reads a batch again without asking. A
+partition that is new in the second offset therefore starts at 0, and so does one whose topic has another id there.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from kraftpy.types import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOffsets:
-    """The next offset of each partition, and which topics are meant."""
+    """The next offset of each partition, and the ids of the topics."""
 
     offsets: Offsets
     topic_ids: Mapping[str, bytes] = field(default_factory=dict)
-    """Without the topics whose id is not known."""
+    """Topics with an unknown id are absent."""
 
     @classmethod
     def of(cls, offsets: Offsets, topic_ids: Mapping[str, bytes]) -> StreamOffsets:
-        """With only the ids that are known and belong to a partition."""
+        """Keep only ids that are known and belong to a partition."""
         topics = {topic for topic, _ in offsets}
         known = {topic: topic_id for topic, topic_id in topic_ids.items() if topic in topics and any(topic_id)}
         return cls(offsets=offsets, topic_ids=known)
 
     def is_other_topic(self, topic: str, than: StreamOffsets) -> bool:
-        """Whether both know the topic's id, and differ."""
+        """Whether both know the topic's id and the ids differ."""
         mine, theirs = self.topic_ids.get(topic), than.topic_ids.get(topic)
         return mine is not None and theirs is not None and mine != theirs
 
 
 def to_json(at: StreamOffsets) -> dict[str, Any]:
-    """For Spark, which makes text of it in this order."""
+    """Convert to the object of which Spark makes text, in this order."""
     result: dict[str, Any] = {}
     for (topic, index), offset in sorted(at.offsets.items()):
         result.setdefault(topic, {})[str(index)] = offset
@@ -54,7 +54,7 @@ def to_json(at: StreamOffsets) -> dict[str, Any]:
 
 
 def from_json(found: Mapping[str, Any]) -> StreamOffsets:
-    """What `to_json` made, now or before a restart. Raises ValueError for what no source like ours has written."""
+    """Parse the output of `to_json`, from this run or an earlier one. Raises ValueError for anything else."""
     offsets: dict[TopicPartition, int] = {}
     ids: dict[str, bytes] = {}
     try:
@@ -64,7 +64,7 @@ def from_json(found: Mapping[str, Any]) -> StreamOffsets:
             else:
                 offsets.update({TopicPartition(topic, int(index)): int(to) for index, to in partitions.items()})
     except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"this is no offset of a kraftpy stream: {found!r} ({error})") from None
+        raise ValueError(f"not an offset of a kraftpy stream: {found!r} ({error})") from None
     return StreamOffsets(offsets=offsets, topic_ids=ids)
 
 
@@ -82,18 +82,18 @@ def _id_of(text: str) -> bytes:
     return topic_id
 
 
-# Between two ---------------------------------------------------------------------------------------------------------
+# Ranges between offsets ----------------------------------------------------------------------------------------------
 
 
 def first_offset(start: StreamOffsets, end: StreamOffsets, where: TopicPartition) -> int:
-    """Where a partition of `end` begins when the batch before ended at `start`."""
+    """Return where a partition of `end` begins if the previous batch ended at `start`."""
     if start.is_other_topic(where.topic, end):
         return 0
     return start.offsets.get(where, 0)
 
 
 def ranges_between(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
-    """What a batch from `start` to `end` reads, sorted."""
+    """Return the ranges of a batch from `start` to `end`, sorted."""
     ranges = []
     for where, last in sorted(end.offsets.items()):
         first = first_offset(start, end, where)
@@ -105,35 +105,35 @@ def ranges_between(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange
     return ranges
 
 
-# What the log has become ---------------------------------------------------------------------------------------------
+# Comparison with the log ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What brokers said of the partitions that are read."""
+    """The brokers' answers about the partitions to read."""
 
     log_start: Offsets
     log_end: Offsets
-    """Of the records a reader of this isolation level may see."""
+    """One past the last record that a reader of this isolation level may see."""
     topic_ids: Mapping[str, bytes]
 
     @property
     def end(self) -> StreamOffsets:
-        """The offset of a stream that has read everything."""
+        """The position of a stream that has read everything."""
         return StreamOffsets.of(self.log_end, self.topic_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where a stream stands in the log that was seen: what it can go on from, and what it has lost."""
+    """A stream's position in the log as seen: where it can continue, and what it has lost."""
 
     offsets: Offsets
-    """From where there are records to read; of the partitions seen."""
+    """For each partition that was seen, where the remaining records begin."""
     losses: tuple[str, ...]
 
 
 def standing(start: StreamOffsets, seen: Seen) -> Standing:
-    """Compare; compaction and aborted transactions move neither end of a log, and are no loss."""
+    """Compare the two. Compaction and aborted transactions move neither end of a log, and are no loss."""
     end = seen.end
     offsets: dict[TopicPartition, int] = {}
     losses = _gone(start, end)

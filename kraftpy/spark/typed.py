@@ -1,14 +1,14 @@
-"""Records whose values have a type: a column for each field of the value, and Kafka's own columns behind an underscore.
+"""Records with typed values: a column for each field of the value, and Kafka's own columns behind an underscore.
 
-`_key`, `_topic`, `_partition`, `_offset`, `_timestamp`, `_timestampType`, `_headers` and `_value` are what they are
-without the underscore (`arrow`); the fields of values have all other names to themselves. `_bad` is null, or tells of a
-malformed value: its bytes, and what is wrong with it; then the value's columns are null.
+`_key`, `_topic`, `_partition`, `_offset`, `_timestamp`, `_timestampType`, `_headers` and `_value` mean the same as
+without the underscore (`arrow`); all other names belong to the value's fields. `_bad` is null, or describes a malformed
+value: its bytes, and what is wrong with it; the value's columns are then null.
 
-With `mode=dropmalformed` rows of malformed values are left out, with `failfast` the first one ends the query. They go
-to `deadLetterTopic` as well where it is given: as they came, with headers that say where from and why. That happens
-before the rows are handed to Spark, and again where Spark runs a task again: at least once.
+With `mode=dropmalformed`, rows with malformed values are dropped; with `failfast`, the first one ends the query. If
+`deadLetterTopic` is given, they also go there unchanged, with headers that say where from and why. That happens before
+Spark gets the rows, and again if Spark runs a task again: at least once.
 
-Left out: keys of a type; schemas of a registry.
+Left out: typed keys; schema registries.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ logger = logging.getLogger("kraftpy.spark")
 BAD = "_bad"
 BAD_TYPE = "struct<value:binary,error:string>"
 OWN_TYPES = {**{f"_{name}": kind for name, kind in TYPES.items()}, BAD: BAD_TYPE}
-"""The columns that are no field of a value, with their types in Spark's words."""
+"""The columns that are not fields of a value, with their types in Spark's words."""
 
 _NOT_BY_DEFAULT = frozenset({"_value", "_headers"})
 _BY_LOWERED_NAME = {name.lower(): name for name in OWN_TYPES}
 
 
 def default_typed_ddl(values: ValueOptions, *, include_headers: bool) -> str:
-    """The columns of a query that names none. Raises OptionError where nobody has said which fields there are."""
+    """Return the columns of a query that names none. Raises OptionError if the fields are unknown."""
     if values.ddl is None:
-        raise OptionError("value.schema: which fields are there? Say it here, or with .schema(...)")
+        raise OptionError("value.schema: the value's fields are not known; give them here, or with .schema(...)")
     own = [
         f"{name} {kind}"
         for name, kind in OWN_TYPES.items()
@@ -57,7 +57,7 @@ def default_typed_ddl(values: ValueOptions, *, include_headers: bool) -> str:
 
 
 class TypedBatches:
-    """Makes Arrow batches of a schema out of records with typed values. It is pickled to the tasks."""
+    """Builds Arrow batches of one schema from records with typed values. It is pickled and sent to the tasks."""
 
     def __init__(self, options: ReadOptions, values: ValueOptions, schema: StructType) -> None:
         """Check the schema. Raises OptionError."""
@@ -68,7 +68,7 @@ class TypedBatches:
         self._own = check_typed_schema(schema)
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._decode: Any = None
-        self._decoder()  # raises for what cannot be read
+        self._decoder()  # raises if the types cannot be read
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_decode": None}
@@ -82,7 +82,7 @@ class TypedBatches:
         return self._decode
 
     def __call__(self, records: Columns, where: TopicPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one topic partition. Raises CorruptBatch; MalformedValue with mode=failfast."""
+        """Convert records of one topic partition. Raises CorruptBatch, and MalformedValue with mode=failfast."""
         import pyarrow as pa
 
         from kraftpy.client.ranges.columns import value_array
@@ -100,7 +100,7 @@ class TypedBatches:
                 yield batch
 
     def _columns(self, rows: Columns, values: pa.Array, decoded: Decoded, where: TopicPartition) -> list[pa.Array]:
-        # The struct's own nulls belong to its fields: `flatten` puts them there.
+        # The struct's nulls must reach its fields: `flatten` puts them there.
         fields = iter(decoded.rows.flatten())
         columns = []
         for own, field in zip(self._own, self._schema, strict=True):
@@ -119,16 +119,16 @@ class TypedBatches:
             raise MalformedValue(f"malformed value in {example}")
         if self._values.dead_letter_topic is not None:
             asyncio.run(_send(self._options, self._values.dead_letter_topic, rows, errors, where))
-        if self._values.mode == "dropmalformed" or BAD not in self._own:  # no row tells
+        if self._values.mode == "dropmalformed" or BAD not in self._own:  # no row shows it
             logger.warning("%d malformed values; the first is in %s", len(errors), example)
 
 
 class MalformedValue(Malformed):
-    """A value that is not what the schema says, with mode=failfast."""
+    """With mode=failfast: a value does not match the schema."""
 
 
 def check_typed_schema(schema: StructType) -> tuple[str | None, ...]:
-    """For each field of the schema which column of our own it is, or None for the value's. Raises OptionError."""
+    """Return, for each field of the schema, our own column of that name, or None. Raises OptionError."""
     found: list[str | None] = []
     for field in schema.fields:
         own = _BY_LOWERED_NAME.get(field.name.lower())
@@ -165,7 +165,7 @@ def _bad_column(values: pa.Array, errors: dict[int, str], kind: pa.StructType) -
 
 
 async def _send(options: ReadOptions, topic: str, rows: Columns, errors: dict[int, str], where: TopicPartition) -> None:
-    """Produce what is malformed, and wait until it is written. Raises KafkaError."""
+    """Produce malformed records to the topic, and wait until they are written. Raises KafkaError."""
     from kraftpy.client.producer.producer import Producer
 
     async with Producer(**admin_options(options.client)) as producer:

@@ -1,7 +1,7 @@
 """The options that give values a type: `value.format`, `value.schema`, `mode`, `deadLetterTopic`.
 
-The schema is DDL for JSON and MessagePack (`id bigint, name string`), and an Avro schema for Avro, which its records
-cannot be read without. DDL is passed on to Spark as it is: what it means, Spark says.
+The schema is DDL for JSON and MessagePack (`id bigint, name string`), and an Avro schema for Avro, whose records cannot
+be read without one. DDL is passed to Spark unchanged, and Spark decides what it means.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ NEEDS_FORMAT = frozenset({"value.schema", "mode", "deadLetterTopic"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueOptions:
-    """How values are to be read."""
+    """How to parse values."""
 
     format: str
     mode: str
     ddl: str | None
-    """The fields in Spark's words, where a schema was given."""
+    """The fields in Spark's words, if a schema was given."""
     avro_schema: str | None
     dead_letter_topic: str | None
 
 
 def value_options(options: Mapping[str, str]) -> ValueOptions | None:
-    """Of options with lower-cased names; None where values stay binary. Raises OptionError."""
+    """Parse options with lower-cased names; None if values stay binary. Raises OptionError."""
     if "value.format" not in options:
         for name in sorted(NEEDS_FORMAT):
             if name.lower() in options:
-                raise OptionError(f"{name}: it has no meaning without value.format ({', '.join(FORMATS)})")
+                raise OptionError(f"{name} has no effect without value.format ({', '.join(FORMATS)})")
         return None
     kind = choice(options, "value.format", FORMATS, "")
     mode = choice(options, "mode", MODES, "permissive")
     schema = options.get("value.schema")
     if schema is not None and not schema.strip():
-        raise OptionError("value.schema: there is nothing in it")
+        raise OptionError("value.schema: the schema is empty")
     if kind == "avro" and schema is None:
         raise OptionError("value.schema: Avro needs the schema that the records were written with")
     topic = options.get("deadlettertopic")

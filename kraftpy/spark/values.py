@@ -1,16 +1,16 @@
-"""Values as columns: JSON, MessagePack and Avro into Arrow structs, a batch at a time, with the malformed ones named.
+"""Parse values into columns: JSON, MessagePack and Avro to Arrow structs, a batch at a time, naming malformed values.
 
-A batch of JSON is parsed once for all columns, in C++: its values are joined, each as `{"v":<value>}`, so that
-whatever a value is, it begins a row or fails the parse; with as many rows as values, every row is its value's. Only
-where that fails, or where a column is of a type that parser does not know, is each value parsed by itself.
+A batch of JSON is parsed once for all columns, in C++. Its values are joined, each as `{"v":<value>}`, so that any
+value either begins a row or fails the parse; if there are as many rows as values, every row belongs to its value. Only
+if that fails, or if a column has a type that the parser does not know, is each value parsed separately.
 
-Invariant: whether a value is malformed, and what it is read as, does not depend on its neighbours: what the quick
-parser accepts the slow one accepts too, as the same. (Not so for `Inf` without its `inity`, for integers of over 4300
-digits, and for JSON nested some thousand levels deep, which are malformed where a neighbour is.)
+Invariant: the result for a value, columns or an error, does not depend on its neighbours: what the fast parser
+accepts, the slow one accepts too, with the same result. (Exceptions: `Inf` without its `inity`, integers of over 4300
+digits, and JSON nested some thousand levels deep; these are malformed only beside a malformed neighbour.)
 
-A null (a tombstone) and the JSON text `null` are no malformed value: all columns are null. Fields that the schema does
-not name are passed over, missing ones are null. Times are ISO 8601 text, in UTC where they name no zone, or what
-MessagePack and Avro have for times; a number is no time, for nobody could tell its unit.
+A null (a tombstone) and the JSON text `null` are not malformed: all columns are null. Fields that the schema does not
+name are ignored, missing ones are null. Times are ISO 8601 text, in UTC if they name no zone, or the native times of
+MessagePack and Avro. A number is not a time, because its unit would be a guess.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 Converter = Callable[[Any], Any]
 
 _ONE_BY_ONE = 512
-"""Of how many JSON values, about, each is parsed by itself where one of them is malformed."""
+"""About how many JSON values are parsed one by one around a malformed one."""
 
 
 class Decoded(NamedTuple):
-    """A struct for each value, null where the value is null or malformed, and why each malformed one is."""
+    """A struct for each value, null if the value is null or malformed, and an error for each malformed one."""
 
     rows: pa.StructArray
     errors: dict[int, str]
 
 
 class Malformed(ValueError):
-    """A value that is not what the schema says."""
+    """A value does not match the schema."""
 
 
 def decoder(kind: str, row: pa.StructType, avro_schema: str | None = None) -> Callable[[pa.Array], Decoded]:
-    """What reads binary values of a format into rows of a type. Raises OptionError for types that cannot be read."""
+    """Return a function from binary values of a format to rows of a type. Raises OptionError for unreadable types."""
     for field in row:
         _check_type(field.name, field.type)
     match kind:
@@ -85,12 +85,12 @@ def _check_type(name: str, kind: pa.DataType) -> None:
             types.is_decimal,
         )
     ):
-        raise OptionError(f"schema: column {name!r} is of a type that values cannot be read as: {kind}")
+        raise OptionError(f"schema: column {name!r} has a type that values cannot be read as: {kind}")
 
 
 def _check_part(name: str, part: pa.Field) -> None:
     if not part.nullable:
-        raise OptionError(f"schema: a part of column {name!r} is NOT NULL, and no value promises that")
+        raise OptionError(f"schema: a part of column {name!r} is NOT NULL, which no value can guarantee")
     _check_type(name, part.type)
 
 
@@ -98,7 +98,7 @@ def _check_part(name: str, part: pa.Field) -> None:
 
 
 class _OneByOne:
-    """Parses each value into Python's objects, and has Arrow make columns of them."""
+    """Parses each value into Python objects, and has Arrow build columns from them."""
 
     def __init__(self, row: pa.StructType, parse: Callable[[bytes], Any], convert: Converter | None) -> None:
         self._row = row
@@ -123,12 +123,12 @@ class _OneByOne:
         if row is None:
             return None
         if not isinstance(row, dict):
-            raise Malformed(f"it holds no fields: it is of Python's type {type(row).__name__}")
+            raise Malformed(f"the value has no fields: it is of Python type {type(row).__name__}")
         return self._convert(row) if self._convert is not None else row
 
 
 def _to_array(rows: Sequence[Any], kind: pa.StructType, first: int, errors: dict[int, str]) -> pa.StructArray:
-    """The rows as an array; where Arrow refuses, halves, until it is known which rows it refuses."""
+    """Convert rows to an array; if Arrow refuses, halve them until the rows that it refuses are found."""
     import pyarrow as pa
 
     try:
@@ -164,14 +164,14 @@ def _avro_parser(text: str) -> Callable[[bytes], Any]:
         raise OptionError("value.format: avro needs the package fastavro (pip install 'kraftpy[avro]')") from None
     try:
         schema = fastavro.parse_schema(json.loads(text))
-    except Exception as error:  # it has many ways to refuse one
+    except Exception as error:  # fastavro raises many kinds
         raise OptionError(f"value.schema: {error}") from None
 
     def parse(value: bytes) -> Any:
         stream = io.BytesIO(value)
         try:
             row = fastavro.schemaless_reader(stream, schema, None)
-        except Exception as error:  # whatever bytes that are not Avro lead it to
+        except Exception as error:  # bytes that are not Avro can lead to any of them
             raise Malformed(f"not Avro of this schema: {str(error) or type(error).__name__}") from None
         left = len(value) - stream.tell()
         if left:
@@ -195,11 +195,11 @@ def _json_parser(decimals: bool) -> Callable[[bytes], Any]:
     return parse
 
 
-# What Arrow does not convert by itself -------------------------------------------------------------------------------
+# Conversions that Arrow lacks ----------------------------------------------------------------------------------------
 
 
 def _converter(kind: pa.DataType, *, base64_text: bool = False) -> Converter | None:
-    """What makes of a Python object one that Arrow takes for this type; None where nothing has to be done."""
+    """Return a function that prepares Python objects for Arrow's conversion to this type; None if none is needed."""
     from pyarrow import types
 
     def of(part: pa.DataType) -> Converter | None:
@@ -229,7 +229,7 @@ def _converter(kind: pa.DataType, *, base64_text: bool = False) -> Converter | N
 def _struct_converter(parts: dict[str, Converter]) -> Converter | None:
     def convert(value: Any) -> Any:
         if not isinstance(value, dict):
-            return value  # Arrow refuses it, or it is None
+            return value  # None, or something that Arrow refuses
         value = dict(value)
         for name, part in parts.items():
             if value.get(name) is not None:
@@ -245,7 +245,7 @@ def _struct_converter(parts: dict[str, Converter]) -> Converter | None:
 def _list_converter(part: Converter | None) -> Converter | None:
     def convert(value: Any) -> Any:
         if not isinstance(value, list):
-            raise Malformed(f"{value!r:.50} is no list")
+            raise Malformed(f"{value!r:.50} is not a list")
         return value if part is None else [None if each is None else part(each) for each in value]
 
     return convert
@@ -254,7 +254,7 @@ def _list_converter(part: Converter | None) -> Converter | None:
 def _map_converter(key: Converter | None, item: Converter | None) -> Converter:
     def convert(value: Any) -> Any:
         if not isinstance(value, dict):
-            raise Malformed(f"{value!r:.50} is no map")
+            raise Malformed(f"{value!r:.50} is not a map")
         return [
             (key(name) if key is not None else name, item(each) if item is not None and each is not None else each)
             for name, each in value.items()
@@ -281,7 +281,7 @@ def _moment(value: Any) -> datetime:
             return datetime.fromisoformat(value)
         except ValueError:
             pass
-    raise Malformed(f"{value!r:.50} is no time in ISO 8601")
+    raise Malformed(f"{value!r:.50} is not a time in ISO 8601")
 
 
 def _to_date(value: Any) -> date:
@@ -292,7 +292,7 @@ def _to_date(value: Any) -> date:
             return date.fromisoformat(value)
         except ValueError:
             pass
-    raise Malformed(f"{value!r:.50} is no date in ISO 8601")
+    raise Malformed(f"{value!r:.50} is not a date in ISO 8601")
 
 
 def _to_decimal(value: Any) -> Decimal:
@@ -301,7 +301,7 @@ def _to_decimal(value: Any) -> Decimal:
             return value if isinstance(value, Decimal) else Decimal(str(value))
         except InvalidOperation:
             pass
-    raise Malformed(f"{value!r:.50} is no decimal number")
+    raise Malformed(f"{value!r:.50} is not a decimal number")
 
 
 def _to_float(value: Any) -> float:
@@ -309,32 +309,32 @@ def _to_float(value: Any) -> float:
         try:
             return float(value)
         except OverflowError:
-            return math.copysign(math.inf, value)  # as with 1e999
-    raise Malformed(f"{value!r:.50} is no number")
+            return math.copysign(math.inf, value)  # like 1e999
+    raise Malformed(f"{value!r:.50} is not a number")
 
 
 def _to_text(value: Any) -> Any:
-    return str(value) if isinstance(value, UUID) else value  # Arrow refuses what is no text
+    return str(value) if isinstance(value, UUID) else value  # Arrow refuses anything that is not text
 
 
 def _to_int(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    raise Malformed(f"{value!r:.50} is no whole number")
+    raise Malformed(f"{value!r:.50} is not a whole number")
 
 
 def _from_base64(value: Any) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except (TypeError, ValueError):
-        raise Malformed(f"{value!r:.50} is not base64, which binary data is in JSON") from None
+        raise Malformed(f"{value!r:.50} is not base64, the form of binary data in JSON") from None
 
 
 # JSON ----------------------------------------------------------------------------------------------------------------
 
 
 class _JsonDecoder:
-    """All values at once where that can be, else one by one."""
+    """Parses all values at once if possible, otherwise one by one."""
 
     def __init__(self, row: pa.StructType) -> None:
         from pyarrow import types
@@ -353,7 +353,7 @@ class _JsonDecoder:
             return self._slow(values)
         try:
             return Decoded(self._all_at_once(values), {})
-        except pa.ArrowException:  # something is malformed: find out what
+        except pa.ArrowException:  # something is malformed: narrow it down
             half = len(values) // 2
             if half < _ONE_BY_ONE:
                 return self._slow(values)
@@ -362,7 +362,7 @@ class _JsonDecoder:
         return Decoded(rows, {**first.errors, **{half + index: why for index, why in second.errors.items()}})
 
     def _all_at_once(self, values: pa.Array) -> pa.StructArray:
-        """Raises ArrowException where any value is malformed."""
+        """Parse all values together. Raises ArrowException if any is malformed."""
         import pyarrow as pa
         from pyarrow import compute, json
 
@@ -382,8 +382,8 @@ class _JsonDecoder:
         )
         rows = table.column("v").combine_chunks()
         if len(rows) != len(present):
-            raise pa.ArrowInvalid("a value is more than one")
-        rows.validate(full=True)  # the parser does not look at UTF-8
+            raise pa.ArrowInvalid("one value made several rows")
+        rows.validate(full=True)  # the parser does not check UTF-8
         rows = rows.cast(self._row)
         if not values.null_count:
             return rows

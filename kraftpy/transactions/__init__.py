@@ -1,1 +1,1 @@
-"""Transactions: who writes in one, what it wrote to, how it ends."""
+"""Transactions: which producer owns a transactional id, what its transaction wrote to, how the transaction ends."""

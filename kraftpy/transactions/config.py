@@ -1,4 +1,4 @@
-"""The settings of the transaction coordinator, under Kafka's names (dots and underscores exchanged).
+"""The settings of the transaction coordinator, under Kafka's names with underscores instead of dots.
 
 Left out: `transaction.state.log.*` (the shell creates the partition), `transaction.two.phase.commit.enable` (KIP-939).
 """
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionConfig:
-    """What a `TransactionCoordinator` may decide by. Kafka's defaults."""
+    """The settings a `TransactionCoordinator` needs, with Kafka's defaults."""
 
     transaction_max_timeout_ms: int = 900_000
-    """A producer that asks for a longer timeout is refused."""
+    """The longest timeout a producer may ask for; a longer one is refused."""
     transactional_id_expiration_ms: int = 604_800_000
-    """How long an id that nobody uses is remembered."""
+    """How long an unused id is remembered."""
     kraftpy_transaction_coordinator_max_bytes: int = 134_217_728
-    """Memory that all coordinators of a broker may use for transactional ids; new ones beyond it are refused."""
+    """Memory for transactional ids, shared by all coordinators of a broker; beyond it, new ids are refused."""
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
-    """How often transactions that are open for too long are looked for."""
+    """How often the coordinator looks for transactions past their timeout."""
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
-    """How often ids that nobody uses are looked for."""
+    """How often the coordinator looks for unused ids."""

@@ -1,20 +1,20 @@
-"""The coordinator of the transactional ids that fall to one partition of `__transaction_state`.
+"""The coordinator of the transactional ids that belong to one partition of `__transaction_state`.
 
     coordinator = TransactionCoordinator(config)
     for each record of the partition, in order: coordinator.replay(key, value)
     effects = coordinator.loaded(now, timestamp)
-    effects = coordinator.step(event, now, timestamp)     # for what `events` names; at next_deadline() a Tick
-    effects = coordinator.unload()                        # the partition is no longer ours; then drop the object
+    effects = coordinator.step(event, now, timestamp)     # see `events`; a Tick is due at next_deadline()
+    effects = coordinator.unload()                        # another broker leads the partition; then drop the object
 
-`now` drives the looks for what timed out (a monotonic clock); `timestamp` is the wall clock, which goes into records
-and is what transactions and ids are timed by, so that a failover does not begin their time anew.
+`now` is a monotonic clock and schedules the periodic checks. `timestamp` is the wall clock: it goes into records, and
+transactions and ids are timed by it, so that a failover does not restart their timeouts.
 
-Invariants: what is durable changes in `replay` alone, when the log has it; of one transactional id at most one record
-is on its way to the log, and meanwhile everybody is told CONCURRENT_TRANSACTIONS; a request is answered once, after its
-record is durable; a Prepare state that is durable is never taken back: its markers are asked for again after every
-load, until all partitions have one.
+Invariants: durable state changes only in `replay`, once the log has the record; at most one record per transactional id
+is in flight, and until it is durable every other request for the id gets CONCURRENT_TRANSACTIONS; each request is
+answered exactly once, after its record is durable; a durable Prepare state is never taken back: after every load its
+markers are requested again, until all partitions have one.
 
-An append that failed must not be in the log. Where that is not known the shell unloads and loads again.
+A failed append must not be in the log. If the shell cannot know, it unloads the coordinator and loads it again.
 
 Left out: two-phase commit (KIP-939).
 """
@@ -55,13 +55,13 @@ from kraftpy.transactions.transaction import AT_REST, PREPARED, State, Transacti
 from kraftpy.types import Millis
 
 MOST_AT_ONCE: Final = 500
-"""So many due ids are handled before other requests are served."""
+"""How many due ids are handled before other requests are served."""
 _SOON_MS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _InFlight:
-    """A record on its way to the log, and who is told when it is there. A value of None deletes the id."""
+    """A record on its way to the log, and the reply to send once it is durable. A value of None deletes the id."""
 
     transactional_id: str
     record: Record
@@ -75,7 +75,7 @@ class TransactionCoordinator:
     """All transactional ids of one partition of `__transaction_state`."""
 
     def __init__(self, config: TransactionConfig, room: Room | None = None) -> None:
-        """`room` is shared by all coordinators of a broker."""
+        """All coordinators of a broker share one `room`."""
         self.config = config
         self.room = room or Room(config.kraftpy_transaction_coordinator_max_bytes)
         self._used = 0
@@ -89,7 +89,7 @@ class TransactionCoordinator:
     # ---- loading and unloading
 
     def replay(self, key: Buffer | None, value: Buffer | None) -> None:
-        """What one record of the partition says becomes so. Raises ProtocolError where it is not in Kafka's format."""
+        """Apply one record of the partition. Raises ProtocolError if it is not in Kafka's format."""
         transactional_id = None if key is None else read_key(key)
         if transactional_id is None:
             return
@@ -110,17 +110,17 @@ class TransactionCoordinator:
         self.room.used += growth
 
     def loaded(self, now: Millis, timestamp: Millis) -> list[Effect]:
-        """The whole partition has been replayed: what was decided is carried out, wherever it was interrupted."""
-        turn = _Turn(now, timestamp)
+        """Start work once the whole partition has been replayed: resume what was decided but interrupted."""
+        step = _Step(now, timestamp)
         self._is_loaded = True
         self._look_for_open_at = Millis(now + self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms)
         self._look_for_unused_at = Millis(now + self.config.transaction_remove_expired_transaction_cleanup_interval_ms)
         for _, transaction in sorted(self.transactions.items()):
-            self._go_on(transaction, turn)
-        return turn.effects
+            self._advance(transaction, step)
+        return step.effects
 
     def unload(self) -> list[Effect]:
-        """The partition is another broker's now: whoever waits shall look for it there. Drop the object afterwards."""
+        """Tell waiting clients to look for the new coordinator. Drop the object afterwards."""
         self.room.used -= self._used
         self._used = 0
         moved = Result(error_code=ErrorCode.NOT_COORDINATOR)
@@ -131,15 +131,15 @@ class TransactionCoordinator:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether all of the partition was replayed."""
+        """Whether the whole partition has been replayed."""
         return self._is_loaded
 
     def next_deadline(self) -> Millis | None:
-        """When a Tick is due at the latest, on the clock of `now`; None before `loaded`."""
+        """Return when the next Tick is due, on the clock of `now`; None before `loaded`."""
         return min(self._look_for_open_at, self._look_for_unused_at) if self._is_loaded else None
 
     def needs_producer_id(self, command: Command) -> bool:
-        """Whether the request should come with a producer id that nobody has."""
+        """Whether the request should come with a fresh producer id."""
         transaction = self.transactions.get(command.transactional_id)
         match command:
             case InitProducerId():
@@ -149,63 +149,63 @@ class TransactionCoordinator:
         return False
 
     def step(self, event: Event, now: Millis, timestamp: Millis) -> list[Effect]:
-        """What follows from an event at that time, in this order."""
-        turn = _Turn(now, timestamp)
+        """Handle an event and return its effects, in order."""
+        step = _Step(now, timestamp)
         match event:
             case Request():
-                self._attempt(event, turn)
+                self._attempt(event, step)
             case Appended():
-                self._appended(self._in_flight.pop(event.token), event.error_code, turn)
+                self._appended(self._in_flight.pop(event.token), event.error_code, step)
             case MarkersWritten():
-                self._markers_written(event, turn)
+                self._markers_written(event, step)
             case Tick():
                 pass
             case _:
                 assert_never(event)
         if self._is_loaded and now >= self._look_for_open_at:
-            self._look_for_open(turn)
+            self._look_for_open(step)
         if self._is_loaded and now >= self._look_for_unused_at:
-            self._look_for_unused(turn)
-        return turn.effects
+            self._look_for_unused(step)
+        return step.effects
 
     # ---- requests
 
-    def _attempt(self, event: Request, turn: _Turn) -> None:
-        """Handle a request. An unexpected error costs this request alone: nothing is changed before it is decided."""
+    def _attempt(self, event: Request, step: _Step) -> None:
+        """Handle a request. An unexpected error fails only this request: nothing changes before the decision."""
         transactional_id = event.command.transactional_id
         try:
-            self._request(event, turn)
+            self._request(event, step)
         except Exception as error:
             transaction = self.transactions.get(transactional_id)
             if transaction is not None and transaction.value is None and not transaction.is_pending:
                 del self.transactions[transactional_id]
-            turn.survived(type(event.command).__name__, transactional_id, error)
-            turn.reply(event.request_id, Result(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
+            step.survived(type(event.command).__name__, transactional_id, error)
+            step.reply(event.request_id, Result(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
 
-    def _request(self, event: Request, turn: _Turn) -> None:
+    def _request(self, event: Request, step: _Step) -> None:
         command = event.command
         if not self._is_loaded:
-            turn.reply(event.request_id, Result(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            step.reply(event.request_id, Result(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
         if not command.transactional_id:
-            turn.reply(event.request_id, Result(error_code=ErrorCode.INVALID_REQUEST))
+            step.reply(event.request_id, Result(error_code=ErrorCode.INVALID_REQUEST))
             return
         transaction = self.transactions.get(command.transactional_id)
         if isinstance(command, VerifyPartitions):
             value = None if transaction is None else transaction.value
-            turn.reply(event.request_id, decisions.verify(command, value))
+            step.reply(event.request_id, decisions.verify(command, value))
             return
-        decision = self._decide(command, transaction, event.fresh_producer_id, turn.timestamp)
+        decision = self._decide(command, transaction, event.fresh_producer_id, step.timestamp)
         if decision.value is None:
-            turn.reply(event.request_id, decision.result)
+            step.reply(event.request_id, decision.result)
             return
         if not isinstance(command, EndTransaction) and not self._has_room(command, transaction, decision.value):
-            turn.reply(event.request_id, Result(error_code=ErrorCode.POLICY_VIOLATION))
+            step.reply(event.request_id, Result(error_code=ErrorCode.POLICY_VIOLATION))
             return
         if transaction is None:
             transaction = Transaction(transactional_id=command.transactional_id)
             self.transactions[command.transactional_id] = transaction
-        self._append(transaction, decision, turn, event.request_id)
+        self._append(transaction, decision, step, event.request_id)
 
     def _has_room(self, command: Command, transaction: Transaction | None, after: TransactionValue) -> bool:
         key = command.transactional_id
@@ -241,9 +241,9 @@ class TransactionCoordinator:
             case _:
                 assert_never(command)
 
-    # ---- what is appended
+    # ---- appending
 
-    def _append(self, transaction: Transaction, decision: Decision, turn: _Turn, request_id: int | None = None) -> None:
+    def _append(self, transaction: Transaction, decision: Decision, step: _Step, request_id: int | None = None) -> None:
         assert not transaction.is_pending, transaction
         assert decision.value is not None, decision
         is_dead = decision.value.state is State.DEAD
@@ -259,40 +259,40 @@ class TransactionCoordinator:
             request_id=request_id,
             result=decision.result,
         )
-        turn.effects.append(Append(record=record, token=token))
+        step.effects.append(Append(record=record, token=token))
 
-    def _appended(self, done: _InFlight, error_code: ErrorCode, turn: _Turn) -> None:
+    def _appended(self, done: _InFlight, error_code: ErrorCode, step: _Step) -> None:
         transaction = self.transactions[done.transactional_id]
         transaction.is_pending = False
         if error_code is not ErrorCode.NONE:
             if transaction.value is None:
                 del self.transactions[done.transactional_id]
             if done.request_id is not None:
-                turn.reply(done.request_id, Result(error_code=_told(error_code)))
+                step.reply(done.request_id, Result(error_code=_client_error(error_code)))
             return
         self.replay(*done.record)
         transaction.last_producer_epoch = done.last_producer_epoch
         if done.request_id is not None:
-            turn.reply(done.request_id, done.result)
+            step.reply(done.request_id, done.result)
         if done.value is not None:
-            self._go_on(transaction, turn)
+            self._advance(transaction, step)
 
-    def _go_on(self, transaction: Transaction, turn: _Turn) -> None:
-        """Carry out the decision: have markers written, or if all are, end the transaction.
+    def _advance(self, transaction: Transaction, step: _Step) -> None:
+        """Carry out a durable decision: have markers written or, once all are, complete the transaction.
 
-        After an unexpected error it is tried again when the coordinator looks for open transactions.
+        After an unexpected error, the next look for open transactions tries again.
         """
         try:
-            self._carry_on(transaction, turn)
+            self._do_advance(transaction, step)
         except Exception as error:
-            turn.survived("completion", transaction.transactional_id, error)
+            step.survived("completion", transaction.transactional_id, error)
 
-    def _carry_on(self, transaction: Transaction, turn: _Turn) -> None:
+    def _do_advance(self, transaction: Transaction, step: _Step) -> None:
         value = transaction.value
         if value is None or value.state not in PREPARED:
             return
         if transaction.unmarked:
-            turn.effects.append(
+            step.effects.append(
                 WriteMarkers(
                     transactional_id=transaction.transactional_id,
                     producer_id=value.producer_id,
@@ -303,76 +303,76 @@ class TransactionCoordinator:
                 )
             )
         else:
-            self._complete(transaction, value, turn)
+            self._complete(transaction, value, step)
 
-    def _complete(self, transaction: Transaction, value: TransactionValue, turn: _Turn) -> None:
+    def _complete(self, transaction: Transaction, value: TransactionValue, step: _Step) -> None:
         decision = Decision(
             result=Result(),
-            value=decisions.complete(value, turn.timestamp),
+            value=decisions.complete(value, step.timestamp),
             last_producer_epoch=transaction.last_producer_epoch,
         )
-        self._append(transaction, decision, turn)
+        self._append(transaction, decision, step)
 
-    def _markers_written(self, event: MarkersWritten, turn: _Turn) -> None:
+    def _markers_written(self, event: MarkersWritten, step: _Step) -> None:
         transaction = self.transactions.get(event.transactional_id)
         value = None if transaction is None else transaction.value
         if transaction is None or value is None or value.state not in PREPARED:
             return
         if (value.producer_id, value.producer_epoch) != (event.producer_id, event.producer_epoch):
-            return  # of a transaction that is over
+            return  # that transaction is over
         transaction.unmarked -= event.partitions
         if not transaction.unmarked and not transaction.is_pending:
-            self._go_on(transaction, turn)
+            self._advance(transaction, step)
 
-    # ---- what falls due
+    # ---- timeouts and expiry
 
-    def _look_for_open(self, turn: _Turn) -> None:
-        """Abort what is open for too long (rule 33), and try again to store what is complete."""
+    def _look_for_open(self, step: _Step) -> None:
+        """Abort transactions past their timeout (rule 33), and retry completions that could not be stored."""
         interval_ms = self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms
-        self._look_for_open_at = Millis(turn.now + interval_ms)
+        self._look_for_open_at = Millis(step.now + interval_ms)
         due = self._due(
-            lambda each, value: value.is_overdue(turn.timestamp) or (value.state in PREPARED and not each.unmarked)
+            lambda each, value: value.is_overdue(step.timestamp) or (value.state in PREPARED and not each.unmarked)
         )
         if len(due) > MOST_AT_ONCE:
-            self._look_for_open_at = Millis(turn.now + _SOON_MS)
+            self._look_for_open_at = Millis(step.now + _SOON_MS)
         for transaction in due[:MOST_AT_ONCE]:
             value = transaction.value
             assert value is not None
             if value.state in PREPARED and not transaction.unmarked:
-                self._go_on(transaction, turn)
-            elif value.is_overdue(turn.timestamp):
-                self._abort(transaction, value, turn)
+                self._advance(transaction, step)
+            elif value.is_overdue(step.timestamp):
+                self._abort(transaction, value, step)
 
-    def _abort(self, transaction: Transaction, value: TransactionValue, turn: _Turn) -> None:
+    def _abort(self, transaction: Transaction, value: TransactionValue, step: _Step) -> None:
         try:
-            fenced = decisions.fence(value, turn.timestamp)
-            turn.note(transaction, f"aborted: open for {turn.timestamp - value.started_at} ms")
-            self._append(transaction, Decision(result=Result(), value=fenced), turn)
+            fenced = decisions.fence(value, step.timestamp)
+            step.note(transaction, f"aborted: open for {step.timestamp - value.started_at} ms")
+            self._append(transaction, Decision(result=Result(), value=fenced), step)
         except Exception as error:
-            turn.survived("abort", transaction.transactional_id, error)
+            step.survived("abort", transaction.transactional_id, error)
 
-    def _look_for_unused(self, turn: _Turn) -> None:
-        """Forget ids that nobody used for long (rule 33)."""
+    def _look_for_unused(self, step: _Step) -> None:
+        """Expire ids that have been unused for too long (rule 33)."""
         interval_ms = self.config.transaction_remove_expired_transaction_cleanup_interval_ms
-        self._look_for_unused_at = Millis(turn.now + interval_ms)
-        unused_since = turn.timestamp - self.config.transactional_id_expiration_ms
+        self._look_for_unused_at = Millis(step.now + interval_ms)
+        unused_since = step.timestamp - self.config.transactional_id_expiration_ms
         due = self._due(lambda _, value: value.state in AT_REST and value.updated_at <= unused_since)
         if len(due) > MOST_AT_ONCE:
-            self._look_for_unused_at = Millis(turn.now + _SOON_MS)
+            self._look_for_unused_at = Millis(step.now + _SOON_MS)
         for transaction in due[:MOST_AT_ONCE]:
             assert transaction.value is not None
-            self._expire(transaction, transaction.value, turn)
+            self._expire(transaction, transaction.value, step)
 
-    def _expire(self, transaction: Transaction, value: TransactionValue, turn: _Turn) -> None:
+    def _expire(self, transaction: Transaction, value: TransactionValue, step: _Step) -> None:
         try:
             dead = follow(value, State.DEAD)
-            turn.note(transaction, "expired")
-            self._append(transaction, Decision(result=Result(), value=dead), turn)
+            step.note(transaction, "expired")
+            self._append(transaction, Decision(result=Result(), value=dead), step)
         except Exception as error:
-            turn.survived("expiry", transaction.transactional_id, error)
+            step.survived("expiry", transaction.transactional_id, error)
 
     def _due(self, is_due: Callable[[Transaction, TransactionValue], bool]) -> list[Transaction]:
-        """Those of which nothing is on its way to the log, and for which it is so, by their ids."""
+        """Return the transactions that match and have no record in flight, sorted by id."""
         found = {
             key: each
             for key, each in self.transactions.items()
@@ -383,7 +383,7 @@ class TransactionCoordinator:
     # ---- for tests and simulations
 
     def durable(self) -> dict[str, TransactionValue]:
-        """What the log says of every id. Equal to that of a fresh coordinator that replayed the log."""
+        """Return what the log says of every id. A fresh coordinator that replayed the log returns the same."""
         return {key: each.value for key, each in sorted(self.transactions.items()) if each.value is not None}
 
     def validate(self) -> None:
@@ -396,8 +396,8 @@ class TransactionCoordinator:
         assert self._used == sum(weight(key, each.value) for key, each in self.transactions.items())
 
 
-class _Turn:
-    """One call of `step`: the time it happens at, and what follows from it."""
+class _Step:
+    """Collects the effects of one call of `step`, and holds the time of the call."""
 
     __slots__ = ("effects", "now", "timestamp")
 
@@ -407,20 +407,20 @@ class _Turn:
         self.effects: list[Effect] = []
 
     def reply(self, request_id: int, result: Result) -> None:
-        """Answer a request, now and only now."""
+        """Answer a request; its record, if there is one, is durable."""
         self.effects.append(Reply(request_id=request_id, result=result))
 
     def survived(self, kind: str, transactional_id: str, error: Exception) -> None:
-        """An unexpected error has cost one thing of this kind, and nothing else of the transactional id."""
+        """Report an unexpected error that cost one thing of this kind, and nothing else of the transactional id."""
         self.effects.append(Survived(kind=kind, name=transactional_id, error=error))
 
     def note(self, transaction: Transaction, text: str) -> None:
-        """Tell whoever reads the broker's log."""
+        """Write a line to the broker's log."""
         self.effects.append(Note(transactional_id=transaction.transactional_id, text=text))
 
 
-def _told(error_code: ErrorCode) -> ErrorCode:
-    """What a client is told when the coordinator's own append failed: what makes it look for the coordinator again."""
+def _client_error(error_code: ErrorCode) -> ErrorCode:
+    """Translate the error of the coordinator's own append into one that makes clients look for the coordinator."""
     match error_code:
         case (
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,15 +1,15 @@
-"""What is decided about one transactional id: plain functions from what the log says to what it shall say next.
+"""Decide what happens to one transactional id: plain functions from its durable state to its next state.
 
-`Decision.value` is the next record, if there is one; `Decision.result` is the answer, to be given when that record is
-durable. Nothing here changes anything.
+`Decision.value` is the next record, if there is one. `Decision.result` is the answer, which must wait until that record
+is durable. No function here changes any state.
 
-The two versions of transactions differ in `end` alone. Up to version 1 the epoch stays, and a retry is known by the
-state. From version 2 on (KIP-890) the epoch rises with every end, so a retry is known by the epoch it comes with, and a
-marker that arrives late can never end the next transaction. When a producer's epochs are used up, its next id is stored
-with the outcome, answered at once, and takes effect when the transaction is complete.
+The two versions of transactions differ only in `end`. Up to version 1 the epoch stays the same, and a retry is
+recognized by the state. From version 2 on (KIP-890) every end raises the epoch, so a retry is recognized by its epoch,
+and a late marker can never end the next transaction. When a producer's epochs are used up, its next producer id is
+stored with the outcome and returned immediately; it takes effect when the transaction is complete.
 
-A producer that loses its transaction (a new one took over, or the timeout passed) is fenced by an epoch that nobody is
-given; the abort's markers carry it.
+A producer that loses its transaction, to a new producer or to the timeout, is fenced by an epoch that no producer is
+ever given; the abort markers carry it.
 
 Read: rules 26 to 30 and 33; KIP-98, KIP-360, KIP-588, KIP-890.
 """
@@ -37,16 +37,16 @@ from kraftpy.types import Millis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What shall be: the next record, if any, and the answer once it is durable."""
+    """The next record, if any, and the answer to give once it is durable."""
 
     result: Result
     value: TransactionValue | None = None
     last_producer_epoch: int = NO_EPOCH
-    """What `Transaction.last_producer_epoch` becomes with the record."""
+    """The value that `Transaction.last_producer_epoch` takes with the record."""
 
 
 def refused(error_code: ErrorCode) -> Decision:
-    """Nothing changes."""
+    """Answer with an error and change nothing."""
     return Decision(result=Result(error_code=error_code))
 
 
@@ -62,7 +62,7 @@ def needs_producer_id_to_init(command: InitProducerId, transaction: Transaction 
 def init(
     command: InitProducerId, value: TransactionValue | None, last_epoch: int, fresh_producer_id: int, timestamp: Millis
 ) -> Decision:
-    """Give the id to whoever asks, with an epoch above everybody's before (rule 28)."""
+    """Give the id to this producer, with an epoch above every earlier one (rule 28)."""
     if value is None:
         if fresh_producer_id < 0:
             return refused(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -71,7 +71,7 @@ def init(
         )
         return _given(first, NO_EPOCH)
     names_one = command.producer_id != NO_PRODUCER_ID
-    # A producer that did not hear that its epochs were used up still names the id it had.
+    # A producer that never heard that its epochs were used up still names its previous producer id.
     is_of_previous = command.producer_id == value.previous_producer_id and command.producer_epoch >= LAST_EPOCH
     is_of_next = command.producer_id == value.next_producer_id
     if names_one and command.producer_id != value.producer_id and not is_of_previous and not is_of_next:
@@ -79,14 +79,14 @@ def init(
     if value.state in PREPARED:
         return refused(ErrorCode.CONCURRENT_TRANSACTIONS)
     is_owner = command.producer_id == value.producer_id and command.producer_epoch == value.producer_epoch
-    # It has what it asked for already, and asks again since the answer was lost. Had another producer come in between,
-    # `last_epoch` would be gone.
+    # The producer already has its epoch and asks again because the answer was lost. If another producer had
+    # taken over in between, `last_epoch` would be gone.
     is_retry = names_one and last_epoch != NO_EPOCH and command.producer_epoch == last_epoch
     if names_one and not is_owner and (not is_retry or value.state is State.ONGOING):
         return refused(ErrorCode.PRODUCER_FENCED)
     remembered = command.producer_epoch if names_one else NO_EPOCH
     if value.state is State.ONGOING:
-        # Whoever asks is to ask again when the abort is through, and is then given an epoch.
+        # The producer has to ask again once the abort is complete; then it gets an epoch.
         again = Result(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)
         return Decision(result=again, value=fence(value, timestamp), last_producer_epoch=remembered)
     if value.is_exhausted:
@@ -118,7 +118,7 @@ def _given(value: TransactionValue, last_epoch: int) -> Decision:
 
 
 def fence(value: TransactionValue, timestamp: Millis) -> TransactionValue:
-    """Abort what is ongoing, under an epoch that nobody was given."""
+    """Abort the ongoing transaction under an epoch that no producer was given."""
     fenced = follow(value, State.PREPARE_EPOCH_FENCE, producer_epoch=value.producer_epoch + 1)
     return follow(fenced, State.PREPARE_ABORT, updated_at=timestamp)
 
@@ -127,9 +127,9 @@ def fence(value: TransactionValue, timestamp: Millis) -> TransactionValue:
 
 
 def check_producer(value: TransactionValue | None, producer_id: int, producer_epoch: int) -> ErrorCode:
-    """Whether that is the producer the transactional id belongs to."""
+    """Return NONE if this is the producer that owns the transactional id, else the error."""
     if value is not None and producer_id == value.next_producer_id != NO_PRODUCER_ID:
-        return ErrorCode.CONCURRENT_TRANSACTIONS  # it was told of its new id, which takes effect in a moment
+        return ErrorCode.CONCURRENT_TRANSACTIONS  # it already knows its new id, which takes effect in a moment
     if value is None or value.producer_id != producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if value.producer_epoch != producer_epoch:
@@ -138,7 +138,7 @@ def check_producer(value: TransactionValue | None, producer_id: int, producer_ep
 
 
 def add(command: AddPartitions, value: TransactionValue | None, last_epoch: int, timestamp: Millis) -> Decision:
-    """Make partitions part of the transaction, which begins with the first."""
+    """Add partitions to the transaction; the first ones begin it."""
     error = check_producer(value, command.producer_id, command.producer_epoch)
     if error is not ErrorCode.NONE or value is None:
         return refused(error)
@@ -159,7 +159,7 @@ def add(command: AddPartitions, value: TransactionValue | None, last_epoch: int,
 
 
 def verify(command: VerifyPartitions, value: TransactionValue | None) -> Result:
-    """Which of the partitions are not part of an ongoing transaction of that producer (rule 30)."""
+    """Find the partitions that are not part of an ongoing transaction of that producer (rule 30)."""
     error = check_producer(value, command.producer_id, command.producer_epoch)
     if error is not ErrorCode.NONE or value is None:
         return Result(error_code=error)
@@ -198,7 +198,7 @@ def end(
             after = follow(value, _prepared(command), updated_at=timestamp, client_version=command.client_version)
             return Decision(result=_ended(after), value=after, last_producer_epoch=last_epoch)
         case State.COMPLETE_COMMIT | State.COMPLETE_ABORT if _is_outcome(value, command):
-            return Decision(result=_ended(value))  # it asks again, since the answer was lost
+            return Decision(result=_ended(value))  # a retry: the answer was lost
         case State.PREPARE_COMMIT | State.PREPARE_ABORT if _is_outcome(value, command):
             return refused(ErrorCode.CONCURRENT_TRANSACTIONS)
     return refused(ErrorCode.INVALID_TXN_STATE)
@@ -225,8 +225,8 @@ def _end_with_bump(
             in_vain = ErrorCode.CONCURRENT_TRANSACTIONS
             return refused(in_vain if _is_outcome(value, command) else ErrorCode.INVALID_TXN_STATE)
         case State.PREPARE_COMMIT | State.PREPARE_ABORT if is_current:
-            # It has the epoch that this end gave it, and aborts its next transaction before anything of it arrived.
-            # Kafka takes it for a fenced producer, which it is not.
+            # The producer got this epoch from this very end, and now aborts its next transaction, which has reached
+            # no partition yet. Kafka treats it as fenced, which it is not.
             return refused(ErrorCode.CONCURRENT_TRANSACTIONS)
         case State.COMPLETE_COMMIT | State.COMPLETE_ABORT if is_retry or is_retry_with_old_id:
             if _is_outcome(value, command):
@@ -237,7 +237,7 @@ def _end_with_bump(
         case State.EMPTY | State.COMPLETE_COMMIT | State.COMPLETE_ABORT if is_current:
             if command.is_commit:
                 return refused(ErrorCode.INVALID_TXN_STATE)
-            return _bumped(command, value, fresh_producer_id, timestamp)  # nothing was added, but an epoch is over
+            return _bumped(command, value, fresh_producer_id, timestamp)  # no partition was added, yet an epoch ends
     return refused(ErrorCode.PRODUCER_FENCED)
 
 
@@ -257,7 +257,7 @@ def _bumped(command: EndTransaction, value: TransactionValue, fresh_producer_id:
 
 
 def _ended(value: TransactionValue) -> Result:
-    """What the producer goes on with."""
+    """Return the producer id and epoch that the producer continues with."""
     if value.next_producer_id != NO_PRODUCER_ID:
         return Result(producer_id=value.next_producer_id, producer_epoch=0)
     return Result(producer_id=value.producer_id, producer_epoch=value.producer_epoch)
@@ -273,7 +273,7 @@ def _is_outcome(value: TransactionValue, command: EndTransaction) -> bool:
 
 
 def complete(value: TransactionValue, timestamp: Millis) -> TransactionValue:
-    """Every partition has its marker."""
+    """Complete the transaction: every partition has its marker."""
     state = State.COMPLETE_COMMIT if value.state is State.PREPARE_COMMIT else State.COMPLETE_ABORT
     is_used_up = value.next_producer_id != NO_PRODUCER_ID
     return follow(

@@ -1,11 +1,11 @@
-"""What can happen to a transaction coordinator, and what may follow from it: plain data, both ways.
+"""The events and effects of a transaction coordinator, as plain data.
 
-A `Request` is answered by exactly one `Reply` with its `request_id`. An `Append` is answered by the shell with exactly
-one `Appended` of the same token, in the order of the log; until then nothing that depends on the record is told to
-anyone. `WriteMarkers` is answered by `MarkersWritten`, in as many parts as it takes: the shell tries until every
-partition has its marker or is gone.
+Each `Request` is answered by exactly one `Reply` with its `request_id`. The shell answers each `Append` with exactly
+one `Appended` of the same token, in log order; until then, nothing that depends on the record leaves the coordinator.
+The shell answers `WriteMarkers` with one or more `MarkersWritten`: it tries until every partition has its marker or is
+gone.
 
-Requests are in words of this package: how each version of an API says it, the shell knows.
+Requests use this package's own words; the shell translates each version of an API to and from them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kraftpy.types import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerId:
-    """A producer takes a transactional id over, or goes on after an error (then it names what it had, KIP-360)."""
+    """Take over a transactional id or, if the producer names the id and epoch it had, recover it (KIP-360)."""
 
     transactional_id: str
     timeout_ms: int
@@ -29,7 +29,7 @@ class InitProducerId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitions:
-    """Make partitions part of the transaction; `client_version` is that of the producer's transactions."""
+    """Add partitions to the transaction. `client_version` is the producer's version of transactions."""
 
     transactional_id: str
     producer_id: int
@@ -40,7 +40,7 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyPartitions:
-    """Whether partitions are part of the transaction (KIP-890)."""
+    """Ask if partitions are part of the transaction (KIP-890)."""
 
     transactional_id: str
     producer_id: int
@@ -50,7 +50,7 @@ class VerifyPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransaction:
-    """Commit or abort."""
+    """Commit or abort the transaction."""
 
     transactional_id: str
     producer_id: int
@@ -64,7 +64,7 @@ Command = InitProducerId | AddPartitions | VerifyPartitions | EndTransaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Somebody asks. `fresh_producer_id` is one that nobody has, where `needs_producer_id` says so; -1 for none."""
+    """A client's or a leader's request. `fresh_producer_id`: unused, -1 unless `needs_producer_id` asked for one."""
 
     request_id: int
     command: Command
@@ -73,7 +73,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """The append of that token is durable (NONE), or is known not to be in the log (any other code)."""
+    """The append with that token is durable (NONE), or certainly not in the log (any other code)."""
 
     token: int
     error_code: ErrorCode = ErrorCode.NONE
@@ -81,7 +81,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkersWritten:
-    """These partitions have the marker of that producer and epoch, durably, or do not exist any more."""
+    """These partitions durably have the marker of that producer and epoch, or no longer exist."""
 
     transactional_id: str
     producer_id: int
@@ -91,7 +91,7 @@ class MarkersWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed, at least to `next_deadline`."""
+    """Time has passed, at least up to `next_deadline`."""
 
 
 Event = Request | Appended | MarkersWritten | Tick
@@ -99,7 +99,7 @@ Event = Request | Appended | MarkersWritten | Tick
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a request comes to. `missing`: what it asked about and is not part of the transaction."""
+    """The result of a request. `missing`: the partitions it named that are not part of the transaction."""
 
     error_code: ErrorCode = ErrorCode.NONE
     producer_id: int = -1
@@ -109,7 +109,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """Answer that request."""
+    """Answer this request."""
 
     request_id: int
     result: Result
@@ -117,7 +117,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """Write this record to this coordinator's partition, acks=all; then report `Appended(token)`."""
+    """Write this record to the coordinator's partition with acks=all, then report `Appended(token)`."""
 
     record: Record
     token: int
@@ -125,7 +125,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteMarkers:
-    """Have the leaders of these partitions write how the transaction ended, again and again until they have."""
+    """Have the leaders of these partitions write the transaction's outcome, and retry until they have."""
 
     transactional_id: str
     producer_id: int
@@ -137,7 +137,7 @@ class WriteMarkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Something an operator may want to read in the broker's log."""
+    """A line for the operator in the broker's log."""
 
     transactional_id: str
     text: str
@@ -145,9 +145,9 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survived:
-    """An unexpected error cost one request, or one thing that was due of one transactional id, and nothing else.
+    """An unexpected error cost one request, or one piece of due work for one transactional id, and nothing else.
 
-    `kind` is what was tried, `name` the transactional id.
+    `kind` says what was attempted; `name` is the transactional id.
     """
 
     kind: str

@@ -1,11 +1,11 @@
 """The records of `__transaction_state`, exactly in Kafka's format, so that Kafka's own tools read them.
 
-A key and a value each open with an int16. A key's 0 is a transactional id. A value's number is the version of its
-layout: 0 has fixed fields, int16 lengths of strings and int32 lengths of arrays; 1 has compact lengths, and tagged
-fields for the previous producer id (0), the next one (1) and the client's version of transactions (2). Version 1 is
-written, both are read. A null value deletes the id.
+Keys and values each begin with an int16. In a key, 0 stands for a transactional id. In a value, the number is the
+version of the layout: version 0 has fixed fields, int16 string lengths and int32 array lengths; version 1 has compact
+lengths, and tagged fields for the previous producer id (0), the next one (1) and the client's version of transactions
+(2). Version 1 is written, both are read. A null value deletes the id.
 
-Left out: the tag of two-phase commit (KIP-939), which is skipped like every unknown one.
+Left out: the tagged field of two-phase commit (KIP-939), which is skipped like any unknown one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STATES = {number: state for state, number in _NUMBERS.items()}
 _PREVIOUS, _NEXT, _CLIENT_VERSION = range(3)
 
 Record = tuple[bytes, bytes | None]
-"""A key and a value as they stand in the log; a value of None is a tombstone."""
+"""A key and a value as they are in the log; a value of None is a tombstone."""
 
 
 # ---- writing
@@ -53,13 +53,13 @@ def _compact_string(value: str) -> bytes:
 
 
 def write_key(transactional_id: str) -> bytes:
-    """The key's bytes as they stand in the log."""
+    """Return a key's bytes, as they are in the log."""
     data = transactional_id.encode()
     return struct.pack(">hh", 0, len(data)) + data
 
 
 def write_value(value: TransactionValue) -> bytes:
-    """The value's bytes, version 1."""
+    """Return a value's bytes, in version 1."""
     parts = [
         struct.pack(
             ">hqhib",
@@ -93,12 +93,12 @@ def write_value(value: TransactionValue) -> bytes:
 
 
 def transaction_record(transactional_id: str, value: TransactionValue | None) -> Record:
-    """The record that stores a transactional id, or with None the one that deletes it."""
+    """Return the record that stores a transactional id, or deletes it if `value` is None."""
     return write_key(transactional_id), None if value is None else write_value(value)
 
 
 def by_topic(partitions: frozenset[TopicPartition] | set[TopicPartition]) -> dict[str, list[int]]:
-    """Partitions by topic, all in order."""
+    """Group partitions by topic, sorted."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)
@@ -109,7 +109,7 @@ def by_topic(partitions: frozenset[TopicPartition] | set[TopicPartition]) -> dic
 
 
 class _Reader:
-    """A cursor over one key or value. Whatever does not fit raises ProtocolError."""
+    """A cursor over one key or value. Raises ProtocolError for anything malformed."""
 
     __slots__ = ("_position", "_view", "flexible")
 
@@ -146,7 +146,7 @@ class _Reader:
             raise ProtocolError(f"a transaction record has a string that is not UTF-8: {error}") from error
 
     def array_length(self) -> int:
-        """-1 where it is null."""
+        """Read an array's length; -1 stands for null."""
         length = self.uvarint() - 1 if self.flexible else self.integer(4)
         if not -1 <= length <= len(self._view) - self._position:
             raise ProtocolError(f"a transaction record has an array of {length} elements")
@@ -157,22 +157,22 @@ class _Reader:
 
 
 def read_key(data: Buffer) -> str | None:
-    """The transactional id, or None where the key is of a kind that is not known. Raises ProtocolError."""
+    """Return the transactional id, or None for a key of an unknown kind. Raises ProtocolError."""
     reader = _Reader(data)
     return reader.string() if reader.integer(2) == 0 else None
 
 
 def read_value(data: Buffer) -> TransactionValue:
-    """What is stored, of any version. Raises ProtocolError."""
+    """Parse a value of either version. Raises ProtocolError."""
     reader = _Reader(data)
     version = reader.integer(2)
     if not 0 <= version <= VALUE_VERSION:
-        raise ProtocolError(f"a transaction in version {version}; 0 to {VALUE_VERSION} are known")
+        raise ProtocolError(f"a transaction record has version {version}; supported are 0 to {VALUE_VERSION}")
     reader.flexible = version >= 1
     producer_id, producer_epoch, timeout_ms = reader.integer(8), reader.integer(2), reader.integer(4)
     state = _STATES.get(number := reader.integer(1))
     if state is None:
-        raise ProtocolError(f"a transaction in state {number}, which is not known")
+        raise ProtocolError(f"a transaction record has the unknown state {number}")
     partitions: set[TopicPartition] = set()
     for _ in range(max(0, reader.array_length())):
         topic = reader.string()

@@ -1,9 +1,9 @@
-"""One transactional id: the states it goes through, and what its coordinator remembers of it.
+"""One transactional id: its states, and what its coordinator remembers about it.
 
-`FOLLOWS` is the table of what may follow what (rule 26); `follow` is the only way from one state to another and asserts
-it. What is durable is a `TransactionValue`, a frozen thing: it is replaced when the log has the next one.
+`FOLLOWS` is the table of state transitions (rule 26); `follow` is the only way from one state to another, and asserts
+the table. The durable part is a frozen `TransactionValue`, which is replaced once the log has the next one.
 
-Read: KIP-98, KIP-360 (epochs that rise), KIP-890 (an epoch for each transaction, and so a marker for each epoch).
+Read: KIP-98, KIP-360 (epochs that rise), KIP-890 (one epoch per transaction, and so one marker per epoch).
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from kraftpy.types import TopicPartition
 NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
 LAST_EPOCH: Final = 32766
-"""The last epoch that a producer is given: one more is left to fence it with."""
+"""The highest epoch that a producer is given: one more is reserved for fencing it."""
 EPOCH_BUMPS: Final = 2
-"""From this version of transactions on the epoch rises with every end of one (KIP-890)."""
+"""From this version of transactions on, every end of a transaction raises the epoch (KIP-890)."""
 
 
 class State(Enum):
-    """Where a transactional id is in its life; the values are the names clients see."""
+    """The states of a transactional id; the values are the names that clients see."""
 
-    EMPTY = "Empty"  # a producer has the id, and has not written yet
+    EMPTY = "Empty"  # a producer has the id, but has not written yet
     ONGOING = "Ongoing"  # partitions were added; the timeout runs
-    PREPARE_COMMIT = "PrepareCommit"  # it is decided: markers are written until all partitions have one
-    PREPARE_ABORT = "PrepareAbort"  # the same, the other way
+    PREPARE_COMMIT = "PrepareCommit"  # the commit is decided: markers are written until all partitions have one
+    PREPARE_ABORT = "PrepareAbort"  # the same, for an abort
     COMPLETE_COMMIT = "CompleteCommit"  # every partition has its marker
     COMPLETE_ABORT = "CompleteAbort"
-    DEAD = "Dead"  # nobody used the id for long: its tombstone is on the way to the log
-    PREPARE_EPOCH_FENCE = "PrepareEpochFence"  # its producer loses it: the epoch rises, and then it is aborted
+    DEAD = "Dead"  # the id was unused for too long: its tombstone is on the way to the log
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"  # the producer is losing the id: the epoch rises, then comes the abort
 
 
 FOLLOWS: Final[dict[State, frozenset[State]]] = {
@@ -47,7 +47,7 @@ FOLLOWS: Final[dict[State, frozenset[State]]] = {
     State.DEAD: frozenset(),
     State.PREPARE_EPOCH_FENCE: frozenset({State.PREPARE_ABORT}),
 }
-"""What may follow each state. An abort of nothing (KIP-890) leads from where nothing is open to PrepareAbort."""
+"""The states that may follow each state. Aborting nothing (KIP-890) goes to PrepareAbort from one that is at rest."""
 
 PREPARED: Final = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
 AT_REST: Final = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
@@ -55,7 +55,7 @@ AT_REST: Final = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionValue:
-    """What the log says of a transactional id. Timestamps in milliseconds of the wall clock, -1 for none."""
+    """The durable state of a transactional id. Timestamps are wall-clock milliseconds, -1 for none."""
 
     producer_id: int
     producer_epoch: int
@@ -65,50 +65,50 @@ class TransactionValue:
     updated_at: int = -1
     started_at: int = -1
     previous_producer_id: int = NO_PRODUCER_ID
-    """The one before the last change, by which a retry is known whose answer was lost."""
+    """The producer id before the last change; a retry whose answer was lost is recognized by it."""
     next_producer_id: int = NO_PRODUCER_ID
-    """Once this transaction is complete: its producer's epochs are used up."""
+    """The producer id to use after this transaction; set when the epochs of the current one are used up."""
     client_version: int = 0
-    """The version of transactions that the producer speaks."""
+    """The version of transactions that the producer uses."""
 
     @property
     def is_exhausted(self) -> bool:
-        """The producer id has no further epoch to give."""
+        """Whether the producer id has no epoch left to give."""
         return self.producer_epoch >= LAST_EPOCH
 
     def is_overdue(self, timestamp: int) -> bool:
-        """Whether its transaction is open for longer than its producer allowed."""
+        """Whether its transaction has been open for longer than its producer allowed."""
         return self.state is State.ONGOING and timestamp - self.started_at >= self.timeout_ms
 
     @property
     def raises_epoch(self) -> bool:
-        """The epoch rises with every end."""
+        """Whether every end of a transaction raises the epoch."""
         return self.client_version >= EPOCH_BUMPS
 
 
 def follow(value: TransactionValue, state: State, **changes: Any) -> TransactionValue:
-    """What comes next. Asserts that it may."""
+    """Return the value in its next state. Asserts that the table allows it."""
     assert state in FOLLOWS[value.state], f"{value.state.value} is not followed by {state.value}"
     return replace(value, state=state, previous_producer_id=value.producer_id, **changes)
 
 
 @dataclass(slots=True, kw_only=True)
 class Transaction:
-    """One transactional id: what the log says, and what is only known here."""
+    """One transactional id: its durable state, and volatile state of the coordinator."""
 
     transactional_id: str
     value: TransactionValue | None = None
-    """None until its first record is durable."""
+    """None until the first record is durable."""
     last_producer_epoch: int = NO_EPOCH
-    """The epoch before the current one, where the producer itself asked for that: its retry is not a fence."""
+    """The epoch before the current one, if the producer itself asked for the change: its retry does not fence it."""
     is_pending: bool = False
-    """A record is on its way to the log: nothing else may be decided until it is there (rule 26)."""
+    """Whether a record is on its way to the log: until it is durable, nothing else may be decided (rule 26)."""
     unmarked: set[TopicPartition] = field(default_factory=set)
-    """While it is prepared: the partitions that have no marker yet."""
+    """The partitions without a marker, while the transaction is prepared."""
 
     @property
     def state(self) -> State | None:
-        """As the log says."""
+        """The state according to the log; None before the first record."""
         return None if self.value is None else self.value.state
 
     def validate(self) -> None:

@@ -264,7 +264,7 @@ async def test_nothing_is_loaded_for_share_groups_once_a_broker_has_stopped(tmp_
         broker = Broker(config, SystemClock(), tasks)
         await broker.start()
         await broker.stop()
-        with pytest.raises(KafkaError, match="this broker stops") as refused:
+        with pytest.raises(KafkaError, match="the broker is shutting down") as refused:
             broker.share_partitions.get(ShareKey("g", TopicId(bytes(16)), 0))
     assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 

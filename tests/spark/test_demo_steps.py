@@ -98,7 +98,7 @@ def test_a_signal_cancels_what_runs_and_is_an_interrupt() -> None:
 def test_what_no_demo_wrote_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "thesis.txt").write_text("years of work")
-    with pytest.raises(NoInputError, match="holds something that no demo wrote"):
+    with pytest.raises(NoInputError, match="has files that the demo did not write"):
         tell(tmp_path, EVENTS, Console(file=io.StringIO()))
     assert (tmp_path / "cluster" / "thesis.txt").read_text() == "years of work"
 

@@ -61,14 +61,14 @@ def test_a_project_of_other_transformations(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "1st", "a b", "../up", "a/b", "é"])
 def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ProjectError, match="no name of a project"):
+    with pytest.raises(ProjectError, match="not a project name"):
         create(name, tmp_path, **_ADDRESSES)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "hourly").mkdir()
-    with pytest.raises(ProjectError, match="is there already"):
+    with pytest.raises(ProjectError, match="already exists"):
         create("hourly", tmp_path, **_ADDRESSES)
     assert list((tmp_path / "hourly").iterdir()) == []
 
@@ -92,8 +92,8 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "wrote hourly/spark-pipeline.yml\n" in made.output
     again = CliRunner().invoke(cli, ["pipeline", "init", "hourly"], catch_exceptions=False)
     assert again.exit_code == 1
-    assert "is there already" in again.output
+    assert "already exists" in again.output
     for command in ("run", "dry-run"):
         nowhere = CliRunner().invoke(cli, ["pipeline", command], catch_exceptions=False)
         assert nowhere.exit_code == 1
-        assert "kraftpy pipeline init NAME makes one" in nowhere.output
+        assert "kraftpy pipeline init NAME creates one" in nowhere.output

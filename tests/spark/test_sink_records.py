@@ -67,5 +67,5 @@ def test_strings_are_bytes() -> None:
 
 
 def test_a_header_without_a_key_is_refused() -> None:
-    with pytest.raises(ValueError, match="a header needs a key"):
+    with pytest.raises(ValueError, match="a header's key is null"):
         encoded_headers(pa.array([[{"key": None, "value": b"v"}]], HEADER_TYPE))

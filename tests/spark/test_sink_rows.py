@@ -13,7 +13,7 @@ from sink_rows_of_tests import HEADERS, columns_of, frame, with_servers
 from kraftpy.client.producer.partitioner import murmur2
 from kraftpy.spark.offsets import OptionError
 from kraftpy.spark.sink_options import parse_write_options
-from kraftpy.spark.sink_rows import Dealer, RowError, check_columns
+from kraftpy.spark.sink_rows import RowError, RowPartitioner, check_columns
 
 ROUND_ROBIN = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
 
@@ -22,9 +22,11 @@ def last_or_too_far(topic: str, key: bytes | None, value: bytes | None, partitio
     return partitions if value == b"too far" else partitions - 1
 
 
-def dealt(batch: pa.RecordBatch, partitions: int = 3, **options: str) -> dict[tuple[str, int], list[Any]]:
-    dealer = Dealer(columns_of(batch, **options), parse_write_options(with_servers(options)), lambda _: partitions)
-    return {tuple(each.partition): each.rows.values.to_pylist() for each in dealer.deal(batch)}
+def split_rows(batch: pa.RecordBatch, partitions: int = 3, **options: str) -> dict[tuple[str, int], list[Any]]:
+    partitioner = RowPartitioner(
+        columns_of(batch, **options), parse_write_options(with_servers(options)), lambda _: partitions
+    )
+    return {tuple(each.partition): each.rows.values.to_pylist() for each in partitioner.split(batch)}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_headers_are_left_out_where_the_option_says_so() -> None:
 
 def test_a_key_has_one_partition_with_all_clients() -> None:
     keys = [f"key {n}" for n in range(50)]
-    found = dealt(frame(key=keys, value=keys), partitions=7, topic="t")
+    found = split_rows(frame(key=keys, value=keys), partitions=7, topic="t")
     for (_, partition), values in found.items():
         assert {(murmur2(value) & 0x7FFFFFFF) % 7 for value in values} == {partition}
     assert sum(map(len, found.values())) == 50
@@ -73,49 +75,49 @@ def test_a_key_has_one_partition_with_all_clients() -> None:
 
 def test_rows_keep_their_order_within_a_partition() -> None:
     keys = [f"{n % 5}" for n in range(500)]
-    found = dealt(frame(key=keys, value=[f"{n:03}" for n in range(500)]), topic="t")
+    found = split_rows(frame(key=keys, value=[f"{n:03}" for n in range(500)]), topic="t")
     assert all(values == sorted(values) for values in found.values())
 
 
 def test_rows_without_a_key_stick_to_a_partition() -> None:
     batch = frame(value=["x" * 68] * 90)  # 100 bytes each, with what a record needs beside
-    found = dealt(batch, topic="t", kafka__batch__size="3000")
+    found = split_rows(batch, topic="t", kafka__batch__size="3000")
     assert sorted(map(len, found.values())) == [30, 30, 30]
-    assert len(dealt(batch, topic="t")) == 1
+    assert len(split_rows(batch, topic="t")) == 1
 
 
 def test_keys_that_are_null_or_ignored_stick_too() -> None:
     batch = frame(key=["a", None, "a", None], value=["1", "2", "3", "4"])
-    found = dealt(batch, partitions=100, topic="t")
+    found = split_rows(batch, partitions=100, topic="t")
     keyed = ("t", (murmur2(b"a") & 0x7FFFFFFF) % 100)
     assert set(found[keyed]) >= {b"1", b"3"}
-    assert len(dealt(batch, partitions=100, topic="t", kafka__partitioner__ignore__keys="true")) == 1
+    assert len(split_rows(batch, partitions=100, topic="t", kafka__partitioner__ignore__keys="true")) == 1
 
 
 def test_topics_and_partitions_from_columns() -> None:
     batch = frame(value=["a", "b", "c", "d"], topic=["t", "u", "t", "u"], partition=pa.array([2, 0, 2, 1], pa.int32()))
-    assert dealt(batch) == {("t", 2): [b"a", b"c"], ("u", 0): [b"b"], ("u", 1): [b"d"]}
-    assert dealt(batch, topic="all") == {("all", 0): [b"b"], ("all", 1): [b"d"], ("all", 2): [b"a", b"c"]}
+    assert split_rows(batch) == {("t", 2): [b"a", b"c"], ("u", 0): [b"b"], ("u", 1): [b"d"]}
+    assert split_rows(batch, topic="all") == {("all", 0): [b"b"], ("all", 1): [b"d"], ("all", 2): [b"a", b"c"]}
 
 
 def test_a_null_partition_is_the_partitioners() -> None:
     batch = frame(key=["a", "a"], value=["1", "2"], partition=pa.array([None, 1], pa.int32()))
     by_key = (murmur2(b"a") & 0x7FFFFFFF) % 3
-    found = dealt(batch, topic="t")
+    found = split_rows(batch, topic="t")
     assert b"1" in found["t", by_key]
     assert b"2" in found["t", 1]
 
 
 def test_round_robin() -> None:
-    found = dealt(frame(key=["k"] * 9, value=["v"] * 9), topic="t", kafka__partitioner__class=ROUND_ROBIN)
+    found = split_rows(frame(key=["k"] * 9, value=["v"] * 9), topic="t", kafka__partitioner__class=ROUND_ROBIN)
     assert {where: len(values) for where, values in found.items()} == {("t", 0): 3, ("t", 1): 3, ("t", 2): 3}
 
 
 def test_a_partitioner_of_ones_own() -> None:
     name = f"{__name__}.last_or_too_far"
-    assert dealt(frame(value=["v"]), topic="t", kafka__partitioner__class=name) == {("t", 2): [b"v"]}
+    assert split_rows(frame(value=["v"]), topic="t", kafka__partitioner__class=name) == {("t", 2): [b"v"]}
     with pytest.raises(RowError, match=r"the partitioner chose 3; topic 't' has partitions 0 to 2"):
-        dealt(frame(value=["too far"]), topic="t", kafka__partitioner__class=name)
+        split_rows(frame(value=["too far"]), topic="t", kafka__partitioner__class=name)
 
 
 @pytest.mark.parametrize(
@@ -126,14 +128,14 @@ def test_a_partitioner_of_ones_own() -> None:
         (frame(value=["a"], topic=["t"], partition=pa.array([-1], pa.int32())), r"partitions 0 to 2, not -1"),
         (
             frame(value=["a"], topic=["t"], headers=pa.array([[{"key": None, "value": b""}]], HEADERS)),
-            r"column 'headers': a header needs a key",
+            r"column 'headers': a header's key is null",
         ),
     ],
 )
 def test_rows_that_cannot_be_written(batch: pa.RecordBatch, message: str) -> None:
     with pytest.raises(RowError, match=message):
-        dealt(batch)
+        split_rows(batch)
 
 
 def test_no_rows_go_nowhere() -> None:
-    assert dealt(frame(value=pa.array([], pa.string())), topic="t") == {}
+    assert split_rows(frame(value=pa.array([], pa.string())), topic="t") == {}

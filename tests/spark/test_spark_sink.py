@@ -79,7 +79,7 @@ def test_what_the_reader_yields_can_be_written(
     [
         ("append", {"topik": "t"}, "unknown option 'topik'; did you mean 'topic'?"),
         ("append", {}, "a topic is needed: option topic, or a column 'topic'"),
-        ("overwrite", {"topic": "t"}, "a topic is appended to"),
+        ("overwrite", {"topic": "t"}, "cannot overwrite a topic"),
     ],
 )
 def test_writes_that_are_refused(

@@ -62,7 +62,7 @@ def test_only_ids_that_are_known_and_needed_are_kept() -> None:
     ['{"a": 1}', '{"a": {"x": 1}}', '{"a": {"0": null}}', '{"#topicIds": {"a": "AA"}}', '{"#topicIds": {"a": "A"}}'],
 )
 def test_what_no_stream_has_written(text: str) -> None:
-    with pytest.raises(ValueError, match="this is no offset of a kraftpy stream"):
+    with pytest.raises(ValueError, match="not an offset of a kraftpy stream"):
         from_json(json.loads(text))
 
 

@@ -341,7 +341,7 @@ def test_aborted_transactions_are_no_loss(
 def test_offsets_that_are_no_offsets(query_of: Callable[..., Query], topic_of: Filler) -> None:
     query = query_of(topic_of([]))
     query.checkpoint = ['{"files": ["a"]}']
-    with pytest.raises(ValueError, match="this is no offset of a kraftpy stream"):
+    with pytest.raises(ValueError, match="not an offset of a kraftpy stream"):
         query.run()
 
 
@@ -395,5 +395,5 @@ def test_a_stream_starts_where_a_group_stands(
 
 
 def test_committed_needs_a_group(query_of: Callable[..., Query]) -> None:
-    with pytest.raises(OptionError, match="committed by whom"):
+    with pytest.raises(OptionError, match="needs a group"):
         query_of("t", startingOffsets="committed").run()

@@ -370,7 +370,7 @@ def test_times_of_day_have_no_column(logical: str) -> None:
 
 @pytest.mark.parametrize("kind", [pa.duration("us"), pa.list_(pa.null()), pa.month_day_nano_interval()])
 def test_types_that_no_value_is_read_as(kind: pa.DataType) -> None:
-    with pytest.raises(OptionError, match="column 'a' is of a type that values cannot be read as"):
+    with pytest.raises(OptionError, match="column 'a' has a type that values cannot be read as"):
         decoder("json", pa.struct([("a", kind)]))
 
 

@@ -1,1 +1,1 @@
-"""What the broker does for each API, one module per family."""
+"""Request handlers, one module per family of APIs."""

@@ -1,7 +1,8 @@
 """ApiVersions (18), UpdateFeatures (57), DescribeCluster (60), UnregisterBroker (64).
 
-What this broker and its cluster are. ApiVersions: KIP-35, KIP-511, features KIP-584 and KIP-1022. DescribeCluster:
-KIP-700, endpoint types KIP-919, fenced brokers KIP-1073. UpdateFeatures: KIP-584, KIP-778. UnregisterBroker: KIP-631.
+They describe this broker and its cluster. ApiVersions: KIP-35, KIP-511, features KIP-584 and KIP-1022.
+DescribeCluster: KIP-700, endpoint types KIP-919, fenced brokers KIP-1073. UpdateFeatures: KIP-584, KIP-778.
+UnregisterBroker: KIP-631.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _CONTROLLERS = 2
 
 
 async def api_versions(broker: Broker, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
-    """Every API that is served, with its versions."""
+    """List every API that this broker serves, with its versions."""
     if context.api_version >= 3 and not (
         _is_software_name(request.client_software_name) and _is_software_name(request.client_software_version)
     ):
@@ -72,7 +73,7 @@ async def api_versions(broker: Broker, request: ApiVersionsRequest, context: Req
             broker.connection_limits.proved(context.connection)
     response = api_versions_response(ErrorCode.NONE)
     image = broker.image
-    # An older client takes a lowest level of 0 for a mistake (KIP-1022).
+    # Older clients reject a minimum level of 0 (KIP-1022).
     lowest = 0 if context.api_version >= _LEVEL_ZERO_VERSION else 1
     response.supported_features = [
         SupportedFeatureKey(name=name, min_version=first, max_version=last)
@@ -88,7 +89,7 @@ async def api_versions(broker: Broker, request: ApiVersionsRequest, context: Req
 
 
 def api_versions_response(error_code: ErrorCode) -> ApiVersionsResponse:
-    """The table of handlers, as a response."""
+    """Return the table of handlers as a response."""
     keys = [ApiVersion(api_key=key, min_version=APIS[key].first, max_version=APIS[key].last) for key in served()]
     return ApiVersionsResponse(error_code=error_code, api_keys=keys)
 
@@ -102,7 +103,7 @@ def _is_software_name(name: str) -> bool:
 async def describe_cluster(
     broker: Broker, request: DescribeClusterRequest, context: RequestContext
 ) -> DescribeClusterResponse:
-    """The cluster's id, controller and brokers; fenced ones only where they are asked for (KIP-1073)."""
+    """Describe the cluster's id, controller and brokers; fenced ones only on request (KIP-1073)."""
     if request.endpoint_type != _BROKERS:
         known = request.endpoint_type == _CONTROLLERS
         return DescribeClusterResponse(
@@ -127,7 +128,7 @@ async def describe_cluster(
 async def update_features(
     broker: Broker, request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:
-    """Give features other levels: all of them, or none."""
+    """Change the levels of features: all of them, or none."""
     command = UpdateFeatures(
         updates=tuple(
             FeatureUpdate(
@@ -158,12 +159,12 @@ async def update_features(
 async def unregister_broker(
     broker: Broker, request: UnregisterBrokerRequest, context: RequestContext
 ) -> UnregisterBrokerResponse:
-    """Forget a broker, which must have stopped: one that lives would be left without its place in the cluster."""
+    """Unregister a broker that has stopped; a live one would lose its place in the cluster, so it is refused."""
     registered = broker.image.broker(BrokerId(request.broker_id))
     if registered is not None and not registered.fenced:
         return UnregisterBrokerResponse(
             error_code=ErrorCode.INVALID_REQUEST,
-            error_message=f"broker {request.broker_id} is alive; stop it before the cluster is to forget it",
+            error_message=f"broker {request.broker_id} is alive; a live broker cannot be unregistered",
         )
     command = UnregisterBroker(broker_id=BrokerId(request.broker_id), time_ms=broker.clock.now())
     try:

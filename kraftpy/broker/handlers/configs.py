@@ -1,12 +1,12 @@
 """DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44), ListConfigResources (74): settings.
 
-They belong to topics, brokers and groups; a group's need no group yet, and the broker that takes the request bounds
-them by its own.
+Settings belong to topics, brokers and groups. A group's can be set before the group exists; the broker that handles the
+request bounds them by its own settings.
 
-Topic settings change in the metadata log and take effect on the open logs at once. Of the brokers' settings few can be
-changed while they run: the replication throttles of one broker or of every one, and for every one together what
-elections go by (`CLUSTER_SETTINGS`). An attempt at another says so (INVALID_CONFIG). KIP-133, KIP-226 (sources and
-synonyms), KIP-339 (incremental), KIP-569 (types and documentation), KIP-848 (groups), KIP-1142 (lists).
+Topic settings change in the metadata log and apply to open logs immediately. Only a few broker settings can change at
+runtime: the replication throttles, for one broker or all, and for all together the settings that elections use
+(`CLUSTER_SETTINGS`). Any other is refused (INVALID_CONFIG). KIP-133, KIP-226 (sources and synonyms), KIP-339
+(incremental), KIP-569 (types and documentation), KIP-848 (groups), KIP-1142 (lists).
 
 Left out: broker loggers and client metrics as resources (KIP-412, KIP-714): INVALID_REQUEST.
 """
@@ -51,9 +51,9 @@ _RESOURCE_UNITS = 100
 async def describe_configs(
     broker: Broker, request: describe.DescribeConfigsRequest, context: RequestContext
 ) -> describe.DescribeConfigsResponse:
-    """The settings of each resource: all, or those named."""
+    """Describe the settings of each resource, all of them or those named."""
     results = []
-    # Each once, however often it is named: a small request must not become an answer of any size.
+    # Each resource once, even if it is named often: a small request must not get an answer of unbounded size.
     resources = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
     for number, resource in enumerate(resources.values(), 1):
         if not number % _DESCRIBED_AT_ONCE:
@@ -87,7 +87,8 @@ def _entries(broker: Broker, resource: describe.DescribeConfigsResource) -> list
                 return describe_every_broker(broker.image.cluster_configs(), names)
             if resource.resource_name != str(broker.node_id):
                 raise KafkaError(
-                    ErrorCode.INVALID_REQUEST, f"broker {resource.resource_name!r} does not answer here; ask it itself"
+                    ErrorCode.INVALID_REQUEST,
+                    f"broker {resource.resource_name!r} cannot be described here; send the request to that broker",
                 )
             return describe_broker(
                 broker.config,
@@ -97,11 +98,11 @@ def _entries(broker: Broker, resource: describe.DescribeConfigsResource) -> list
             )
         case ConfigResourceType.GROUP:
             if not resource.resource_name:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "the name of a group is empty")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "the group id is empty")
             overrides = broker.image.configs(ConfigResourceType.GROUP, resource.resource_name)
             return describe_group(overrides, broker.config, names)
         case other:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"resources of type {other} have no settings here")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"resource type {other} is not supported")
 
 
 def _described(entry: ConfigEntry, request: describe.DescribeConfigsRequest) -> describe.DescribeConfigsResourceResult:
@@ -125,7 +126,7 @@ def _described(entry: ConfigEntry, request: describe.DescribeConfigsRequest) -> 
 async def alter_configs(
     broker: Broker, request: alter.AlterConfigsRequest, context: RequestContext
 ) -> alter.AlterConfigsResponse:
-    """Make the settings named all that is set for each resource."""
+    """Replace all settings of each resource by those given."""
     changes: list[ConfigChange | ConfigResult] = []
     async for resources in broker.slices.pieces(request.resources):
         for resource in resources:
@@ -159,7 +160,7 @@ async def alter_configs(
 async def incremental_alter_configs(
     broker: Broker, request: incremental.IncrementalAlterConfigsRequest, context: RequestContext
 ) -> incremental.IncrementalAlterConfigsResponse:
-    """Set, delete, append to and subtract from the settings named; the others stay."""
+    """Set, delete, append to or subtract from the settings named, and leave all others."""
     changes: list[ConfigChange | ConfigResult] = []
     inherited: dict[str, str | None] = {}
     operations_read = 0
@@ -192,9 +193,9 @@ async def incremental_alter_configs(
 def _incremental_change(
     resource: incremental.AlterConfigsResource, inherited: dict[str, str | None], config: BrokerConfig
 ) -> ConfigChange:
-    """The change of one resource. Raises KafkaError. `inherited` keeps what lists are appended to, by name.
+    """Return the change of one resource. `inherited` holds, by name, the lists to append to. Raises KafkaError.
 
-    A setting that is named twice is refused before anything is worked out, as Kafka does.
+    A setting that is named twice is refused before anything else is checked, as Kafka does.
     """
     if len({each.name for each in resource.configs}) < len(resource.configs):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names a setting of this resource more than once.")
@@ -218,11 +219,11 @@ def _operation(number: int) -> ConfigOperationType:
     try:
         return ConfigOperationType(number)
     except ValueError:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{number} is no operation on a setting") from None
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown config operation {number}") from None
 
 
 def _inherited(name: str, config: BrokerConfig) -> str | None:
-    """What a list holds where the topic does not set it: what is appended to or subtracted from."""
+    """Return the default value of a list that the topic does not set; appends and subtractions start from it."""
     entry = next(iter(describe_topic({}, config, frozenset((name,)))), None)
     return None if entry is None else entry.value
 
@@ -232,7 +233,7 @@ async def _set(
 ) -> list[ConfigResult]:
     """Submit the changes; return a result for each, in order. Results among `changes` are passed through.
 
-    Each resource succeeds or fails by itself, so many are decided in several commands, and others are served between.
+    Resources succeed or fail independently, so many changes become several commands, with other requests in between.
     """
     results = [_named_twice(change) if named else None for change, named in _named_again(changes)]
     part: list[int] = []
@@ -255,7 +256,7 @@ async def _set_some(
     *,
     validate_only: bool,
 ) -> None:
-    """Decide those changes as one command, and note their results."""
+    """Submit those changes as one command, and store their results."""
     open_changes: dict[int, ConfigChange] = {}
     for number in numbers:
         change = changes[number]
@@ -289,7 +290,7 @@ async def _set_some(
 def _named_again(
     changes: Sequence[ConfigChange | ConfigResult],
 ) -> Iterator[tuple[ConfigChange | ConfigResult, bool]]:
-    """Each change, and whether another names the same resource."""
+    """Pair each change with whether another one names the same resource."""
     several = named_more_than_once([change for change in changes if isinstance(change, ConfigChange)])
     for change in changes:
         is_change = isinstance(change, ConfigChange)
@@ -314,10 +315,10 @@ def _refused(
 async def list_config_resources(
     broker: Broker, request: listing.ListConfigResourcesRequest, context: RequestContext
 ) -> listing.ListConfigResourcesResponse:
-    """What settings can be described: every topic and broker, and the groups for which something is set."""
+    """List the resources with settings: every topic and broker, and the groups that have settings of their own."""
     asked = request.resource_types if context.api_version >= _FIRST_LIST_WITH_TYPES else [_CLIENT_METRICS]
     names: dict[int, list[str]] = {
-        _CLIENT_METRICS: [],  # nobody can set any (KIP-714)
+        _CLIENT_METRICS: [],  # none can be set (KIP-714)
         ConfigResourceType.TOPIC: [topic.name for topic in broker.image.topics()],
         ConfigResourceType.BROKER: [str(known.broker_id) for known in broker.image.brokers()],
         _BROKER_LOGGER: [str(known.broker_id) for known in broker.image.brokers()],

@@ -1,19 +1,18 @@
-"""Fetch (key 1): whole batches from an offset on, now or when enough have arrived.
+"""Fetch (key 1): return whole batches from an offset on, right away or once there are enough.
 
-At least one batch is returned however small the limits are, so that a consumer always gets on (KIP-74). Answers
-wait for `min_bytes` at most `max_wait_ms`, but not where a partition has something else to tell: an error, or a
-diverging epoch. A partition that does not exist when the request comes holds up nothing and hurries nothing, as in
-Kafka: clients go on asking for deleted topics, and would ask without a pause. Fetch sessions: KIP-227. Epoch checks and
+At least one batch is returned, however small the limits are, so that a consumer always makes progress (KIP-74). An
+answer waits for `min_bytes`, at most `max_wait_ms`, and only if no partition has news of another kind: an error, or a
+diverging epoch. A partition that does not exist when the request arrives neither delays nor hurries the answer, as in
+Kafka: clients keep asking for deleted topics, and would ask in a tight loop. Fetch sessions: KIP-227. Epoch checks and
 diverging epochs: KIP-320, KIP-595. Topic ids from version 13: KIP-516. Isolation levels: KIP-98.
 
-Followers' fetches (a `replica_id` of 0 or more) are `replica_fetch`. A consumer may read from a follower, up to the
-high watermark that the follower knows; with `replica.selector.class` set to Kafka's rack-aware one the leader tells it
-which (KIP-392). A partition that is led elsewhere is answered with its leader (KIP-951).
+Followers' fetches (a `replica_id` of 0 or more) are in `replica_fetch`. A consumer may read from a follower, up to the
+high watermark that the follower knows; if `replica.selector.class` is Kafka's rack-aware one, the leader tells the
+consumer which follower is nearest (KIP-392). If another broker leads the partition, the answer names it (KIP-951).
 
-A leader says that an offset lies behind its log's end only once it is confirmed that it leads still
-(`replication.leadership_check`). One that is cut off has not got what its successor wrote, and a consumer that believed
-it would read everything again. Kafka leaves that to the epoch in the request, which is as old as the consumer's
-metadata.
+A leader reports an offset past the end of its log only after confirming that it still leads
+(`replication.leadership_check`). A leader that is cut off lacks its successor's records, and a consumer that believed
+it would start over. Kafka leaves that to the epoch in the request, which is only as fresh as the consumer's metadata.
 
 Left out: other classes for `replica.selector.class`.
 """
@@ -58,12 +57,12 @@ if TYPE_CHECKING:
 READ_COMMITTED = 1
 _FIRST_FROM_FOLLOWERS_VERSION = 11
 _LONG = 250
-"""Partitions that are read at once."""
+"""How many partitions are read without a pause."""
 _UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
-    """Read what is there; wait when it is too little; answer."""
+    """Read what is there; wait if that is too little; answer."""
     if _replica_id(request, context) >= 0:
         return await replica_fetch(broker, request, context)
     try:
@@ -85,7 +84,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
 
 
 class _Reader:
-    """Who asks, and what of it matters for every partition."""
+    """The client of one request, and what applies to all partitions it reads."""
 
     def __init__(self, broker: Broker, request: FetchRequest, context: RequestContext) -> None:
         self.broker = broker
@@ -94,12 +93,12 @@ class _Reader:
         self.read_committed = request.isolation_level == READ_COMMITTED
         self.budget = min(request.max_bytes, broker.config.fetch_max_bytes, max(1, broker.request_memory.room()))
         self.racks: dict[BrokerId, str] | None = None
-        """Where the brokers are; None where the reader is not sent to the nearest."""
+        """The racks of the brokers; None if this reader is not sent to the nearest replica."""
         if request.rack_id and broker.config.replica_selector_class == RACK_AWARE_SELECTOR:
             self.racks = {each.broker_id: each.rack for each in broker.image.brokers() if each.rack and not each.fenced}
 
     def replica(self, partition: FetchedPartition) -> Replica:
-        """What to read. Raises KafkaError where it cannot be read here."""
+        """Return the replica to read. Raises KafkaError if it cannot be read on this broker."""
         replicas = self.broker.replicas
         if partition.topic:
             find = replicas.readable if self.may_read_followers else replicas.leader
@@ -107,7 +106,7 @@ class _Reader:
         return replicas.readable_by_id(partition.topic_id, partition.partition)
 
     def nearest(self, replica: Replica, partition: FetchedPartition) -> int:
-        """The replica the reader should rather ask (rule 48); -1 for none."""
+        """Return the replica that the reader should use instead (rule 48), or -1."""
         if self.racks is None or replica.leading is None:
             return -1
         found = replica.leading.nearest(self.request.rack_id, self.racks, partition.fetch_offset)
@@ -115,8 +114,11 @@ class _Reader:
 
 
 async def _wait(reader: _Reader, fetched: FetchContext, answers: Answers, missing: set[PartitionKey]) -> Answers:
-    """Read again whenever something changed, until there is enough or the time is up. No await before the watch, except
-    that a long request is read in slices: so it is read again at once."""
+    """Read again after every change, until there is enough or time is up.
+
+    There is no await between a read and the watch, except for a long request, which is read in slices; that one is
+    therefore read a second time at once.
+    """
     deadline = asyncio.get_running_loop().time() + reader.request.max_wait_ms / 1000
     watched: list[Replica] = []
     for partition in fetched.partitions:
@@ -135,9 +137,9 @@ async def _wait(reader: _Reader, fetched: FetchContext, answers: Answers, missin
 async def _read(
     reader: _Reader, fetched: FetchContext, missing: set[PartitionKey], *, is_first: bool = False
 ) -> tuple[Answers, bool]:
-    """Every partition's answer, and whether they are to be sent without waiting.
+    """Return every partition's answer, and whether they should be sent without waiting.
 
-    `missing` are the partitions that did not exist when the request came; the first call notes them.
+    `missing` holds the partitions that did not exist when the request arrived; the first call fills it.
     """
     budget = reader.budget
     answers: Answers = []
@@ -156,7 +158,7 @@ async def _read(
             failed = True
         answers.append((partition, answer))
     nothing_to_wait_for = len(missing) == len(fetched.partitions)
-    # More than the limit never comes: to wait for it would be to wait in vain.
+    # No more than the limit can ever arrive, so do not wait for more.
     return answers, failed or nothing_to_wait_for or total_bytes >= min(reader.request.min_bytes, budget)
 
 
@@ -187,7 +189,7 @@ def _read_partition(reader: _Reader, partition: FetchedPartition, budget: int, *
             min_one_batch=first,
             slice_from=reader.broker.config.kraftpy_fetch_zero_copy_min_bytes,
         )
-        answer.records = cast("bytes", read.records)  # a slice of a file has a length, and is sent by the connection
+        answer.records = cast("bytes", read.records)  # a file slice has a length too; the connection sends it
         if read_committed:
             answer.aborted_transactions = [
                 AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
@@ -199,7 +201,7 @@ def _read_partition(reader: _Reader, partition: FetchedPartition, budget: int, *
 
 
 async def _confirm_ends(reader: _Reader, answers: Answers) -> None:
-    """Take back what is said of offsets behind a log's end where it is not sure that nobody else leads it by now."""
+    """Withdraw answers about offsets past the end of a log if another broker may have become leader."""
     unsure: list[tuple[Replica, PartitionData]] = []
     for partition, answer in answers:
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:

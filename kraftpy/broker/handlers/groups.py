@@ -1,8 +1,8 @@
-"""Groups and committed offsets (keys 8 to 16, 42, 47, 68, 69): what a coordinator is asked, and where it is.
+"""Groups and committed offsets (keys 8 to 16, 42, 47, 68, 69), and how clients find coordinators.
 
-The protocol itself is `groups.coordinator`. What is added here is what only the broker knows: which partition of
-`__consumer_offsets` a group belongs to and who leads it (FindCoordinator, KIP-699 for several keys), whether the
-topics of a commit exist, and the names behind topic ids (OffsetCommit and OffsetFetch 10, KIP-848).
+The protocols themselves are in `groups.coordinator`. These handlers add what only the broker knows: which partition of
+`__consumer_offsets` a group belongs to and which broker leads it (FindCoordinator, KIP-699 for several keys), whether
+the topics of a commit exist, and the names of topic ids (OffsetCommit and OffsetFetch 10, KIP-848).
 
 The coordinator of a share partition's state is found by the key "group:topic id:partition" (KIP-932).
 """
@@ -70,16 +70,16 @@ _SHARE = 2
 _TOPICS = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE, _SHARE: SHARE_GROUP_STATE}  # by key type
 _FIRST_KEYS_VERSION = 4
 _HASHED_CHARACTERS = 50
-"""How much of a group's id is hashed in one unit of `slicing`."""
+"""How many characters of a group id are hashed in one unit of `slicing`."""
 _SHORT_KEY = 250
-"""Keys of a short request that are longer are worth the asking."""
+"""Keys longer than this are sliced even in a short request."""
 _DELETED_AT_ONCE = 20
 _DELETE_UNITS = 200
-"""The cost of deleting so many groups that have next to nothing."""
+"""The cost of deleting this many groups that are almost empty."""
 _FIRST_TOPIC_ID_VERSION = 10
 
 
-# --- straight to the coordinator --------------------------------------------------------------------------------------
+# --- requests passed to the coordinator -------------------------------------------------------------------------------
 
 
 async def _ask(broker: Broker, request: GroupRequest, context: RequestContext) -> Any:
@@ -87,22 +87,22 @@ async def _ask(broker: Broker, request: GroupRequest, context: RequestContext) -
 
 
 async def join_group(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> Any:
-    """Enter a group; answered when its next generation begins."""
+    """Join a group; answered when its next generation begins."""
     return await _ask(broker, request, context)
 
 
 async def sync_group(broker: Broker, request: SyncGroupRequest, context: RequestContext) -> Any:
-    """Hand in, or wait for, the generation's assignment."""
+    """Hand in the generation's assignment, or wait for it."""
     return await _ask(broker, request, context)
 
 
 async def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestContext) -> Any:
-    """Stay a member."""
+    """Keep the membership alive."""
     return await _ask(broker, request, context)
 
 
 async def leave_group(broker: Broker, request: LeaveGroupRequest, context: RequestContext) -> Any:
-    """Leave a group, for oneself or for several members."""
+    """Leave a group, or remove several members from it."""
     if context.is_long:
         return await in_pieces(broker, request, context, _ask)
     return await _ask(broker, request, context)
@@ -111,7 +111,7 @@ async def leave_group(broker: Broker, request: LeaveGroupRequest, context: Reque
 async def consumer_group_heartbeat(
     broker: Broker, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> Any:
-    """Enter, stay in or leave a group of the consumer protocol."""
+    """Join a group of the consumer protocol, stay in it or leave it."""
     answer = await _ask(broker, request, context)
     answer.error_message = shortened(answer.error_message)
     return answer
@@ -120,24 +120,24 @@ async def consumer_group_heartbeat(
 async def consumer_group_describe(
     broker: Broker, request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> Any:
-    """Groups of the consumer protocol, each once, however often it is named."""
+    """Describe groups of the consumer protocol, each once even if it is named twice."""
     request.group_ids = list(dict.fromkeys(request.group_ids))
     return await in_pieces(broker, request, context, _ask)
 
 
 async def describe_groups(broker: Broker, request: DescribeGroupsRequest, context: RequestContext) -> Any:
-    """State and members of groups, each once, however often it is named."""
+    """Describe the state and members of groups, each once even if it is named twice."""
     request.groups = list(dict.fromkeys(request.groups))
     return await in_pieces(broker, request, context, _ask)
 
 
 async def list_groups(broker: Broker, request: ListGroupsRequest, context: RequestContext) -> Any:
-    """Every group of this broker."""
+    """List every group that this broker coordinates."""
     return await broker.coordinators.list_groups(request, context, broker.slices)
 
 
 async def delete_groups(broker: Broker, request: DeleteGroupsRequest, context: RequestContext) -> Any:
-    """Delete empty groups with their offsets: many in parts, so that what is written of each fits into one batch."""
+    """Delete empty groups with their offsets, in parts if there are many, so that each part fits one batch."""
     names = request.groups_names
     answer = None
     for first in range(0, max(1, len(names)), _DELETED_AT_ONCE):
@@ -151,13 +151,13 @@ async def delete_groups(broker: Broker, request: DeleteGroupsRequest, context: R
     return answer
 
 
-# --- where the coordinator is -----------------------------------------------------------------------------------------
+# --- finding coordinators ---------------------------------------------------------------------------------------------
 
 
 async def find_coordinator(
     broker: Broker, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
-    """The broker that leads the partition of each group, or transactional id; creates the topic when first asked."""
+    """Find the broker that leads each key's partition; the first request creates the topic."""
     if context.api_version >= _FIRST_KEYS_VERSION:
         found = []
         for key in request.coordinator_keys:
@@ -176,11 +176,11 @@ async def _coordinator(broker: Broker, key: str, key_type: int, context: Request
     name = _TOPICS.get(key_type)
     if name is None:
         answer.error_code = ErrorCode.INVALID_REQUEST
-        answer.error_message = f"there are no coordinators of kind {key_type}"
+        answer.error_message = f"unknown coordinator type {key_type}"
         return answer
     if key_type == _SHARE and not is_coordinator_key(key):
         answer.error_code = ErrorCode.INVALID_REQUEST
-        answer.error_message = "the key of a share partition is group:topic id:partition"
+        answer.error_message = "the key of a share partition must be group:topic id:partition"
         return answer
     topic = await found_or_created(name, broker.metadata, broker.config, broker.clock)
     if topic is None:
@@ -195,11 +195,11 @@ async def _coordinator(broker: Broker, key: str, key_type: int, context: Request
     return answer
 
 
-# --- offsets, with the topics they are of -----------------------------------------------------------------------------
+# --- committed offsets ------------------------------------------------------------------------------------------------
 
 
 async def offset_commit(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> Any:
-    """Commit the offsets of partitions that exist; the others get their own error."""
+    """Commit the offsets of partitions that exist; each of the others gets an error."""
     if context.is_long:
         return await in_pieces(broker, request, context, _offset_commit)
     return await _offset_commit(broker, request, context)
@@ -244,7 +244,7 @@ async def _offset_commit(broker: Broker, request: OffsetCommitRequest, context: 
 
 
 async def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: RequestContext) -> Any:
-    """Delete committed offsets, of partitions that exist, of topics the group does not subscribe to."""
+    """Delete committed offsets of existing partitions whose topics the group does not subscribe to."""
     if context.is_long:
         return await in_pieces(broker, request, context, _offset_delete)
     return await _offset_delete(broker, request, context)
@@ -277,7 +277,7 @@ async def _offset_delete(broker: Broker, request: OffsetDeleteRequest, context: 
 
 
 async def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Any:
-    """The offsets groups committed; by topic id from version 10 on. Each group once, however often it is named."""
+    """Return the offsets that groups committed, each group once; by topic id from version 10 on."""
     request.groups = list({group.group_id: group for group in request.groups}.values())
     if context.is_long or len(request.groups) > 1:
         return await in_pieces(broker, request, context, _offset_fetch)
@@ -318,7 +318,7 @@ async def _offset_fetch(broker: Broker, request: OffsetFetchRequest, context: Re
         named = []
         for offsets in answer.topics:
             found = broker.image.topic(offsets.name)
-            if found is not None:  # an id is all that this version can name a topic by
+            if found is not None:  # this version names topics only by id
                 offsets.topic_id = found.topic_id
                 named.append(offsets)
         answer.topics = named + unknown.get(answer.group_id, [])

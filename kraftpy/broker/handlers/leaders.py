@@ -1,9 +1,9 @@
-"""ElectLeaders (43), AlterPartitionReassignments (45), ListPartitionReassignments (46): who leads, and who keeps what.
+"""ElectLeaders (43), AlterPartitionReassignments (45), ListPartitionReassignments (46).
 
-An election is answered when its outcome is known here; a move goes on after its answer, until the new replicas are in
-sync. KIP-183, KIP-460 (unclean), KIP-455 (moves), KIP-860 (a guard for the replication factor).
+An election is answered once this broker knows its outcome; a reassignment continues after its answer, until the new
+replicas are in sync. KIP-183, KIP-460 (unclean), KIP-455 (reassignments), KIP-860 (a guard for the replication factor).
 
-Moves under way are listed as this broker knows them, which may be a moment behind the controller.
+Ongoing reassignments are listed as this broker knows them, perhaps a moment behind the controller.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ if TYPE_CHECKING:
 
 _FIRST_TOP_LEVEL_ERROR_VERSION = 1
 _AT_ONCE = 1_000
-"""Partitions that are read, or whose results are made, before others are served."""
-_NOT_TOLD = (ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-"""Of a partition that nobody named: somebody elected, or deleted, meanwhile."""
+"""How many partitions are read, or results built, before other requests are served."""
+_UNREPORTED = (ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+"""Errors to leave out for partitions that the request did not name: they were elected or deleted meanwhile."""
 
 T = TypeVar("T")
 
 
 async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
-    """Elect a leader for each partition named, or for all where it is needed."""
+    """Elect a leader for each partition named, or for every partition that needs one."""
     partitions = [
         PartitionReference(topic=name, partition=number)
         async for name, numbers in _pieces((topic.topic, topic.partitions) for topic in request.topic_partitions or ())
@@ -70,7 +70,7 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: R
     ]
     try:
         if request.election_type not in (PREFERRED, UNCLEAN):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{request.election_type} is no type of election")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown election type {request.election_type}")
         is_unclean = request.election_type == UNCLEAN
         if request.topic_partitions is None:
             await _decided(
@@ -85,7 +85,7 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: R
     results: dict[str, ReplicaElectionResult] = {}
     async for some in in_slices(elected, _AT_ONCE):
         for result in some:
-            if request.topic_partitions is None and result.error in _NOT_TOLD:
+            if request.topic_partitions is None and result.error in _UNREPORTED:
                 continue
             _topic_of(results, result.topic).partition_result.append(
                 PartitionResult(
@@ -96,10 +96,10 @@ async def elect_leaders(broker: Broker, request: ElectLeadersRequest, context: R
 
 
 async def _in_need(image: Image, *, is_unclean: bool) -> list[PartitionReference]:
-    """All partitions that have another leader than they should have: what a request for all of them means.
+    """Return all partitions that need an election, according to the current image.
 
-    They become a request that names them, which is carried out in parts. As the image is now: one that needs an
-    election later has to be asked for again.
+    A request for all partitions becomes one that names these, and is carried out in parts. A partition that needs an
+    election later has to be requested again.
     """
     found: list[PartitionReference] = []
     looked_at = 0
@@ -116,7 +116,7 @@ async def _in_need(image: Image, *, is_unclean: bool) -> list[PartitionReference
 
 
 async def _pieces(topics: Iterable[tuple[str, Sequence[T]]]) -> AsyncIterator[tuple[str, Sequence[T]]]:
-    """Topics with what the request names of each; others are served after some thousand of these."""
+    """Yield topics with what the request names of each, and let other requests run after every few thousand."""
     done = 0
     for name, items in topics:
         for start in range(0, len(items), _AT_ONCE):
@@ -131,7 +131,7 @@ async def _pieces(topics: Iterable[tuple[str, Sequence[T]]]) -> AsyncIterator[tu
 async def _decided_in_parts(
     broker: Broker, command: ElectLeaders | AlterReassignments, timeout_ms: int
 ) -> list[ElectionResult | ReassignmentResult]:
-    """Return each partition's result, in order. A request for many is split into commands, so that others are served.
+    """Return each partition's result, in order. Long requests are split into commands, so that others are served.
 
     Raises KafkaError if a command could not be decided; the commands before it may have taken effect.
     """
@@ -141,7 +141,7 @@ async def _decided_in_parts(
     if named is None or len(named) <= UNITS_AT_ONCE:
         return await _decided(broker, command, timeout_ms)
     deadline = asyncio.get_running_loop().time() + max(timeout_ms, 0) / 1000
-    alike: dict[tuple[str, int], list[int]] = {}  # those of one partition are judged together
+    alike: dict[tuple[str, int], list[int]] = {}  # entries for the same partition are judged together
     for place, each in enumerate(named):
         alike.setdefault((each.topic, each.partition), []).append(place)
     places = [place for of_partition in alike.values() for place in of_partition]
@@ -161,7 +161,7 @@ async def _decided_in_parts(
         left_ms = round((deadline - asyncio.get_running_loop().time()) * 1000)
         async with broker.metadata.many_topics:
             results.update(zip(part, await _decided(broker, some, left_ms), strict=True))
-        await asyncio.sleep(0)  # a command that changes nothing was decided without a pause
+        await asyncio.sleep(0)  # a command that changes nothing is decided without yielding
         begin = end
     return [results[place] for place in range(len(named))]
 
@@ -176,7 +176,7 @@ async def _decided(
 
 
 def _no_election(error: KafkaError, partitions: Iterable[PartitionReference], version: int) -> ElectLeadersResponse:
-    """Version 0 has no place for an error of the whole: it is each partition's then."""
+    """Report a request-level error; version 0 has no field for it, so there each partition gets it."""
     if version >= _FIRST_TOP_LEVEL_ERROR_VERSION:
         return ElectLeadersResponse(error_code=error.code)
     results: dict[str, ReplicaElectionResult] = {}
@@ -196,7 +196,7 @@ def _topic_of(results: dict[str, ReplicaElectionResult], topic: str) -> ReplicaE
 async def alter_partition_reassignments(
     broker: Broker, request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
-    """Begin to move each partition, or give its move up (null)."""
+    """Begin to reassign each partition, or cancel its reassignment (null)."""
     command = AlterReassignments(
         reassignments=tuple(
             [
@@ -235,7 +235,7 @@ async def alter_partition_reassignments(
 async def list_partition_reassignments(
     broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
-    """The moves under way: of the partitions named, or of all. What is not moving, or not there, is left out."""
+    """List ongoing reassignments, of all partitions or those named; others and unknown ones are left out."""
     image = broker.image
     moving = _every(image) if request.topics is None else _named(image, request)
     return ListPartitionReassignmentsResponse(topics=[topic for topic in moving if topic.partitions])
@@ -249,7 +249,7 @@ def _every(image: Image) -> list[OngoingTopicReassignment]:
 
 
 def _named(image: Image, request: ListPartitionReassignmentsRequest) -> list[OngoingTopicReassignment]:
-    wanted: dict[str, dict[int, None]] = {}  # each partition once, however often it is named
+    wanted: dict[str, dict[int, None]] = {}  # each partition once, even if it is named twice
     for named in request.topics or ():
         wanted.setdefault(named.name, {}).update(dict.fromkeys(named.partition_indexes))
     return [

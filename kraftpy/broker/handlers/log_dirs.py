@@ -1,7 +1,7 @@
-"""AlterReplicaLogDirs (34) and DescribeLogDirs (35): what lies in this broker's log directories, and what is to.
+"""AlterReplicaLogDirs (34), DescribeLogDirs (35): move replicas between this broker's log directories, and list them.
 
-AlterReplicaLogDirs: KIP-113. DescribeLogDirs: KIP-113, volume sizes KIP-827, cordoned directories KIP-1066 (none is). A
-replica that is being copied to another directory is shown in both.
+AlterReplicaLogDirs: KIP-113. DescribeLogDirs: KIP-113, volume sizes KIP-827, cordoned directories KIP-1066 (there are
+none). A replica that is being copied to another directory appears in both.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 async def alter_replica_log_dirs(
     broker: Broker, request: AlterReplicaLogDirsRequest, context: RequestContext
 ) -> AlterReplicaLogDirsResponse:
-    """Begin to move replicas, each by itself; one that is named twice goes where it is named last."""
+    """Begin to move replicas, each independently; the last entry for a replica wins."""
     wanted = {
         TopicPartition(topic.name, partition): directory.path
         for directory in request.dirs
@@ -63,7 +63,7 @@ async def alter_replica_log_dirs(
 async def describe_log_dirs(
     broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse:
-    """Each log directory with the size of the partitions asked for (null: all)."""
+    """Describe each log directory, with the sizes of the partitions asked for (null means all)."""
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, partition) for topic in request.topics for partition in topic.partitions}

@@ -1,13 +1,13 @@
 """Metadata (key 3) and DescribeTopicPartitions (key 75): topics, leaders, brokers.
 
-Unknown topics are created when both the request and `auto.create.topics.enable` allow it; the answer then waits for the
-creation, where Kafka answers LEADER_NOT_AVAILABLE and lets the client ask again. Topic ids: KIP-516. Paging: KIP-966.
+Unknown topics are created if both the request and `auto.create.topics.enable` allow it. The answer then waits for the
+creation, whereas Kafka answers LEADER_NOT_AVAILABLE and lets the client retry. Topic ids: KIP-516. Paging: KIP-966.
 
-Many topics are described in slices. The answer for all topics of a large cluster is kept in its encoded form, for as
-long as nothing changes (`kraftpy.metadata.cache.max.bytes`): a crowd of clients that starts, or finds a broker gone,
-asks for the same thing.
+Many topics are described in slices. The answer for all topics of a large cluster is cached in encoded form until
+something changes (`kraftpy.metadata.cache.max.bytes`): many clients that start, or lose a broker, at the same time all
+ask for it.
 
-Left out: authorized operations (-2147483648, "not asked for", is Kafka's own word for it).
+Left out: authorized operations (-2147483648 is Kafka's own value for "not requested").
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ if TYPE_CHECKING:
 _LISTENER_NOT_FOUND_VERSION = 6
 _NULLABLE_NAME_VERSION = 12
 _LARGE_CLUSTER = 500
-"""Partitions from which on the answer for all topics is made in slices and kept."""
+"""From this many partitions on, the answer for all topics is made in slices and cached."""
 CREATION_SECONDS = 5.0
-"""How long an answer waits for topics that it creates. What exists must be told even where the quorum has no leader."""
+"""How long an answer waits for topics it creates. Existing topics must be answered even if the quorum has no leader."""
 
 
 async def metadata(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse | Encoded:
-    """The topics asked for (all of them for null, and for an empty list in version 0) and every live broker."""
+    """Describe every live broker and the topics asked for: all for null, and in version 0 for an empty list."""
     asked = request.topics
     refused: dict[str, ErrorCode] = {}
     if asked is None or (context.api_version == 0 and not asked):
         asked = None
     else:
-        # Each once, however often it is named: a small request must not become an answer of any size.
+        # Each topic once, even if it is named often: a small request must not get an answer of unbounded size.
         asked = list({(topic.name, topic.topic_id): topic for topic in asked}.values())
         if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
             refused = await _create_missing(broker, asked)
@@ -93,7 +93,7 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
 
 
 async def _all_topics(broker: Broker, context: RequestContext) -> Encoded:
-    """The same for all topics of a large cluster: in slices, and once for each state of the cluster."""
+    """Return the encoded answer for all topics of a large cluster, made in slices, once per state of the cluster."""
     image, version = broker.image, context.api_version
     key = (image.version, version, context.listener, broker.controller_id)
 
@@ -110,7 +110,7 @@ async def _all_topics(broker: Broker, context: RequestContext) -> Encoded:
 
 
 def _units(topic: Topic | None) -> int:
-    """The cost of describing a topic, in units of `slicing`."""
+    """Return the cost of describing a topic, in units of `slicing`."""
     return 2 if topic is None else 2 + 2 * len(topic.partitions)
 
 
@@ -127,7 +127,7 @@ def _response(broker: Broker, image: Image, view: View, topics: list[MetadataRes
 
 
 async def _create_missing(broker: Broker, asked: list[MetadataRequestTopic]) -> dict[str, ErrorCode]:
-    """Create the topics that are named and not there; an error for each that does not come to be in time."""
+    """Create the named topics that are missing; return an error for each that is not created in time."""
     names = [topic.name for topic in asked if topic.name is not None and not _is_by_id(topic)]
     missing = [name for name in names if broker.image.topic(name) is None]
     if not missing:
@@ -135,7 +135,7 @@ async def _create_missing(broker: Broker, asked: list[MetadataRequestTopic]) -> 
     try:
         async with asyncio.timeout(CREATION_SECONDS):
             return await auto_create_topics(missing, broker.metadata, broker.config, broker.clock)
-    except TimeoutError:  # the quorum has no leader: what exists is told all the same
+    except TimeoutError:  # the quorum has no leader; answer with the topics that exist
         return dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
 
 
@@ -155,7 +155,7 @@ def _unknown(wanted: MetadataRequestTopic, refused: dict[str, ErrorCode], versio
 
 
 def _is_by_id(topic: MetadataRequestTopic) -> bool:
-    return topic.topic_id != ZERO_TOPIC_ID  # whatever the name says: Java's client sends an empty one, others null
+    return topic.topic_id != ZERO_TOPIC_ID  # ignore the name: Java's client sends an empty one, others null
 
 
 def _why_unknown(name: str) -> ErrorCode:
@@ -186,7 +186,7 @@ def _partition(index: int, partition: Partition, view: View, version: int) -> Me
         isr_nodes=list(partition.isr),
         offline_replicas=view.offline(partition),
     )
-    if version == 0 and answer.offline_replicas:  # such a client takes every replica for one that it can reach
+    if version == 0 and answer.offline_replicas:  # such a client assumes that every replica is reachable
         answer.replica_nodes = view.online(partition, partition.replicas)
         answer.isr_nodes = view.online(partition, partition.isr)
         answer.error_code = error or ErrorCode.REPLICA_NOT_AVAILABLE
@@ -196,7 +196,7 @@ def _partition(index: int, partition: Partition, view: View, version: int) -> Me
 async def describe_topic_partitions(
     broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> DescribeTopicPartitionsResponse:
-    """Topics and their partitions in name order, a page at a time."""
+    """Describe topics and their partitions in name order, one page at a time."""
     view = View(broker.image, context.listener)
     limit = max(1, min(request.response_partition_limit, broker.config.max_request_partition_size_limit))
     names = sorted({topic.name for topic in request.topics}) or [topic.name for topic in broker.image.topics()]

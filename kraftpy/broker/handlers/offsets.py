@@ -1,11 +1,11 @@
-"""ListOffsets (key 2) and OffsetForLeaderEpoch (key 23): where to read from, and where two logs part.
+"""ListOffsets (key 2) and OffsetForLeaderEpoch (key 23): where to start reading, and where two logs diverge.
 
 ListOffsets by timestamp (KIP-79), with epochs (KIP-320), the offset of the largest timestamp (KIP-734); -1 latest, -2
 earliest, -3 largest timestamp, -4 earliest local, -5 last tiered, -6 earliest pending upload (KIP-405, KIP-1005,
-KIP-1023). OffsetForLeaderEpoch: KIP-101, KIP-320. Both are for the leader, and check the client's leader epoch. A
-leader that does not know yet how far its predecessor had committed answers OFFSET_NOT_AVAILABLE (KIP-207).
+KIP-1023). OffsetForLeaderEpoch: KIP-101, KIP-320. Both go to the leader, and check the client's leader epoch. A leader
+that does not yet know how far its predecessor had committed answers OFFSET_NOT_AVAILABLE (KIP-207).
 
-Nothing is tiered here, so the local log starts where the log starts, and the last tiered offset is "none".
+There is no tiered storage: the local log starts where the log starts, and no offset is tiered.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ READ_COMMITTED = 1
 _LARGEST = -3
 
 _SINCE_VERSION = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
-"""The first version of ListOffsets in which a timestamp below zero means something."""
+"""The first version of ListOffsets in which negative timestamps have a meaning."""
 _SINCE_NOT_AVAILABLE = 5
 _LOOK_UP_UNITS = 4
 """The cost of finding an offset, in units of `slicing`."""
 
 
 async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-    """The offset of each partition's timestamp, or of one of the special positions."""
+    """Return, for each partition, the offset of a timestamp or of a special position."""
     seen: set[tuple[str, int]] = set()
     repeated: set[tuple[str, int]] = set()
     for topic in request.topics:
@@ -69,19 +69,19 @@ async def list_offsets(broker: Broker, request: ListOffsetsRequest, context: Req
                 await broker.slices.breathe(_LOOK_UP_UNITS)
             if partition.timestamp >= 0 or partition.timestamp == _LARGEST:
                 if searches:
-                    await asyncio.sleep(0)  # one search without a pause is enough
+                    await asyncio.sleep(0)  # yield between searches, but not before the first
                 searches += 1
             answer = ListOffsetsPartitionResponse(partition_index=partition.partition_index)
             try:
                 if (topic.name, partition.partition_index) in repeated:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, "a partition is asked for twice")
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names a partition more than once")
                 if partition.timestamp < 0 and context.api_version < _SINCE_VERSION.get(partition.timestamp, 1 << 15):
-                    raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {partition.timestamp} means nothing")
+                    raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"unknown timestamp {partition.timestamp}")
                 await _look_up(broker, request, topic.name, partition, answer)
             except KafkaError as error:
                 answer.error_code = error.code
                 if error.code == ErrorCode.OFFSET_NOT_AVAILABLE and context.api_version < _SINCE_NOT_AVAILABLE:
-                    answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE  # what older clients know to retry
+                    answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE  # older clients know to retry on this one
             partitions.append(answer)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
     return ListOffsetsResponse(topics=topics)
@@ -108,12 +108,12 @@ async def _look_up(
             answer.leader_epoch = replica.epoch_of(Offset(log.log_start_offset))
         case -3:
             found = await broker.replicas.decoding.carry_out(replica.search_max_timestamp())
-            if found is None or found.offset >= readable_end:  # what this reader may not read yet counts as none
+            if found is None or found.offset >= readable_end:  # a record that this reader may not see yet
                 _check_high_watermark(replica)
             else:
                 answer.offset, answer.timestamp, answer.leader_epoch = found.offset, found.timestamp, found.leader_epoch
         case -5 | -6:
-            pass  # -1: nothing is tiered
+            pass  # the offset stays -1: nothing is tiered
         case timestamp:
             search = replica.search_timestamp(Millis(timestamp), readable_end)
             found = await broker.replicas.decoding.carry_out(search)
@@ -124,15 +124,15 @@ async def _look_up(
 
 
 def _check_high_watermark(replica: Replica) -> None:
-    """That a new leader knows what its predecessor had committed: till then offsets would seem to go back (rule 11)."""
+    """Check that a new leader knows what its predecessor committed; until then offsets could go backwards (rule 11)."""
     if replica.leading is not None and replica.high_watermark < replica.leading.epoch_start_offset:
-        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "the new leader does not know yet what is committed")
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "the new leader does not yet know what is committed")
 
 
 async def offset_for_leader_epoch(
     broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
-    """The end offset of an epoch, so that a client notices that the log it read was cut."""
+    """Return the end offset of an epoch, by which a client detects that the log it read was truncated."""
     topics = []
     for topic in request.topics:
         answer = OffsetForLeaderTopicResult(topic=topic.topic, partitions=[])

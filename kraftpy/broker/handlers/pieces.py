@@ -1,9 +1,9 @@
-"""Serves a long request about groups piece by piece (`groups.request_pieces`), and others between two pieces.
+"""Handle long requests about groups in pieces (`groups.request_pieces`), and serve other clients in between.
 
-A connection is served one request at a time, so nothing else that its client says comes between the pieces. What other
-clients say does: each piece is checked by itself, as if it were a request of its own.
+A connection is served one request at a time, so nothing else from the same client comes between the pieces. Requests of
+other clients may: each piece is checked independently, as if it were a request of its own.
 
-Requests that are short are one piece, which costs them a look at their size.
+A short request is a single piece, which costs it only a look at its size.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Handle = Callable[[B, Any, "RequestContext"], Awaitable[Any]]
 
 
 async def in_pieces(broker: B, request: Any, context: RequestContext, handle: Handle[B]) -> Any:
-    """The answer of `handle` to the whole request."""
+    """Return the answer of `handle` to the whole request."""
     answers: list[Any] = []
     for piece, units in pieces(request, broker.coordinators.size_of):
         if answers or units >= MOST_UNITS // 2 or context.is_long:
@@ -38,7 +38,7 @@ async def in_pieces(broker: B, request: Any, context: RequestContext, handle: Ha
 
 
 async def fetched(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Any:
-    """The coordinator's answer to an OffsetFetch by names: one for all offsets of a group that has many is cut too."""
+    """Answer an OffsetFetch by names; even the answer for all offsets of one large group is made in pieces."""
     is_of_one = len(request.groups) == 1 or not request.groups
     asked: Any = request.groups[0] if request.groups else request
     if is_of_one and asked.topics is None and broker.coordinators.size_of(asked.group_id) > MOST_UNITS:
@@ -49,5 +49,5 @@ async def fetched(broker: Broker, request: OffsetFetchRequest, context: RequestC
 
 
 async def ask(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """What the coordinators say, each in one step."""
+    """Return the coordinators' answer, each coordinator's part in one step."""
     return await broker.coordinators.ask(request, context)

@@ -1,25 +1,26 @@
-"""Produce (key 0): append every batch, then wait as long as the acks asked for.
+"""Produce (key 0): append every batch, then wait for the requested acks.
 
-The records are never decoded: the log checks the batch's header and CRC, stamps offset and epoch in place and writes
-once (KIP-98). Only where the topic is compacted, or has a codec of its own, they are looked at before that, and others
-are served meanwhile (`storage.record_inspection`). Partitions succeed and fail independently. Versions 0 to 2 are
-advertised because clients look for them (KIP-896), but carry message sets, a format that is not stored: they get
-UNSUPPORTED_FOR_MESSAGE_FORMAT. Topic ids from version 13 (KIP-516), the current leader on an error from version 10
+Records are never decoded: the log checks a batch's header and CRC, stamps offset and epoch in place and writes it once
+(KIP-98). Only if the topic is compacted, or has a codec of its own, are the records inspected before that, while other
+requests are served (`storage.record_inspection`). Partitions succeed and fail independently. Versions 0 to 2 are
+advertised because clients look for them (KIP-896), but they carry message sets, a format that is not stored, and get
+UNSUPPORTED_FOR_MESSAGE_FORMAT. Topic ids from version 13 (KIP-516); the current leader on an error from version 10
 (KIP-951).
 
-acks=all asks for `min.insync.replicas` before the append (NOT_ENOUGH_REPLICAS: nothing was written) and again when the
-records are committed (NOT_ENOUGH_REPLICAS_AFTER_APPEND). That error, REQUEST_TIMED_OUT and a leadership that was lost
-meanwhile (NOT_LEADER_OR_FOLLOWER) leave open whether the records will be read: an idempotent producer sends them again.
+acks=all requires `min.insync.replicas` before the append (NOT_ENOUGH_REPLICAS: nothing was written) and again when the
+records are committed (NOT_ENOUGH_REPLICAS_AFTER_APPEND). After that second error, after REQUEST_TIMED_OUT, or if the
+leadership is lost meanwhile (NOT_LEADER_OR_FOLLOWER), the records may or may not be read later: an idempotent producer
+sends them again.
 
-Where the topic has `kraftpy.flush.before.ack`, or `flush.messages` is reached, acks=1 and acks=all also wait until this
-broker has synced the batch; acks=0 has it synced and waits for nothing.
+If the topic has `kraftpy.flush.before.ack`, or `flush.messages` is reached, acks=1 and acks=all also wait until this
+broker has synced the batch; acks=0 starts the sync and waits for nothing.
 
-A producer with acks=0 hears of an error by the end of its connection, as from Kafka: it then asks for the metadata.
-Nobody but the broker writes to its internal topics (INVALID_TOPIC_EXCEPTION).
+A producer with acks=0 learns of an error because its connection is closed, as with Kafka; it then refreshes its
+metadata. Only the broker itself may write to its internal topics (INVALID_TOPIC_EXCEPTION).
 
-A batch that opens a transaction in its partition is written only when the transaction's coordinator says that the
-partition is part of it; from version 12 on it becomes part of it thereby (KIP-890). A transactional producer may be
-told to try again with an error that makes clients do so without looking for another leader: NOT_ENOUGH_REPLICAS.
+A batch that opens a transaction in its partition is written only if the transaction's coordinator confirms that the
+partition belongs to it; from version 12 on, the coordinator adds it (KIP-890). If that cannot be decided yet, a
+transactional producer gets NOT_ENOUGH_REPLICAS, which clients retry without looking for another leader.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ NONE = 0
 _FIRST_BATCH_VERSION = 3
 _APPEND_UNITS = 8
 """The cost of one append, in units of `slicing`."""
-_ATTRIBUTES_AT, _TRANSACTIONAL = 22, 0x10  # the low byte of a batch's attributes; looked at without reading the header
+_ATTRIBUTES_AT, _TRANSACTIONAL = 22, 0x10  # the low byte of a batch's attributes, read without parsing the header
 _FIRST_ADDING_VERSION = 12
 _FIRST_TOPIC_ID_VERSION = 13
 _TRY_AGAIN = (
@@ -71,22 +72,22 @@ _TRY_AGAIN = (
     ErrorCode.NOT_COORDINATOR,
 )
 _WHY_NOT_COMMITTED = {
-    ErrorCode.REQUEST_TIMED_OUT: "not replicated in time",
+    ErrorCode.REQUEST_TIMED_OUT: "the records were not replicated in time",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "the leadership was lost before the records were committed",
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "replicated, but to fewer than min.insync.replicas",
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "the records were replicated to fewer than min.insync.replicas",
 }
 
 
 _Verified = dict[TopicPartition, tuple[Verification, ErrorCode]]
-"""By partition what was to be verified, and what the transaction's coordinator said."""
+"""For each partition, what was verified and the coordinator's answer."""
 
 
 _Asked = tuple[ProducerStates, int, Verification]
-"""A verification that this request waits for, its producer's id, and where it is kept."""
+"""A verification that this request waits for, its producer's id, and where it is stored."""
 
 
 class _Unanswered(NamedTuple):
-    """An append whose answer is not final: what it waits for."""
+    """An append without its final answer, and what it waits for."""
 
     replica: Replica
     leadership: int
@@ -96,7 +97,7 @@ class _Unanswered(NamedTuple):
 
 
 async def produce(broker: Broker, request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
-    """Append, wait for the acknowledgements asked for, answer; None for acks=0."""
+    """Append, wait for the requested acks, answer; None for acks=0."""
     unanswered: list[_Unanswered] = []
     if request.transactional_id is None:
         responses = await _append_all(broker, request, context, {}, unanswered)
@@ -141,7 +142,7 @@ async def _append_all(
                 replica = _replica(broker, context, topic, partition)
                 if replica.log.demand is not None:
                     if looked_at:
-                        await asyncio.sleep(0)  # one batch without a pause is enough
+                        await asyncio.sleep(0)  # yield between inspections, but not before the first
                     looked_at += 1
                     replica, batch = await _prepared(broker, context, topic, partition)
                 answer = _append(broker, request, context, replica, partition, verified, unanswered, batch)
@@ -166,12 +167,12 @@ def _append(
     unanswered: list[_Unanswered],
     batch: Prepared | None,
 ) -> PartitionProduceResponse:
-    """Append one batch; nothing was awaited since the replica was found. `batch` is what `_prepared` made of it.
+    """Append one batch, which `_prepared` returned; nothing may be awaited between finding the replica and this.
 
     Raises KafkaError.
     """
     if is_internal(replica.topic_partition.topic):
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the broker alone writes to its internal topics")
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "clients cannot write to internal topics")
     records = partition.records or b""
     if len(records) >= HEADER_BYTES and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
         _check_verified(request, context, replica, read_header(records), verified)
@@ -192,7 +193,7 @@ def _append(
 async def _prepared(
     broker: Broker, context: RequestContext, topic: TopicProduceData, partition: PartitionProduceData
 ) -> tuple[Replica, Prepared | None]:
-    """The leader, and the batch as its topic wants it; made again if the settings change. Raises KafkaError."""
+    """Return the leader, and the batch in the form its topic requires, redone if settings change. Raises KafkaError."""
     batch: Prepared | None = None
     while True:
         replica = _replica(broker, context, topic, partition)
@@ -208,10 +209,10 @@ def _check(request: ProduceRequest, context: RequestContext) -> None:
     if context.api_version < _FIRST_BATCH_VERSION:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            "message sets (Produce 0 to 2) are not stored; send record batches",
+            "message sets (Produce 0 to 2) are not supported; send record batches",
         )
     if request.acks not in (-1, 0, 1):
-        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is -1, 0 or 1, not {request.acks}")
+        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
 
 
 def _replica(
@@ -226,9 +227,9 @@ def _replica(
 
 
 async def _verify(broker: Broker, request: ProduceRequest, context: RequestContext, waiting: list[_Asked]) -> _Verified:
-    """Ask the coordinator about the partitions in which the producer has no transaction open yet.
+    """Ask the coordinator about partitions in which the producer has no open transaction yet.
 
-    Verifications begun for that are added to `waiting`; the caller ends them.
+    Verifications that this starts are added to `waiting`; the caller ends them.
     """
     verified: _Verified = {}
     asked: dict[tuple[int, int], list[TopicPartition]] = {}
@@ -240,7 +241,7 @@ async def _verify(broker: Broker, request: ProduceRequest, context: RequestConte
             try:
                 replica = _replica(broker, context, topic, partition)
             except KafkaError:
-                continue  # is refused when it comes to its turn
+                continue  # it is refused later, at its turn
             header = read_header(records)
             needed = replica.log.producers.verification(header.producer_id, header.producer_epoch)
             if needed is not None:
@@ -266,9 +267,9 @@ async def _verify(broker: Broker, request: ProduceRequest, context: RequestConte
 def _check_verified(
     request: ProduceRequest, context: RequestContext, replica: Replica, header: BatchHeader, verified: _Verified
 ) -> None:
-    """That this batch is part of a transaction which goes on: else no marker would ever end it (rule 30)."""
+    """Check that this batch is part of an ongoing transaction: otherwise no marker would ever end it (rule 30)."""
     if request.transactional_id is None or header.producer_id < 0:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "a batch of a transaction without a transactional id")
+        raise KafkaError(ErrorCode.INVALID_RECORD, "a transactional batch needs a transactional id")
     verification, code = verified.get(replica.topic_partition, (None, ErrorCode.NONE))
     is_adding = context.api_version >= _FIRST_ADDING_VERSION
     match code:
@@ -277,11 +278,11 @@ def _check_verified(
         case ErrorCode.TRANSACTION_ABORTABLE if not is_adding:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the partition was not added to the transaction")
         case ErrorCode.PRODUCER_FENCED:
-            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "another producer has the transactional id")
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "another producer has taken over the transactional id")
         case ErrorCode.CONCURRENT_TRANSACTIONS if is_adding:
-            raise KafkaError(code, "the transaction before is still being completed")
+            raise KafkaError(code, "the previous transaction is still being completed")
         case _ if code in _TRY_AGAIN:
-            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"the transaction cannot be verified now: {code.name}")
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"cannot verify the transaction now: {code.name}")
         case _:
             raise KafkaError(code)
 
@@ -290,11 +291,11 @@ def _tell_by_closing(responses: list[TopicProduceResponse]) -> None:
     for topic in responses:
         for partition in topic.partition_responses:
             if partition.error_code != ErrorCode.NONE:
-                raise ProtocolError(f"acks=0, and the answer would be {partition.error_message}")
+                raise ProtocolError(f"closing the connection after an error with acks=0: {partition.error_message}")
 
 
 async def _flush(waiting: _Unanswered) -> None:
-    """`flush.messages` is reached, or the topic syncs before it acknowledges."""
+    """Sync the append: `flush.messages` is reached, or the topic syncs before it acknowledges."""
     replica, answer = waiting.replica, waiting.answer
     try:
         await replica.flush(waiting.end_offset)
@@ -324,7 +325,7 @@ async def _committed(unanswered: list[_Unanswered], timeout_ms: int) -> None:
 
 
 def _name_leaders(broker: Broker, responses: list[TopicProduceResponse], context: RequestContext) -> list[NodeEndpoint]:
-    """Say who leads the partitions that are not led here."""
+    """Name the leaders of partitions that this broker does not lead."""
     hints: LeaderHints | None = None
     for topic in responses:
         for answer in topic.partition_responses:

@@ -1,8 +1,8 @@
 """InitProducerId (key 22) and DescribeProducers (key 61): producers and their ids.
 
-A producer id is unique in the cluster for ever: ids come in blocks from the metadata log, and a block that was only
-partly used before a restart is given up (KIP-98, KIP-730). A producer that names the id it had gets a new one all the
-same: only transactional ones keep theirs (KIP-360), and those are `transactions.coordinator`.
+A producer id is unique in the cluster forever: ids come in blocks from the metadata log, and the rest of a block is
+abandoned at a restart (KIP-98, KIP-730). A producer that names its previous id still gets a new one: only transactional
+producers keep theirs (KIP-360), and those are handled by `transactions.coordinator`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FIRST_FENCED_VERSION = 4
 async def init_producer_id(
     broker: Broker, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
-    """A new producer id at epoch 0; or the id that a transactional id has, at an epoch that fences its former owner."""
+    """Return a new producer id at epoch 0, or a transactional id's own at an epoch that fences its former owner."""
     if request.transactional_id is not None:
         if (request.producer_id < 0) != (request.producer_epoch < 0):
             return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
@@ -67,9 +67,9 @@ async def init_producer_id(
 async def describe_producers(
     broker: Broker, request: DescribeProducersRequest, context: RequestContext
 ) -> DescribeProducersResponse:
-    """Who writes to a partition, as its log knows it (KIP-664)."""
+    """Describe the producers that a partition's log knows (KIP-664)."""
     topics = []
-    # Each once, however often it is named: a small request must not become an answer of any size.
+    # Each topic once, even if it is named often: a small request must not get an answer of unbounded size.
     for topic in {topic.name: topic for topic in request.topics}.values():
         partitions = []
         for index in dict.fromkeys(topic.partition_indexes):

@@ -1,9 +1,9 @@
-"""DescribeQuorum (55), AddRaftVoter (80), RemoveRaftVoter (81): who keeps the metadata.
+"""DescribeQuorum (55), AddRaftVoter (80), RemoveRaftVoter (81): the nodes that keep the metadata.
 
-Any broker answers: what only the quorum's leader knows, it asks the leader. A voter is added once it has caught up, one
-change at a time. KIP-595, KIP-836 (times), KIP-853 (voters), KIP-1186 (an answer before the change is committed).
+Any broker answers; it asks the quorum's leader for what only that one knows. A voter is added once it has caught up,
+and one change is made at a time. KIP-595, KIP-836 (times), KIP-853 (voters), KIP-1186 (an answer before the commit).
 
-Left out: directory ids of voters. Nodes are told apart by their numbers; a request that names a directory is refused.
+Left out: directory ids of voters. Nodes are identified by number; a request that names a directory is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LOOK_SECONDS = 0.02
 async def describe_quorum(
     broker: Broker, request: DescribeQuorumRequest, context: RequestContext
 ) -> DescribeQuorumResponse:
-    """The quorum of the metadata, for each time that it is asked for."""
+    """Describe the metadata quorum, once for each time the request names its partition."""
     try:
         described = await broker.metadata.describe()
     except KafkaError as error:
@@ -81,7 +81,7 @@ def _replica(replica: ReplicaOfLog, leader_id: int) -> ReplicaState:
 
 
 def _nodes(broker: Broker, described: QuorumDescription) -> list[Node]:
-    """The voters and where they are reached. One that is its own quorum may be reached nowhere."""
+    """Return the voters and their addresses; a node that is a quorum of its own may have none."""
     name = broker.config.controller_listener_names[0]
     nodes = []
     for node_id, address in sorted(described.addresses.items()):
@@ -92,18 +92,18 @@ def _nodes(broker: Broker, described: QuorumDescription) -> list[Node]:
 
 
 async def add_raft_voter(broker: Broker, request: AddRaftVoterRequest, context: RequestContext) -> AddRaftVoterResponse:
-    """Let a node vote."""
+    """Add a voter to the quorum."""
     try:
         _check(broker, request.cluster_id, request.voter_directory_id)
         async with asyncio.timeout(max(request.timeout_ms, 0) / 1000):
             address = _address(broker, request)
             if request.voter_id in _voters(await broker.metadata.describe()):
-                raise KafkaError(ErrorCode.DUPLICATE_VOTER, f"node {request.voter_id} is a voter already")
+                raise KafkaError(ErrorCode.DUPLICATE_VOTER, f"node {request.voter_id} is already a voter")
             await broker.metadata.change_voter(add=(request.voter_id, address))
             if request.ack_when_committed:
                 await _committed(broker, request.voter_id, votes=True)
     except TimeoutError:
-        late = f"not committed within {request.timeout_ms} ms; look at the quorum before trying again"
+        late = f"not committed within {request.timeout_ms} ms; describe the quorum before you try again"
         return AddRaftVoterResponse(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=late)
     except KafkaError as error:
         return AddRaftVoterResponse(error_code=error.code, error_message=shortened(error.message))
@@ -113,16 +113,16 @@ async def add_raft_voter(broker: Broker, request: AddRaftVoterRequest, context: 
 async def remove_raft_voter(
     broker: Broker, request: RemoveRaftVoterRequest, context: RequestContext
 ) -> RemoveRaftVoterResponse:
-    """Take a node's vote away."""
+    """Remove a voter from the quorum."""
     try:
         _check(broker, request.cluster_id, request.voter_directory_id)
         async with asyncio.timeout(broker.config.request_timeout_ms / 1000):
             if request.voter_id not in _voters(await broker.metadata.describe()):
-                raise KafkaError(ErrorCode.VOTER_NOT_FOUND, f"node {request.voter_id} is no voter")
+                raise KafkaError(ErrorCode.VOTER_NOT_FOUND, f"node {request.voter_id} is not a voter")
             await broker.metadata.change_voter(remove=request.voter_id)
             await _committed(broker, request.voter_id, votes=False)
     except TimeoutError:
-        late = "not committed in time; look at the quorum before trying again"
+        late = "not committed in time; describe the quorum before you try again"
         return RemoveRaftVoterResponse(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=late)
     except KafkaError as error:
         return RemoveRaftVoterResponse(error_code=error.code, error_message=shortened(error.message))
@@ -130,15 +130,15 @@ async def remove_raft_voter(
 
 
 def _check(broker: Broker, cluster_id: str | None, directory_id: bytes) -> None:
-    """That this cluster is meant, and a voter as they are here. Raises KafkaError."""
+    """Check that the request means this cluster, and names no directory. Raises KafkaError."""
     if cluster_id is not None and cluster_id != broker.image.cluster_id:
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is cluster {broker.image.cluster_id}")
     if directory_id != ZERO_UUID:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "voters have no directory ids here: leave it at zero")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "voters have no directory ids here: leave the id at zero")
 
 
 def _address(broker: Broker, request: AddRaftVoterRequest) -> str:
-    """Where the new voter's controller listener is. Raises KafkaError."""
+    """Return the address of the new voter's controller listener. Raises KafkaError."""
     names = broker.config.controller_listener_names
     for listener in request.listeners:
         if listener.name in names:
@@ -146,7 +146,7 @@ def _address(broker: Broker, request: AddRaftVoterRequest) -> str:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"listener {listener.name} has no host or no port")
             host = f"[{listener.host}]" if ":" in listener.host else listener.host
             return f"{host}:{listener.port}"
-    raise KafkaError(ErrorCode.INVALID_REQUEST, f"a voter is reached by its listener {names[0]}, which is not named")
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"the request has no address for controller listener {names[0]}")
 
 
 def _voters(described: QuorumDescription) -> frozenset[int]:
@@ -154,7 +154,7 @@ def _voters(described: QuorumDescription) -> frozenset[int]:
 
 
 async def _committed(broker: Broker, voter_id: int, *, votes: bool) -> None:
-    """Wait until a quorum has the change. A leader that falls in between may take it back: then we wait in vain."""
+    """Wait until a quorum has the change; a new leader may take it back, and then this waits forever."""
     end_offset: int | None = None
     while True:
         try:

@@ -1,19 +1,19 @@
-"""Fetch (key 1) as a follower sends it: records up to the log's end, and what the follower has by asking for the next.
+"""Fetch (key 1) from a follower: send records up to the log's end, and take the fetch offset as acknowledgement.
 
-A follower's fetch offset is its acknowledgement of all before it, so who may send one matters: only a replica of the
-partition, in the session it registered with (rules 13 and 49; CVE-2018-1288), by the listener between brokers, on a
-connection by which that broker has proved to be at the other end (`broker_proof`): epoch -1, which Kafka lets pass
-unchecked, is no session. An offset in a log that has parted from the leader's acknowledges nothing (rule 3).
+A follower's fetch offset acknowledges everything before it, so it matters who may send one: only a replica of the
+partition, in the session it registered with (rules 13 and 49; CVE-2018-1288), over the inter-broker listener, on a
+connection whose other end has proved to be that broker (`broker_proof`). Epoch -1, which Kafka lets pass unchecked, is
+no session. An offset in a log that has diverged from the leader's acknowledges nothing (rule 3).
 
-A request looks at the partitions that came with it and at those of its session that changed since the last answer, not
-at all of them: neither an idle follower nor one append costs what a thousand partitions would. That the follower still
-has what it last fetched from is noted for the others once in a while, for the leader measures its lag by that.
+A request looks only at the partitions it names and at those of its session that changed since the last answer: neither
+an idle follower nor a single append costs as much as a thousand partitions. For the others, the leader notes now and
+then that the follower still has what it last fetched from, because its lag is measured by that.
 
-Records go out as soon as there are any. A high watermark, or a log start, that moved and nothing else waits a few
-milliseconds for records to go with. A throttled follower gets its records when the throttle lets them go
+Records go out as soon as there are any. If only the high watermark or the log start has moved, the answer waits a few
+milliseconds for records to travel with. A throttled follower gets its records when the throttle releases them
 (`replication.throttle`).
 
-Left out: versions before 15, in which a follower cannot say which registration it is of (KIP-903).
+Left out: versions before 15, in which a follower cannot say which registration it belongs to (KIP-903).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SWEEPS_PER_LAG = 10
 
 
 async def replica_fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
-    """Read what is new; wait where nothing is; answer."""
+    """Read what is new; wait if nothing is; answer."""
     if context.api_version < _FIRST_VERSION or context.listener != broker.config.inter_broker_listener:
         return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if await who_asks(broker, context) != (request.replica_state.replica_id, request.replica_state.replica_epoch):
@@ -78,7 +78,7 @@ async def replica_fetch(broker: Broker, request: FetchRequest, context: RequestC
 
 
 class _Reading:
-    """One follower's request while it is answered."""
+    """The state of one follower's request while it is being answered."""
 
     def __init__(self, broker: Broker, request: FetchRequest, fetched: FetchContext) -> None:
         session = fetched.session
@@ -99,15 +99,15 @@ class _Reading:
         self._must_answer = False
         self._has_news = False
         self._held_ms = 0
-        """How long the throttle holds back what was read last."""
+        """How long the throttle holds back the records read last."""
 
     def end(self) -> None:
-        """Whatever came of it: without a session nobody reads the news any more."""
+        """Clean up, whatever the outcome: if there is no session, nothing reads the changes any more."""
         if self._fetched.session is None:
             self._news.is_over = True
 
     async def read_or_wait(self) -> None:
-        """Read until there is something to tell, or the time is up."""
+        """Read until there is something to send, or time is up."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         deadline = now + self._max_wait_ms / 1000
@@ -126,7 +126,7 @@ class _Reading:
             self._read(self._news.take())
 
     def _sweep(self, now: float, changed: Iterable[PartitionKey]) -> None:
-        """Note what the follower still has of partitions of which nothing is new."""
+        """Note what the follower still has of partitions without changes."""
         session = self._fetched.session
         lag_s = self._broker.config.replica_lag_time_max_ms / 1000
         if session is None or now - session.swept_at < min(_SWEEP_S, lag_s / _SWEEPS_PER_LAG):
@@ -165,14 +165,14 @@ class _Reading:
             self.answers[key] = (partition, answer)
             if answer.error_code != ErrorCode.NONE:
                 self._must_answer = True
-                self._news.put_back(key)  # to be told until it is well, or no longer asked
+                self._news.put_back(key)  # report it until it is well, or no longer asked for
             elif answer.diverging_epoch.epoch >= 0 or self._is_awaited(key):
                 self._must_answer = True
             elif partition.is_news(answer):
                 self._has_news = True
 
     def _is_awaited(self, key: PartitionKey) -> bool:
-        """The leader wants to hear whether this follower still follows."""
+        """Whether the leader needs to know that this follower still follows."""
         return self._broker.replicas.confirmations.is_awaited(key, self._fetched.session)
 
     def _read_partition(self, partition: FetchedPartition) -> PartitionData:
@@ -203,7 +203,7 @@ class _Reading:
                     min_one_batch=self._total_bytes == 0,
                     slice_from=self._broker.config.kraftpy_fetch_zero_copy_min_bytes,
                 )
-                records = cast("bytes", read)  # a slice of a file has a length, and is sent by the connection
+                records = cast("bytes", read)  # a file slice has a length too; the connection sends it
                 if throttled_ms is not None:
                     self._throttles.leading.spend(len(records))
             self._note(replica, partition)
@@ -212,7 +212,7 @@ class _Reading:
             answer.last_stable_offset = replica.last_stable_offset
             answer.records = records
             if not records and offset < replica.log_end_offset:
-                self._news.put_back(partition.key)  # there was no room for it, or it is held back
+                self._news.put_back(partition.key)  # there was no room, or the throttle holds it back
         except KafkaError as error:
             answer.error_code = error.code
         return answer

@@ -1,17 +1,17 @@
-"""ShareFetch (78) and ShareAcknowledge (79): members of share groups take records, and say what became of them.
+"""ShareFetch (78) and ShareAcknowledge (79): members of share groups acquire records and acknowledge them.
 
-Acknowledgements that come with a fetch are written before it takes records, and both are answered together: what it
-took would be locked, and nobody's to work on, for as long as a write takes that has no coordinator. A fetch waits for
-`min_bytes` at most `max_wait_ms` from when it came, and not where a partition is led elsewhere: that is told at once,
-with the leader (KIP-951), so that nobody asks in vain again and again. A partition that cannot be loaded now, or does
-not exist, hurries no fetch.
+Acknowledgements in a ShareFetch are written before the fetch acquires records, and both are answered together. If it
+were the other way round, the acquired records would be locked, with no member working on them, for as long as a write
+takes that finds no coordinator. A fetch waits for `min_bytes`, at most `max_wait_ms` from its arrival. If another
+broker leads a partition, the answer comes at once and names that broker (KIP-951), so that members do not keep asking
+in the wrong place. A partition that cannot be loaded yet, or does not exist, hurries no fetch.
 
-What was taken is handed out once it is confirmed that this broker leads still (`replication.leadership_check`); else it
-is given back, and the member is told to look for another leader. One that is cut off does not know what its successor
-was told, and would hand out what was accepted there.
+Acquired records are handed out once this broker has confirmed that it still leads (`replication.leadership_check`);
+otherwise they are given back, and the member is sent to look for the new leader. A leader that is cut off does not know
+what its successor was told, and would hand out records that were accepted there.
 
-Records come in whole batches of the log; of those batches only the ones with acquired records are sent. Which records
-are acquired stands beside them, and need not be contiguous.
+Records travel in whole batches of the log, and only batches with acquired records are sent. The answer lists beside
+them which records are acquired; these need not be contiguous.
 
 KIP-932; KIP-1206 (`share_acquire_mode`), KIP-1222 (renewing locks).
 
@@ -72,28 +72,28 @@ if TYPE_CHECKING:
 
 _RECORD_LIMIT = 1
 _READ_BYTES = 1 << 20
-"""How much of one partition is looked at for one fetch, however much the member would take: records are limited too."""
+"""How many bytes of one partition a fetch looks at, however many the member would take: records are limited too."""
 _LOOKED_AT_ONCE = 50
-"""Partitions of a session that are looked at in one go."""
+"""How many partitions of a session are looked at in one go."""
 _LOOK_UNITS = 1_000
-"""The cost of that, in units of `slicing`, where they have to be loaded."""
+"""The cost of looking at a partition that has to be loaded, in units of `slicing`."""
 _SAID_UNITS = 20
-"""The cost of acknowledging something of one partition."""
+"""The cost of acknowledging records of one partition."""
 _TOLD_UNITS = 2
-"""The cost of telling of one partition."""
+"""The cost of one partition in an answer."""
 _SHORT = 50
 _LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 @dataclass(slots=True)
 class _Said:
-    """What a request acknowledges, by partition, and what comes of it."""
+    """The acknowledgements of a request, by partition, and their results."""
 
     waiting: dict[SharedPartition, asyncio.Future[Reply]] = field(default_factory=dict)
     refused: dict[SharedPartition, Reply] = field(default_factory=dict)
 
     async def results(self) -> dict[SharedPartition, Reply]:
-        """What came of everything, once it is known."""
+        """Wait for the result of every acknowledgement."""
         written = {partition: await answer for partition, answer in self.waiting.items()}
         return {**self.refused, **written}
 
@@ -102,7 +102,7 @@ class _Said:
 
 
 async def share_fetch(broker: Broker, request: ShareFetchRequest, context: RequestContext) -> ShareFetchResponse:
-    """Take what is acknowledged, and hand out what is there; wait when it is too little; answer."""
+    """Apply acknowledgements and acquire records; wait if there are too few; answer."""
     try:
         _check_served(broker)
         key = _session_key(request.group_id, request.member_id)
@@ -138,12 +138,12 @@ async def share_fetch(broker: Broker, request: ShareFetchRequest, context: Reque
 def _session_of_fetch(
     broker: Broker, key: SessionKey, request: ShareFetchRequest, context: RequestContext
 ) -> ShareSession:
-    """The session as the request leaves it. Raises KafkaError."""
+    """Return the session as the request leaves it. Raises KafkaError."""
     sessions = broker.share_sessions
     has_acknowledgements = any(part.acknowledgement_batches for topic in request.topics for part in topic.partitions)
     if request.share_session_epoch == OPENING_EPOCH:
         if has_acknowledgements:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a session does not begin with acknowledgements")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a new share session cannot begin with acknowledgements")
         if sessions.find(key) is not None:
             close_session(broker, key)
         session = sessions.open(key, context.connection)
@@ -154,7 +154,7 @@ def _session_of_fetch(
             raise
         return session
     if request.share_session_epoch == CLOSING_EPOCH and request.forgotten_topics_data:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "a session that is closed forgets everything")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a request that closes the share session cannot forget topics")
     session = sessions.take(key, request.share_session_epoch)
     if request.share_session_epoch != CLOSING_EPOCH:
         sessions.change(session, request)
@@ -162,24 +162,24 @@ def _session_of_fetch(
 
 
 def _check_served(broker: Broker) -> None:
-    """That the cluster has share groups. Raises KafkaError (UNSUPPORTED_VERSION)."""
+    """Check that the cluster has share groups. Raises KafkaError (UNSUPPORTED_VERSION)."""
     if broker.image.feature_level(SHARE_FEATURE) < 1:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{SHARE_FEATURE} is 0: this cluster has no share groups")
 
 
 def _check_fetch(request: ShareFetchRequest) -> None:
     if request.share_session_epoch < CLOSING_EPOCH:
-        raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, f"there is no epoch {request.share_session_epoch}")
+        raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, f"invalid session epoch {request.share_session_epoch}")
     asks_for = (request.max_wait_ms, request.min_bytes, request.max_bytes, request.max_records)
     if request.is_renew_ack and any(asks_for):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "who renews locks fetches nothing: all limits are to be 0")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a request that renews locks must set all fetch limits to 0")
     if not 0 <= request.share_acquire_mode <= _RECORD_LIMIT:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no acquire mode {request.share_acquire_mode}")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown share acquire mode {request.share_acquire_mode}")
 
 
 @dataclass(slots=True)
 class _Taken:
-    """What a fetch has of one partition: an error, or records and of whom."""
+    """What a fetch has from one partition: an error, or acquired records."""
 
     error: KafkaError | None = None
     held: HeldPartition | None = None
@@ -188,7 +188,7 @@ class _Taken:
 
 
 class _Fetch:
-    """One fetch: what it takes of the partitions of its session."""
+    """One fetch, and what it acquires in the partitions of its session."""
 
     def __init__(self, broker: Broker, request: ShareFetchRequest, session: ShareSession) -> None:
         self._broker = broker
@@ -200,12 +200,12 @@ class _Fetch:
         self.taken: dict[SharedPartition, _Taken] = {}
 
     def told(self, results: dict[SharedPartition, Reply]) -> list[SharedPartition]:
-        """The partitions that stand in the answer: those with something to tell."""
+        """Return the partitions to put in the answer: those with something to report."""
         told = {partition: None for partition, taken in self.taken.items() if taken.error or taken.acquired}
         return [*told, *(partition for partition in results if partition not in told)]
 
     async def wait(self) -> None:
-        """Take what there is when there is enough, or when the time is up; nothing once the session is over."""
+        """Acquire records once there are enough, or when time is up; none if the session has ended."""
         loop = asyncio.get_running_loop()
         while self._is_open:
             is_late = loop.time() >= self._deadline
@@ -213,16 +213,16 @@ class _Fetch:
             with Watch(()) as watch:
                 if await self._look(watch, is_late=is_late) or is_late:
                     return
-                if self._has_skipped:  # what was read holds nothing, but what comes behind it may
+                if self._has_skipped:  # nothing here was of use, but there may be records further on
                     await asyncio.sleep(0)
                     continue
                 await watch.wait_until(self._deadline)
 
     async def _look(self, watch: Watch, *, is_late: bool) -> bool:
-        """Take what there is, and have the watch put on all that was looked at; whether the answer is to be sent.
+        """Acquire what there is, and watch all partitions looked at; return whether the answer should be sent.
 
-        A session of many partitions is looked through in pieces, up to the first that has something to hand out:
-        `min_bytes` are then those of one piece.
+        A session of many partitions is looked through in pieces, up to the first that has records to hand out;
+        `min_bytes` then applies to that piece.
         """
         partitions = list(self._session.partitions)
         must_answer = False
@@ -236,13 +236,13 @@ class _Fetch:
             must_answer = self._take(some, held, is_late=is_late) or must_answer
             if self._has_acquired:
                 break
-            for each in held.values():  # nothing has happened since it was looked at
+            for each in held.values():  # nothing has been awaited since they were looked at
                 watch.add(each)
                 watch.add(each.replica)
         return must_answer
 
     async def confirm(self) -> None:
-        """Give back what others may have been given by another leader; keep nothing once the session is over."""
+        """Give back records that another leader may have handed out; keep none if the session has ended."""
         broker, member_id = self._broker, self._session.key.member_id
         found = [(partition, taken, taken.held) for partition, taken in self.taken.items() if taken.held is not None]
         if not found:
@@ -253,9 +253,9 @@ class _Fetch:
             if not is_confirmed:
                 broker.share_partitions.give_back(held, member_id, taken.acquired)
                 self.taken[partition] = _Taken(
-                    KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "whether this broker leads still is not confirmed")
+                    KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker could not confirm that it still leads")
                 )
-        if not self._is_open:  # whatever it had is anybody's by now
+        if not self._is_open:  # its records are available to other members by now
             self.taken.clear()
 
     @property
@@ -263,7 +263,7 @@ class _Fetch:
         return self._broker.share_sessions.find(self._session.key) is self._session
 
     def _held(self, partitions: Sequence[SharedPartition]) -> dict[SharedPartition, HeldPartition]:
-        """Those of them that are served here; what is not is noted."""
+        """Return those that are served here, and note the others."""
         held = {}
         for partition in partitions:
             key = ShareKey(self._session.key.group_id, partition.topic_id, partition.partition)
@@ -276,7 +276,7 @@ class _Fetch:
     def _take(
         self, looked_at: Sequence[SharedPartition], held: dict[SharedPartition, HeldPartition], *, is_late: bool
     ) -> bool:
-        """Hand out what there is, if that is enough, or it is late; whether the answer is to be sent."""
+        """Acquire records if there are enough, or it is late; return whether the answer should be sent."""
         known = (self.taken.get(partition) for partition in looked_at)
         must_answer = any(taken and taken.error and taken.error.code in _LED_ELSEWHERE for taken in known)
         found: list[tuple[SharedPartition, HeldPartition, int, list[Piece]]] = []
@@ -306,7 +306,7 @@ class _Fetch:
         return must_answer or has_any
 
     def _note_unloaded(self, partition: SharedPartition, error: KafkaError) -> None:
-        """A coordinator that cannot be reached now is none of the member's business; that there is no state is."""
+        """Report that there is no state, but not that a coordinator is unreachable now: members cannot help that."""
         if error.code in (ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             self.taken[partition] = _Taken(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error.message))
         elif error.code == ErrorCode.UNKNOWN_SERVER_ERROR:
@@ -324,7 +324,7 @@ class _Fetch:
         return offset, read_pieces(held.replica, offset, min(max_bytes, _READ_BYTES), read_committed=is_committed)
 
     def _acquire(self, found: Iterable[tuple[SharedPartition, HeldPartition, int, list[Piece]]]) -> bool:
-        """Whether anything was handed out."""
+        """Acquire from what was read; return whether that gave any records."""
         request = self._request
         remaining = request.max_records
         has_any = False
@@ -383,12 +383,12 @@ def _answer(
 async def share_acknowledge(
     broker: Broker, request: ShareAcknowledgeRequest, context: RequestContext
 ) -> ShareAcknowledgeResponse:
-    """Take what is acknowledged; answered once it is written."""
+    """Apply acknowledgements; answered once they are written."""
     try:
         _check_served(broker)
         key = _session_key(request.group_id, request.member_id)
         if request.share_session_epoch == OPENING_EPOCH or request.share_session_epoch < CLOSING_EPOCH:
-            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "a session begins with a fetch")
+            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, "a share session begins with a ShareFetch")
         broker.share_sessions.take(key, request.share_session_epoch)
     except KafkaError as error:
         return ShareAcknowledgeResponse(error_code=error.code, error_message=shortened(error.message))
@@ -418,7 +418,7 @@ async def share_acknowledge(
 
 
 def _batches(topics: Iterable[Any]) -> dict[SharedPartition, list[fetching.AcknowledgementBatch]]:
-    """What a request acknowledges; what names a partition without acknowledging anything is left out."""
+    """Return the acknowledgements of a request by partition, without partitions that have none."""
     found: dict[SharedPartition, list[fetching.AcknowledgementBatch]] = {}
     for topic in topics:
         for part in topic.partitions:
@@ -435,7 +435,7 @@ async def _acknowledge(
     *,
     is_renewing: bool,
 ) -> _Said:
-    """Tell the share partitions, many of them in slices, without waiting for what they say."""
+    """Pass acknowledgements to the share partitions, many of them in slices, without waiting for results."""
     said = _Said()
     for partition, each in batches.items():
         if len(batches) > _SHORT:
@@ -453,12 +453,12 @@ async def _acknowledge(
 
 
 def _acknowledged(broker: Broker, key: ShareKey) -> HeldPartition:
-    """The share partition that handed the records out. Raises KafkaError."""
+    """Return the share partition that handed out the records. Raises KafkaError."""
     held = broker.share_partitions.find(key)
     if held is not None and held.is_loaded:
         return held
     broker.replicas.leader_by_id(key.topic_id, key.partition)
-    raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "nothing of this partition is acquired by this member")
+    raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "this member has acquired no records of the partition")
 
 
 def _read_batches(batches: Sequence[fetching.AcknowledgementBatch], *, may_renew: bool) -> list[Acknowledgement]:
@@ -473,12 +473,12 @@ def _read_batches(batches: Sequence[fetching.AcknowledgementBatch], *, may_renew
 
 def _session_key(group_id: str | None, member_id: str | None) -> SessionKey:
     if not group_id or not member_id:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "who fetches for a share group names the group and itself")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "group id and member id must be given")
     return SessionKey(group_id, member_id)
 
 
 def close_session(broker: Broker, key: SessionKey) -> None:
-    """A member's session is over: what it has is anybody's."""
+    """End a member's session and release everything it holds."""
     broker.share_sessions.close(key)
     broker.share_partitions.release(key.group_id, key.member_id)
 
@@ -489,7 +489,7 @@ def close_session(broker: Broker, key: SessionKey) -> None:
 def _name_leaders(
     broker: Broker, context: RequestContext, answers: Iterable[tuple[SharedPartition, Any]]
 ) -> list[NodeEndpoint]:
-    """Say who leads the partitions that are not led here (KIP-951)."""
+    """Name the leaders of partitions that this broker does not lead (KIP-951)."""
     hints: LeaderHints | None = None
     for partition, answer in answers:
         codes = (answer.error_code, getattr(answer, "acknowledge_error_code", ErrorCode.NONE))

@@ -1,8 +1,8 @@
-"""Share groups (keys 76, 77, 90 to 92): their members, and where each group begins in a partition (KIP-932).
+"""Share groups (keys 76, 77, 90 to 92): their members, and their start offset in each partition (KIP-932).
 
-The protocol itself is `groups.coordinator`; how records are handed out is in other handlers. What is added here is what
-only the broker knows: whether the cluster has share groups at all (`share.version`), what the share coordinators keep
-of a group's partitions, and where those end (KIP-1226).
+The protocol itself is in `groups.coordinator`; other handlers hand records out. These add what only the broker knows:
+whether the cluster has share groups (`share.version`), the state that share coordinators keep of a group's partitions,
+and where those partitions end (KIP-1226).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _LATEST = -1
 _DESCRIBE_UNITS = 20
-"""The cost of beginning with one group, in units of `slicing`."""
+"""The cost of starting on one group, in units of `slicing`."""
 
 
 def _has_share_groups(broker: Broker) -> bool:
@@ -65,14 +65,14 @@ async def _ask(broker: Broker, request: GroupRequest, context: RequestContext) -
 
 
 async def share_group_heartbeat(broker: Broker, request: ShareGroupHeartbeatRequest, context: RequestContext) -> Any:
-    """Enter, stay in or leave a share group."""
+    """Join a share group, stay in it or leave it."""
     answer = await _ask(broker, request, context)
     answer.error_message = shortened(answer.error_message)
     return answer
 
 
 async def share_group_describe(broker: Broker, request: ShareGroupDescribeRequest, context: RequestContext) -> Any:
-    """Share groups, each once, however often it is named."""
+    """Describe share groups, each once even if it is named twice."""
     request.group_ids = list(dict.fromkeys(request.group_ids))
     return await in_pieces(broker, request, context, _ask)
 
@@ -80,21 +80,21 @@ async def share_group_describe(broker: Broker, request: ShareGroupDescribeReques
 async def alter_share_group_offsets(
     broker: Broker, request: AlterShareGroupOffsetsRequest, context: RequestContext
 ) -> Any:
-    """Set where a share group without members begins."""
+    """Set the start offsets of a share group without members."""
     return await _ask(broker, request, context)
 
 
 async def delete_share_group_offsets(
     broker: Broker, request: DeleteShareGroupOffsetsRequest, context: RequestContext
 ) -> Any:
-    """Forget where a share group without members begins."""
+    """Delete the start offsets of a share group without members."""
     return await _ask(broker, request, context)
 
 
 async def describe_share_group_offsets(
     broker: Broker, request: DescribeShareGroupOffsetsRequest, context: RequestContext
 ) -> DescribeShareGroupOffsetsResponse:
-    """Where share groups begin in partitions, and how much they have still before them."""
+    """Return the start offsets of share groups, and their lag."""
     groups = {group.group_id: group for group in request.groups}
     described: list[asyncio.Task[DescribeShareGroupOffsetsResponseGroup]] = []
     async with asyncio.TaskGroup() as tasks:
@@ -134,7 +134,7 @@ async def _describe(
 def _named(
     broker: Broker, asked: DescribeShareGroupOffsetsRequestGroup
 ) -> tuple[Assignment, list[DescribeShareGroupOffsetsResponseTopic]]:
-    """The partitions a request names; and the answer about topics that there are not: no start offset."""
+    """Return the partitions that a request names, and the answer for unknown topics: no start offset."""
     found: list[TopicIdPartition] = []
     others = []
     for topic in asked.topics or []:
@@ -161,7 +161,7 @@ def _partition(
     found: Mapping[TopicIdPartition, Result],
     ends: Mapping[TopicIdPartition, int | ErrorCode],
 ) -> DescribeShareGroupOffsetsResponsePartition:
-    """What there is no state of, or none that could be read, has no start offset; that is no error."""
+    """Describe a partition; if its state is missing or cannot be read, it has no start offset, which is no error."""
     answer = DescribeShareGroupOffsetsResponsePartition(partition_index=partition.partition)
     summary = found.get(partition)
     if summary is None or summary.error_code != ErrorCode.NONE:
@@ -172,12 +172,12 @@ def _partition(
         return answer
     answer.start_offset, answer.leader_epoch = summary.start_offset, summary.leader_epoch
     if end is not None:
-        answer.lag = max(0, end - summary.start_offset - summary.delivery_complete_count)  # the start may be set ahead
+        answer.lag = max(0, end - summary.start_offset - summary.delivery_complete_count)  # the start may be ahead
     return answer
 
 
 async def _ends(broker: Broker, partitions: Assignment) -> dict[TopicIdPartition, int | ErrorCode]:
-    """Where each partition ends for its consumers, as its leader says."""
+    """Return where each partition ends for consumers, according to its leader."""
     by_leader: dict[BrokerId, list[TopicIdPartition]] = {}
     for each in sorted(partitions):
         topic = broker.image.topic_by_id(each.topic_id)

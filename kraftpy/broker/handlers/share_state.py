@@ -1,7 +1,7 @@
 """InitializeShareGroupState (83), Read (84), Write (85), Delete (86) and ReadShareGroupStateSummary (87), KIP-932.
 
-They come from other brokers: from group coordinators and from the leaders of partitions; who has not proved to be a
-broker (`broker_proof`) is refused. Each share partition that is named succeeds or fails by itself.
+These come from other brokers, as group coordinators or partition leaders; a peer that has not proved to be a broker
+(`broker_proof`) is refused. Each share partition in a request succeeds or fails independently.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def answer(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Ask the coordinators that are here, if it is a broker that asks."""
+    """Have the coordinators of this broker answer, if the peer is a broker."""
     is_broker = await who_asks(broker, context) is not None
     asked = await broker.share_states.asked_of(request)
     if is_broker:

@@ -1,6 +1,6 @@
-"""Streams groups (keys 88, 89): their members and topologies (KIP-1071). The protocol itself is `groups.coordinator`.
+"""Streams groups (keys 88, 89): their members and topologies (KIP-1071). The protocol is in `groups.coordinator`.
 
-A cluster has them where the feature `streams.version` is at least 1, as it is in a new one.
+A cluster has them if the feature `streams.version` is at least 1, which is the default of a new cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 async def streams_group_heartbeat(
     broker: Broker, request: StreamsGroupHeartbeatRequest, context: RequestContext
 ) -> Any:
-    """Enter, stay in or leave a streams group."""
+    """Join a streams group, stay in it or leave it."""
     if broker.image.feature_level(STREAMS_FEATURE) < 1:
         return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)
     if not request.group_id.strip():
@@ -37,7 +37,7 @@ async def streams_group_heartbeat(
 
 
 async def streams_group_describe(broker: Broker, request: StreamsGroupDescribeRequest, context: RequestContext) -> Any:
-    """Streams groups, each once, however often it is named."""
+    """Describe streams groups, each once even if it is named twice."""
     request.group_ids = list(dict.fromkeys(request.group_ids))
     if broker.image.feature_level(STREAMS_FEATURE) < 1:
         return refuse(request, context.api_version, ErrorCode.UNSUPPORTED_VERSION)

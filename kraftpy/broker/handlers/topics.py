@@ -1,6 +1,6 @@
 """CreateTopics (19), DeleteTopics (20), CreatePartitions (37), DeleteRecords (21).
 
-The first three are metadata commands; topics succeed and fail independently, and many are done in parts
+The first three are metadata commands. Topics succeed and fail independently, and many are handled in parts
 (`metadata.topic_changes`). The answer comes when the partitions can be used. KIP-4, KIP-195, KIP-204 (DeleteRecords by
 watermark: KIP-107), KIP-464 (defaults for -1), KIP-516 (topic ids), KIP-525 (settings in the answer).
 """
@@ -61,19 +61,19 @@ if TYPE_CHECKING:
 _FIRST_TOPIC_ID_VERSION = 6
 HIGH_WATERMARK = -1
 MOST_DESCRIBED = 1_000
-"""The settings of so many topics are in one answer; DescribeConfigs has those of others that were created with them."""
+"""How many topics' settings one answer has; DescribeConfigs has those of the others that were created with them."""
 _AT_ONCE = 200
 
 
 async def create_topics(broker: Broker, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
-    """Create each topic, or only check it (`validate_only`)."""
+    """Create each topic, or only validate it (`validate_only`)."""
     times = Counter(topic.name for topic in request.topics)
     answers: list[CreatableTopicResult] = []
     topics = []
     for place, topic in enumerate(request.topics):
         if place % _AT_ONCE == 0:
             await asyncio.sleep(0)
-        problem = _problem_of(topic, broker) if times[topic.name] == 1 else None  # else it is refused elsewhere
+        problem = _problem_of(topic, broker) if times[topic.name] == 1 else None  # duplicates are refused elsewhere
         if problem is None:
             topics.append(_new_topic(topic))
         else:
@@ -101,7 +101,7 @@ async def create_topics(broker: Broker, request: CreateTopicsRequest, context: R
     overrides = {
         topic.name: tuple((c.name, c.value) for c in topic.configs if c.value is not None) for topic in request.topics
     }
-    described: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}  # most topics are set alike
+    described: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}  # most topics share their settings
     for place, result in enumerate(results):
         if place % _AT_ONCE == 0:
             await asyncio.sleep(0)
@@ -129,7 +129,7 @@ def _refusal(name: str, code: ErrorCode, message: str | None) -> CreatableTopicR
 
 
 def _problem_of(topic: CreatableTopic, broker: Broker) -> str | None:
-    """Why this broker does not allow the topic's settings; None if it does."""
+    """Say why this broker does not allow the topic's settings; None if it does."""
     return topic_problem([(config.name, config.value) for config in topic.configs], broker.config)
 
 
@@ -170,7 +170,7 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: R
     else:
         references = [TopicReference(name=name) for name in request.topic_names]
     if not broker.config.delete_topic_enable:
-        # Version 3 brought the error code; before it, Kafka says INVALID_REQUEST.
+        # The error code came with version 3; before it, Kafka answers INVALID_REQUEST.
         error = ErrorCode.TOPIC_DELETION_DISABLED if context.api_version >= 3 else ErrorCode.INVALID_REQUEST
         return DeleteTopicsResponse(
             responses=[
@@ -196,7 +196,7 @@ async def delete_topics(broker: Broker, request: DeleteTopicsRequest, context: R
 async def create_partitions(
     broker: Broker, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
-    """Grow each topic to the count asked for."""
+    """Raise each topic's number of partitions to the count given."""
     command = CreatePartitions(
         topics=tuple(
             NewPartitions(
@@ -225,7 +225,7 @@ async def create_partitions(
 
 
 _DELETED_AT_ONCE = 100
-"""Partitions whose records are deleted at the same time."""
+"""How many partitions have their records deleted at the same time."""
 _DELETE_UNITS = 10
 """The cost of deleting one partition's records, in units of `slicing`."""
 
@@ -233,7 +233,7 @@ _DELETE_UNITS = 10
 async def delete_records(
     broker: Broker, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
-    """Move each partition's log start offset; -1 moves it to the high watermark. Its replicas that live follow."""
+    """Move each partition's log start offset (-1: to the high watermark); its live replicas follow."""
     deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
     topics = []
     for topic in request.topics:
@@ -255,10 +255,10 @@ async def _delete(
     try:
         replica = broker.replicas.leader(topic, partition.partition_index)
         if replica.log.config.cleanup_policy == frozenset({"compact"}):
-            raise KafkaError(ErrorCode.POLICY_VIOLATION, "records of a topic that is only compacted are not deleted")
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, "cannot delete records of a topic with cleanup.policy=compact")
         before = replica.high_watermark if partition.offset == HIGH_WATERMARK else Offset(partition.offset)
         if not 0 <= before <= replica.high_watermark:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{before} is not within the log")
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {before} is outside the log")
         await broker.replicas.delete_records(replica, before)
         answer.low_watermark = await replica.low_watermark_at(before, deadline)
     except KafkaError as error:

@@ -1,13 +1,13 @@
-"""Transactions (keys 24 to 28, 65, 66): what a coordinator is asked, and what it has partition leaders write.
+"""Transactions (keys 24 to 28, 65, 66): requests to coordinators, and markers for partition leaders.
 
-The protocol itself is `transactions.coordinator`. What is added here is what each version of an API calls things,
-whether the partitions exist, and which partition has a group's offsets. A fenced producer is told PRODUCER_FENCED, or,
-by versions from before KIP-588, INVALID_PRODUCER_EPOCH.
+The protocol itself is in `transactions.coordinator`. These handlers translate the versions of each API, check that
+partitions exist, and find the partition with a group's offsets. A fenced producer gets PRODUCER_FENCED or, in versions
+from before KIP-588, INVALID_PRODUCER_EPOCH.
 
-AddPartitionsToTxn from version 4 and WriteTxnMarkers are what brokers ask each other (KIP-890, KIP-98).
+AddPartitionsToTxn from version 4 on and WriteTxnMarkers are sent only by brokers (KIP-890, KIP-98).
 
-Left out: who may do that, as long as there are no ACLs; TxnOffsetCommit 6 (KIP-1319), which is Kafka 4.4's; and
-two-phase commit (KIP-939): what Kafka 4.3 has of it is a version of InitProducerId that it does not advertise.
+Left out: authorizing these, as long as there are no ACLs; TxnOffsetCommit 6 (KIP-1319), which belongs to Kafka 4.4; and
+two-phase commit (KIP-939): all that Kafka 4.3 has of it is a version of InitProducerId that it does not advertise.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SLICE_UNITS = 1_000
-"""Units spent on listing transactional ids before others are served: about 5 ms (`groups.patterns`)."""
+"""Units spent on listing transactional ids before other requests are served: about 5 ms (`groups.patterns`)."""
 _IDS_PER_UNIT = 5
 _HASHED_CHARACTERS = 50
-"""How much of a transactional id is hashed in one unit of `slicing`."""
+"""How many characters of a transactional id are hashed in one unit of `slicing`."""
 _SHORT_ID = 250
 
 _FIRST_FENCED_VERSION = 2
@@ -92,7 +92,7 @@ _FIRST_BUMPING_VERSION = 5
 
 
 def fenced(error_code: ErrorCode, version: int, first_version: int) -> ErrorCode:
-    """The error as that version of the API knows it (KIP-588)."""
+    """Return the error as that version of the API knows it (KIP-588)."""
     is_old = error_code == ErrorCode.PRODUCER_FENCED and version < first_version
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_old else error_code
 
@@ -103,7 +103,7 @@ def fenced(error_code: ErrorCode, version: int, first_version: int) -> ErrorCode
 async def add_partitions_to_txn(
     broker: Broker, request: AddPartitionsToTxnRequest, context: RequestContext
 ) -> AddPartitionsToTxnResponse:
-    """Make partitions part of a transaction: all that are named, or none."""
+    """Add partitions to a transaction: all that are named, or none."""
     if context.api_version >= _FIRST_BATCHED_VERSION:
         if await who_asks(broker, context) is None:  # KIP-890: clients stay below it
             return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -144,7 +144,7 @@ async def _add_batched(broker: Broker, request: AddPartitionsToTxnRequest) -> Ad
 
 
 def _existing(broker: Broker, topics: list[AddPartitionsToTxnTopic]) -> dict[TopicPartition, ErrorCode]:
-    """By partition NONE, if all of them exist; else what is wrong with some, and that the others were not tried."""
+    """Return NONE per partition if all exist; otherwise what is wrong with some, and that the others were not tried."""
     codes: dict[TopicPartition, ErrorCode] = {}
     for topic in topics:
         found = broker.image.topic(topic.name)
@@ -189,9 +189,9 @@ def _offsets_partition(broker: Broker, group_id: str) -> TopicPartition | None:
 async def add_offsets_to_txn(
     broker: Broker, request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse:
-    """Make the partition that has a group's offsets part of the transaction; creates the topic when first asked.
+    """Add the partition with a group's offsets to the transaction; the first request creates the topic.
 
-    Who asks for the group's coordinator asks later (KIP-98): nobody else would create it.
+    A client asks for the group's coordinator only afterwards (KIP-98), so no other request would create it.
     """
     await found_or_created(CONSUMER_OFFSETS, broker.metadata, broker.config, broker.clock)
     partition = _offsets_partition(broker, request.group_id)
@@ -211,9 +211,9 @@ async def add_offsets_to_txn(
 async def txn_offset_commit(
     broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
-    """Store offsets that count when the transaction commits; from version 5 on this adds them to it (KIP-890).
+    """Store offsets that count once the transaction commits; from version 5 on this adds them to it (KIP-890).
 
-    Of many in pieces, each of which asks again whether the transaction is open: it may have been aborted meanwhile.
+    Many offsets are stored in pieces. Each piece checks again that the transaction is open: it may have been aborted.
     """
     if context.is_long:
         answered: TxnOffsetCommitResponse = await in_pieces(broker, request, context, _txn_offset_commit)
@@ -261,10 +261,10 @@ async def _txn_offset_commit(
 
 
 def _of_offsets(error_code: ErrorCode, *, is_adding: bool) -> ErrorCode:
-    """What TxnOffsetCommit says where the transaction's coordinator did not agree, or was not reached."""
+    """Translate a refusal of the transaction's coordinator, or a failure to reach it, into TxnOffsetCommit's error."""
     match error_code:
         case ErrorCode.NOT_COORDINATOR | ErrorCode.NETWORK_EXCEPTION | ErrorCode.COORDINATOR_NOT_AVAILABLE:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # the group's coordinator is the right one: try again here
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # retried here: the group's coordinator is right
         case ErrorCode.CONCURRENT_TRANSACTIONS:
             return error_code if is_adding else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         case ErrorCode.TRANSACTION_ABORTABLE:
@@ -278,7 +278,7 @@ def _of_offsets(error_code: ErrorCode, *, is_adding: bool) -> ErrorCode:
 
 
 async def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
-    """Decide how the transaction ends; answered when that is durable, while the markers are being written."""
+    """Decide how the transaction ends; answered once that is durable, while the markers are still being written."""
     version = context.api_version
     result = await broker.transactions.ask(
         EndTransaction(
@@ -298,7 +298,7 @@ async def end_txn(broker: Broker, request: EndTxnRequest, context: RequestContex
 async def write_txn_markers(
     broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext
 ) -> WriteTxnMarkersResponse:
-    """Write how transactions ended; answered when that is committed."""
+    """Write transaction markers; answered once they are committed."""
     return await broker.marker_writer.write(request)
 
 
@@ -308,7 +308,7 @@ async def write_txn_markers(
 async def describe_transactions(
     broker: Broker, request: DescribeTransactionsRequest, context: RequestContext
 ) -> DescribeTransactionsResponse:
-    """What is known of transactional ids, each once, however often it is named (KIP-664)."""
+    """Describe transactional ids, each once even if it is named twice (KIP-664)."""
     described = []
     for each in dict.fromkeys(request.transactional_ids):
         if context.is_long or len(each) > _SHORT_ID:
@@ -347,9 +347,10 @@ def _described(broker: Broker, transactional_id: str) -> TransactionState:
 async def list_transactions(
     broker: Broker, request: ListTransactionsRequest, context: RequestContext
 ) -> ListTransactionsResponse:
-    """The transactional ids that are coordinated here, and meet all the filters (KIP-664, KIP-994, KIP-1152).
+    """List the transactional ids coordinated here that match all the filters (KIP-664, KIP-994, KIP-1152).
 
-    Others are served between slices of the list; of requests with a regular expression one is worked on at a time.
+    Other requests are served between slices of the list. Only one request with a regular expression is handled at a
+    time.
     """
     names = {state.value for state in State}
     unknown = [name for name in dict.fromkeys(request.state_filters) if name not in names]
@@ -380,7 +381,7 @@ async def list_transactions(
 async def _listed(
     known: list[tuple[str, Transaction]], request: ListTransactionsRequest, pattern: Pattern | None, now: int
 ) -> list[ListedTransaction]:
-    """Those that meet the filters, in order of their ids."""
+    """Return those that match the filters, sorted by id."""
     states, producers = set(request.state_filters), set(request.producer_id_filters)
     found = []
     spent = 0 if pattern is None else pattern.compile_units

@@ -1,16 +1,16 @@
-"""What this broker asks share coordinators, wherever they are: as a leader of partitions, and for group coordinators.
+"""Requests to share coordinators, on any broker; partition leaders and group coordinators here send them.
 
     response = await states.ask(ApiKey.INITIALIZE_SHARE_GROUP_STATE, request)
 
-A request is split among the coordinators of its share partitions, and tried again where the coordinator has moved or
-cannot be reached: all that may be asked may be asked twice. It is answered within `share.coordinator.write.timeout.ms`,
-with an error for what was not answered by then (COORDINATOR_NOT_AVAILABLE): a coordinator that is silent holds up
-nobody for longer. What a leader writes is tried for five times as long, and no coordinator waited for longer than one:
-a node that died without a word keeps its place for `broker.session.timeout.ms`, and where an acknowledgement has failed
-its records are locked until their time is over.
+A request is split among the coordinators of its share partitions, and retried if a coordinator has moved or cannot be
+reached; every one of these requests is safe to repeat. It is answered within `share.coordinator.write.timeout.ms`;
+share partitions without an answer by then get COORDINATOR_NOT_AVAILABLE, so a silent coordinator blocks no caller for
+longer. A leader's writes are retried for five times as long, with that timeout for each attempt: a node that dies
+silently stays registered for `broker.session.timeout.ms`, and records whose acknowledgement has failed are locked until
+the lock expires.
 
-What goes to other brokers goes by connections of their own, so that a write that waits to be durable holds up nothing
-else between the two brokers.
+Requests to other brokers have connections of their own, so that a write that waits to become durable delays no other
+traffic between the two brokers.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 _WRITE_TRIES = 5
-"""Kafka's number; by default together shorter than a lock lasts, and than a client waits for an answer."""
+"""Kafka's number. By default, all tries together take less time than a lock lasts, or than a client waits."""
 _LOOK_ELSEWHERE = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 )
 _SHORT = 10
-"""Share partitions that are asked for without a pause."""
+"""How many share partitions are asked for without a pause."""
 _FIND_UNITS = 4
-"""The cost of finding the coordinator of a share partition, in units of `slicing`."""
+"""The cost of finding a share partition's coordinator, in units of `slicing`."""
 _ASK_UNITS = 25
 """The cost of one command at its coordinator, until it is stored and answered."""
 _UNREACHABLE = Result(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 class ShareStates:
-    """The share coordinators of the whole cluster, as one thing that is asked."""
+    """A client of all share coordinators of the cluster, on this broker and others."""
 
     def __init__(
         self,
@@ -81,25 +81,25 @@ class ShareStates:
         self._is_closed = False
 
     def close(self) -> None:
-        """Let go of the connections. Who waits is answered soon, with what is known by then."""
+        """Close the connections. Requests in progress are answered soon, with the results they have by then."""
         self._is_closed = True
         self._peers.close()
 
-    # --- what is asked -----------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------
 
     async def ask(self, api_key: ApiKey, request: Any) -> Any:
-        """The answer to a request of one of the APIs 83 to 87. Never raises: errors are in the answer."""
+        """Answer a request of one of the APIs 83 to 87. Never raises: errors are part of the answer."""
         return response_of(api_key, await self._ask(api_key, request))
 
     async def read(self, key: ShareKey, leader_epoch: int) -> Result:
-        """All that is known of a share partition; who led it before is fenced."""
+        """Read the full state of a share partition; this fences its earlier leaders."""
         part = read.PartitionData(partition=key.partition, leader_epoch=leader_epoch)
         topic = read.ReadStateData(topic_id=key.topic_id, partitions=[part])
         request = read.ReadShareGroupStateRequest(group_id=key.group_id, topics=[topic])
         return (await self._ask(ApiKey.READ_SHARE_GROUP_STATE, request))[key]
 
     async def write(self, key: ShareKey, state_epoch: int, leader_epoch: int, said: Write) -> Result:
-        """Have what a share partition says of itself kept."""
+        """Store what has changed in a share partition."""
         batches = [
             read.StateBatch(
                 first_offset=each.first_offset,
@@ -121,27 +121,27 @@ class ShareStates:
         request = write.WriteShareGroupStateRequest(group_id=key.group_id, topics=[topic])
         return (await self._ask(ApiKey.WRITE_SHARE_GROUP_STATE, request, tries=_WRITE_TRIES))[key]
 
-    # --- who is asked ------------------------------------------------------------------------
+    # --- sending -----------------------------------------------------------------------------
 
     async def _ask(self, api_key: ApiKey, request: Any, *, tries: int = 1) -> dict[ShareKey, Result]:
-        """What became of each share partition, within so many times `share.coordinator.write.timeout.ms`."""
+        """Return the result of each share partition, within `tries` times `share.coordinator.write.timeout.ms`."""
         asked = await self.asked_of(request)
         results: dict[ShareKey, Result] = {each.key: _UNREACHABLE for each in asked}
         results.update({each.key: each.command for each in asked if isinstance(each.command, Result)})
-        open_now = [each for each in asked if not isinstance(each.command, Result)]
+        unanswered = [each for each in asked if not isinstance(each.command, Result)]
         pause_s = _FIRST_PAUSE_S
         try:
             async with asyncio.timeout(tries * self._try_s):
-                while open_now and not self._is_closed:
-                    found = await self._ask_all(api_key, request, open_now)
+                while unanswered and not self._is_closed:
+                    found = await self._ask_all(api_key, request, unanswered)
                     results.update(found)
-                    open_now = [each for each in open_now if results[each.key].error_code in _LOOK_ELSEWHERE]
-                    if open_now:
+                    unanswered = [each for each in unanswered if results[each.key].error_code in _LOOK_ELSEWHERE]
+                    if unanswered:
                         await asyncio.sleep(pause_s)
                         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         except TimeoutError:
-            waiting = ", ".join(f"{each.key.group_id}:{each.key.partition}" for each in open_now[:3])
-            logger.info("%s: not answered in time: %s", api_key.name, waiting)
+            waiting = ", ".join(f"{each.key.group_id}:{each.key.partition}" for each in unanswered[:3])
+            logger.info("%s: no answer in time for %s", api_key.name, waiting)
         return results
 
     async def _ask_all(self, api_key: ApiKey, request: Any, asked: Iterable[Asked]) -> Mapping[ShareKey, Result]:
@@ -160,7 +160,7 @@ class ShareStates:
         return found
 
     async def _coordinator_of(self, key: ShareKey) -> BrokerId | None:
-        """Who leads the partition that has the share partition; None where nobody does now."""
+        """Return the broker that coordinates a share partition; None if there is none at the moment."""
         topic = await found_or_created(SHARE_GROUP_STATE, self._metadata, self._config, self._clock)
         if topic is None:
             return None
@@ -176,17 +176,17 @@ class ShareStates:
             async with asyncio.timeout(self._try_s):
                 response = await self._peers.ask(broker_id, api_key, request_of(request, asked))
         except (KafkaError, TimeoutError) as error:
-            logger.debug("broker %d, asked for %s: %r", broker_id, api_key.name, error)
+            logger.debug("%s: broker %d failed: %r", api_key.name, broker_id, error)
             return {each.key: _UNREACHABLE for each in asked}
-        told = results_of(request.group_id, response)
-        found = {each.key: told.get(each.key, _UNREACHABLE) for each in asked}
+        results = results_of(request.group_id, response)
+        found = {each.key: results.get(each.key, _UNREACHABLE) for each in asked}
         for key, result in found.items():
-            if result.error_code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:  # this broker's epoch has changed meanwhile
+            if result.error_code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:  # our broker epoch has just changed
                 found[key] = _UNREACHABLE
         return found
 
     async def asked_of(self, request: Any) -> list[Asked]:
-        """What a request asks, of each share partition once (`state_requests`)."""
+        """Take a request apart into its share partitions, each once (`state_requests`)."""
         if (
             sum(1 + len(getattr(part, "state_batches", ())) for topic in request.topics for part in topic.partitions)
             > PIECE
@@ -195,7 +195,7 @@ class ShareStates:
         return asked_of(request)
 
     async def answer_here(self, asked: Iterable[Asked]) -> dict[ShareKey, Result]:
-        """What the coordinators of this broker say."""
+        """Have the coordinators of this broker answer."""
         results: dict[ShareKey, Result] = {}
         asked = list(asked)
 

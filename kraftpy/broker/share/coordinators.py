@@ -1,10 +1,10 @@
 """The share coordinators of this broker: one for each partition of `__share_group_state` that it leads.
 
-Each is the pure state machine of `share.coordinator`; `coordinator_shards` is the loop around it. What is read is told
-once it is confirmed that nobody else has become coordinator meanwhile (`replication.leadership_check`): a leader that
-believed one that is cut off would hand out again what has been acknowledged.
+Each is the pure state machine of `share.coordinator`; `coordinator_shards` is the loop around it. A read is answered
+only after this broker has confirmed that it is still the coordinator (`replication.leadership_check`): a leader that
+trusted the state of a cut-off coordinator would hand out acknowledged records again.
 
-What is not needed any more is deleted every `share.coordinator.state.topic.prune.interval.ms`.
+Records that are no longer needed are deleted every `share.coordinator.state.topic.prune.interval.ms`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _SHOWN_CHARACTERS = 100
 
 
 class ShareCoordinators(Shards[ShareCoordinator]):
-    """Every share partition whose partition of `__share_group_state` this broker leads."""
+    """The coordinators of all share partitions whose partition of `__share_group_state` this broker leads."""
 
     topic = SHARE_GROUP_STATE
 
@@ -95,7 +95,7 @@ class ShareCoordinators(Shards[ShareCoordinator]):
         for record in records:
             try:
                 machine.replay(record.key, record.value, record.offset)
-            except Exception as error:  # of one record, which is passed over
+            except Exception as error:  # skip only this record
                 yield error
 
     def _loaded(self, shard: Shard[ShareCoordinator]) -> None:
@@ -106,7 +106,7 @@ class ShareCoordinators(Shards[ShareCoordinator]):
             self._step(shard, TopicsDeleted(topic_ids=frozenset(gone)))
 
     def apply(self, records: Sequence[Record]) -> None:
-        """Metadata has changed: leaderships come and go, and what was kept of deleted topics is forgotten."""
+        """Follow a metadata change: leaderships begin or end, and the state of deleted topics is dropped."""
         gone = frozenset(record.topic_id for record in records if isinstance(record, TopicDeleted))
         if gone:
             for shard in list(self._shards.values()):
@@ -117,7 +117,7 @@ class ShareCoordinators(Shards[ShareCoordinator]):
     # --- requests ----------------------------------------------------------------------------
 
     async def ask(self, command: Command) -> Result:
-        """What this broker's coordinator says."""
+        """Have this broker's coordinator handle a command, and return its result."""
         if not self._is_known(command):
             return Result(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         shard = self._shard_of(command.key)
@@ -136,7 +136,7 @@ class ShareCoordinators(Shards[ShareCoordinator]):
         return Result(error_code=answer) if isinstance(answer, ErrorCode) else answer
 
     def _is_known(self, command: Command) -> bool:
-        """Whether there is such a partition, as far as that matters: what is kept of one that is gone can be read."""
+        """Whether the command's partition exists, or need not: the state of a deleted partition can still be read."""
         match command:
             case Initialize() | Read() | Write():
                 topic = self._metadata.image.topic_by_id(command.key.topic_id)
@@ -180,13 +180,13 @@ class ShareCoordinators(Shards[ShareCoordinator]):
     # --- pruning -----------------------------------------------------------------------------
 
     async def prune_forever(self) -> None:
-        """Prune from time to time, until it is cancelled."""
+        """Prune periodically, until cancelled."""
         while True:
             await asyncio.sleep(self._config.share_coordinator_state_topic_prune_interval_ms / 1000)
             await self.prune()
 
     async def prune(self) -> None:
-        """Delete what is not needed any more, of every partition that is led here."""
+        """Delete the records that are no longer needed, in every partition that this broker leads."""
         for shard in list(self._shards.values()):
             before = shard.machine.prune_offset
             if before is None or before <= shard.replica.log_start_offset:
@@ -198,6 +198,6 @@ class ShareCoordinators(Shards[ShareCoordinator]):
         try:
             await self._replicas.delete_records(shard.replica, before)
         except KafkaError as error:
-            logger.warning("%s is not pruned: %s", shard.replica.topic_partition, error)
+            logger.warning("cannot prune %s: %s", shard.replica.topic_partition, error)
         else:
             shard.machine.pruned()

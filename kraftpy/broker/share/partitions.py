@@ -1,15 +1,15 @@
-"""The share partitions of this broker: those of the partitions it leads that a group fetches from here.
+"""The share partitions of this broker, for the partitions that it leads and that a share group fetches from it.
 
-Each is the state machine of `share.partition`. It comes with the first fetch of a group and is loaded from its share
-coordinator; it goes with the leadership, with the group's last session here, and when the coordinator fences it, and is
-then read again by whoever is next. So what the group coordinator changes of a group without members is found by the
-next member.
+Each is the state machine of `share.partition`. A group's first fetch creates it, and its state is loaded from its share
+coordinator. It is dropped when the leadership ends, when the group's last session here ends, or when the coordinator
+fences it; the next leader or member loads the state again. A state that the group coordinator changed while the group
+had no members is thus found by the next member.
 
-An unexpected error in a share partition fails the requests in progress: the partition is unloaded, waiting clients are
-told so, and the next fetch reads its state again.
+An unexpected error in a share partition fails the requests in progress: the partition is unloaded, waiting clients get
+the error, and the next fetch loads its state again.
 
-A group that has not read the partition begins where `share.auto.offset.reset` says; that is written before anything is
-handed out, so that the next leader does not begin somewhere else.
+A group that has never read the partition begins where `share.auto.offset.reset` says. That offset is written before
+anything is handed out, so that the next leader begins at the same place.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NOT_LED = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class HeldPartition:
-    """A share partition with the replica it reads, and who waits for it."""
+    """A share partition, the replica it reads from, and the requests that wait for it."""
 
     def __init__(self, key: ShareKey, replica: Replica, machine: SharePartition) -> None:
         self.key = key
@@ -56,9 +56,9 @@ class HeldPartition:
         self.machine = machine
         self.is_loaded = False
         self.error: KafkaError | None = None
-        """Why it could not be loaded; it is tried again after a pause."""
+        """Why the last load failed; after a pause it is tried again."""
         self.watches: dict[Watch, None] = {}
-        """Who waits for something to be handed out."""
+        """Fetches that wait for records to become available."""
         self.waiting: dict[int, asyncio.Future[Reply]] = {}
         """Acknowledgements that are not written yet."""
         self.loading: asyncio.Task[None] | None = None
@@ -67,12 +67,12 @@ class HeldPartition:
 
     @property
     def is_led(self) -> bool:
-        """Whether this broker still leads the partition, without a break."""
+        """Whether this broker has led the partition without interruption."""
         return self.replica.leading is not None and self.replica.leadership == self.leadership
 
 
 class SharePartitions:
-    """Every share partition that is served here."""
+    """Every share partition served by this broker."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class SharePartitions:
         settings: Callable[[str], GroupSettings],
         has_members: Callable[[str], bool],
     ) -> None:
-        """`has_members`: whether a member of the group has a session here."""
+        """`has_members`: whether any member of the group has a session on this broker."""
         self._has_members = has_members
         self._clock = clock
         self._tasks = tasks
@@ -97,17 +97,17 @@ class SharePartitions:
     def __len__(self) -> int:
         return len(self._held)
 
-    # --- coming and going --------------------------------------------------------------------
+    # --- creating and dropping ---------------------------------------------------------------
 
     def get(self, key: ShareKey) -> HeldPartition:
-        """The share partition; it may be loading still. Raises KafkaError as `Replicas.leader_by_id` does."""
+        """Return the share partition, perhaps still loading. Raises KafkaError as `Replicas.leader_by_id` does."""
         held = self._held.get(key)
         if held is not None and (not held.is_led or held.machine.is_fenced):
             self._drop(held, _NOT_LED)
             held = None
         if held is None:
             if self._is_stopped:
-                raise KafkaError(_NOT_LED, "this broker stops")
+                raise KafkaError(_NOT_LED, "the broker is shutting down")
             replica = self._replicas.leader_by_id(key.topic_id, key.partition)
             held = self._held[key] = HeldPartition(key, replica, SharePartition(self._config_of(key.group_id)))
             held.loading = self._tasks.create_task(self._load(held), name=f"load share {key.group_id!r}")
@@ -115,22 +115,22 @@ class SharePartitions:
         return held
 
     def find(self, key: ShareKey) -> HeldPartition | None:
-        """The share partition, if it is served here now."""
+        """Return the share partition, if it is served here at the moment."""
         held = self._held.get(key)
         return held if held is not None and held.is_led else None
 
     def lock_duration_ms(self, group_id: str) -> int:
-        """How long a member of that group has what it acquires."""
+        """Return how long the group's members may hold the records they acquire."""
         return self._settings(group_id).share_record_lock_duration_ms
 
     def reconcile(self) -> None:
-        """Let go of what is not led here any more."""
+        """Drop share partitions that this broker no longer leads."""
         for held in list(self._held.values()):
             if not held.is_led:
                 self._drop(held, _NOT_LED)
 
     def stop(self) -> None:
-        """Let go of everything, for good; who waits is told to look elsewhere."""
+        """Drop everything for good; waiting clients are sent to look for the new leader."""
         self._is_stopped = True
         for held in list(self._held.values()):
             self._drop(held, _NOT_LED)
@@ -145,7 +145,7 @@ class SharePartitions:
         try:
             self._run(held, held.machine.unload(error_code))
         except Exception as error:
-            self._tasks.survive("letting go of a share partition", error)
+            self._tasks.survive("dropping a share partition", error)
         waiting, held.waiting = held.waiting, {}
         for request_id, answer in waiting.items():
             if not answer.done():
@@ -153,14 +153,14 @@ class SharePartitions:
         wake_all(held.watches)
 
     def failed(self, held: HeldPartition, doing: str, error: Exception) -> None:
-        """An unexpected error has left the share partition in doubt. Raises it if it is one that ends the node."""
+        """Drop the share partition after an unexpected error. Raises the error if it is one that ends the node."""
         group_id = held.key.group_id[:_SHOWN_CHARACTERS]
         what = f"{doing} of {held.replica.topic_partition} in share group {group_id!r}"
         self._tasks.survive(what, error, kind=f"share partition: {doing}")
         self._drop(held, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _step(self, held: HeldPartition, doing: str, step: Callable[[], Sequence[Effect]]) -> None:
-        """Have the machine do something, and carry out what follows."""
+        """Run one step of the machine and carry out its effects."""
         try:
             self._run(held, step())
         except Exception as error:
@@ -178,7 +178,7 @@ class SharePartitions:
     # --- loading -----------------------------------------------------------------------------
 
     async def _load(self, held: HeldPartition) -> None:
-        """Read the state until there is one, or somebody else leads."""
+        """Load the state, and retry until that succeeds or this broker no longer leads."""
         pause_s = _RETRY_PAUSE_S
         while held.is_led:
             try:
@@ -191,17 +191,17 @@ class SharePartitions:
                     break
             except Exception as error:
                 self._tasks.survive("loading a share partition", error)
-                held.error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the share partition could not be loaded")
+                held.error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "cannot load the share partition")
                 pause_s = min(pause_s * 2, _MAX_PAUSE_S)
             await asyncio.sleep(pause_s)
         held.loading = None
         self._drop(held, _NOT_LED)
 
     async def _load_once(self, held: HeldPartition) -> None:
-        """Raises KafkaError where the state cannot be had now."""
+        """Load the state once. Raises KafkaError if it is not available now."""
         found = await self._states.read(held.key, held.leader_epoch)
         if found.error_code != ErrorCode.NONE:
-            raise KafkaError(found.error_code, found.error_message or "the state cannot be read")
+            raise KafkaError(found.error_code, found.error_message or "cannot read the share-partition state")
         replica = held.replica
         is_first = found.start_offset == NO_OFFSET
         start_offset = await self._first_offset(held) if is_first else found.start_offset
@@ -218,12 +218,12 @@ class SharePartitions:
             written = await self._states.write(held.key, found.state_epoch, held.leader_epoch, begun)
             machine.written(written.error_code, now=self._clock.monotonic_ms())
             if written.error_code != ErrorCode.NONE:
-                raise KafkaError(written.error_code, written.error_message or "the start offset cannot be written")
+                raise KafkaError(written.error_code, written.error_message or "cannot write the start offset")
         held.machine, held.is_loaded, held.error, held.loading = machine, True, None, None
         wake_all(held.watches)
 
     async def _first_offset(self, held: HeldPartition) -> int:
-        """Where a group begins that has read nothing yet."""
+        """Return the offset from which a group that has never read the partition begins."""
         replica, reset = held.replica, self._settings(held.key.group_id).share_auto_offset_reset
         if reset == "earliest":
             return replica.log_start_offset
@@ -240,7 +240,7 @@ class SharePartitions:
     def acknowledge(
         self, held: HeldPartition, member_id: str, said: Sequence[Acknowledgement]
     ) -> asyncio.Future[Reply]:
-        """Say what became of records. The reply comes once it is written."""
+        """Acknowledge records. The reply comes once that is written."""
         request_id = next(self._request_ids)
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         held.waiting[request_id] = answer
@@ -249,27 +249,27 @@ class SharePartitions:
         return answer
 
     def release(self, group_id: str, member_id: str) -> None:
-        """A member's session is over: what it has is anybody's."""
+        """Release everything a member holds: its session has ended."""
         for held in list(self._held.values()):
             if held.key.group_id == group_id:
                 self._step(held, "a release", partial(held.machine.release, member_id))
                 self._drop_unneeded(held)
 
     def _drop_unneeded(self, held: HeldPartition) -> None:
-        """Let go of it where nobody is left who fetches from it, and all that was said is written."""
+        """Drop the share partition if no member fetches from it any more and all changes are written."""
         if not held.waiting and not self._has_members(held.key.group_id):
             self._drop(held, _NOT_LED)
 
     def acquired(self, held: HeldPartition) -> None:
-        """Something was handed out: its locks are to run out in time."""
+        """Schedule the expiry of the locks that were just handed out."""
         self._set_timer(held)
 
     def give_back(self, held: HeldPartition, member_id: str, acquired: Sequence[Acquired]) -> None:
-        """What a fetch acquired is not handed out after all."""
+        """Undo what a fetch has acquired."""
         self._step(held, "giving back", lambda: held.machine.give_back(member_id, acquired))
 
     def log_start_advanced(self, held: HeldPartition) -> None:
-        """Old records have gone out of the log."""
+        """Tell the machine that old records were deleted from the log."""
         log_start_offset = held.replica.log_start_offset
         self._step(held, "a new log start", lambda: held.machine.log_start_advanced(log_start_offset))
 
@@ -299,10 +299,10 @@ class SharePartitions:
             self.failed(held, "a write", error)
             return
         if self._held.get(held.key) is not held:
-            return  # who waited was told when it went
+            return  # its waiting requests were answered when it was dropped
         if found.error_code != ErrorCode.NONE:
             logger.warning(
-                "%s: the state of group %s is not written: %s %s",
+                "%s: cannot write the state of share group %s: %s %s",
                 held.replica.topic_partition,
                 held.key.group_id,
                 found.error_code.name,
@@ -316,7 +316,7 @@ class SharePartitions:
             self._drop_unneeded(held)
 
     def _set_timer(self, held: HeldPartition) -> None:
-        """Have a tick when the next lock runs out. A timer that is early stays: a tick too many does nothing."""
+        """Schedule a tick for when the next lock expires. An earlier timer stays: a spurious tick is harmless."""
         deadline = held.machine.next_deadline()
         if deadline is None:
             return

@@ -1,4 +1,4 @@
-"""From what was read of a log to what a share partition may hand out of it."""
+"""Read batches from a log for a share partition, and pick those with records that it acquired."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from kraftpy.types import Offset
 
 
 class Piece(NamedTuple):
-    """One batch of the log, as it is and as it looks to a share partition."""
+    """One batch of the log, and the stretch of offsets that a share partition sees in it."""
 
     stretch: Stretch
     batch: memoryview
 
 
 def read_pieces(replica: Replica, offset: int, max_bytes: int, *, read_committed: bool) -> list[Piece]:
-    """Batches from an offset on, at least one where there is one. Markers hold no records, nor do aborted batches.
+    """Read batches from an offset on, at least one if there is any. Markers and aborted batches count as empty.
 
-    Only what is committed is read; for `read_committed` only what is before every open transaction. Raises KafkaError
-    as `Replica.read` does.
+    Only committed records are read; with `read_committed`, only those before the first open transaction. Raises
+    KafkaError as `Replica.read` does.
     """
     read = replica.read(Offset(offset), max_bytes, read_committed=read_committed, min_one_batch=True)
     assert isinstance(read.records, bytes)
@@ -48,19 +48,19 @@ def read_pieces(replica: Replica, offset: int, max_bytes: int, *, read_committed
 def _has_committed(
     header: BatchHeader, batch: memoryview, waiting: list[AbortedTransaction], aborted: set[int]
 ) -> bool:
-    """Whether a batch holds records that count. `aborted` are the producers whose transaction ends in an abort."""
+    """Whether a batch holds committed records. Updates `aborted`, the producers whose transaction ends in an abort."""
     while waiting and waiting[-1].first_offset <= header.next_offset - 1:
         aborted.add(waiting.pop().producer_id)
     if not header.is_control:
         return not (header.is_transactional and header.producer_id in aborted)
-    with suppress(CorruptBatch):  # of a kind we do not know
+    with suppress(CorruptBatch):  # a marker of an unknown type
         if any(marker.type == ControlType.ABORT for marker in read_markers(header, batch)):
             aborted.discard(header.producer_id)
     return False
 
 
 def with_acquired(pieces: Sequence[Piece], acquired: Sequence[Acquired]) -> bytes:
-    """The batches that have acquired records, and no others."""
+    """Return the batches that have acquired records, concatenated."""
     needed: list[memoryview] = []
     place = 0
     for stretch, batch in pieces:

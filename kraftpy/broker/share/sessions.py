@@ -1,12 +1,11 @@
 """Share sessions: which partitions a member of a share group fetches from this broker (KIP-932).
 
-A session is a member's of a group, and lives as long as the connection it was opened by. A request names its epoch,
-which must match exactly: 0 opens a session (or opens it anew), -1 closes it, and in between it rises by one with each
-request, ShareFetch and ShareAcknowledge alike.
+A session belongs to one member of a group, and lives as long as the connection that opened it. Each request carries a
+session epoch, which must match exactly: 0 opens a session or replaces it, -1 closes it, and in between it rises by one
+with every request, ShareFetch and ShareAcknowledge alike.
 
-Invariants: at most `group.share.max.share.sessions` at once, with `kraftpy.fetch.session.partitions.max` partitions in
-all; none is evicted for another, since a member would lose
-what it has acquired.
+Invariants: at most `group.share.max.share.sessions` sessions at once, with `kraftpy.fetch.session.partitions.max`
+partitions in total; no session is evicted for another, since its member would lose what it has acquired.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ _NO_LIMIT = 2**31 - 1
 
 
 class SessionKey(NamedTuple):
-    """Whose a session is."""
+    """The group and member that a session belongs to."""
 
     group_id: str
     member_id: str
 
 
 class SharedPartition(NamedTuple):
-    """A partition, by its topic's id and its index from 0."""
+    """A partition, by its topic's id and its index."""
 
     topic_id: TopicId
     partition: int
@@ -41,7 +40,7 @@ class SharedPartition(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class ShareSession:
-    """One member's partitions, in the order they are served."""
+    """The partitions of one member's session, in the order they are served."""
 
     key: SessionKey
     connection: Hashable
@@ -49,11 +48,11 @@ class ShareSession:
     partitions: dict[SharedPartition, None] = field(default_factory=dict)
 
     def moved_on(self) -> None:
-        """One more request was taken."""
+        """Advance the epoch by one request."""
         self.epoch = 1 if self.epoch == _MAX_EPOCH else self.epoch + 1
 
     def served(self, partition: SharedPartition) -> None:
-        """It had its turn: the others come first next time."""
+        """Move a partition that was just served to the end."""
         if partition in self.partitions:
             del self.partitions[partition]
             self.partitions[partition] = None
@@ -72,48 +71,50 @@ class ShareSessions:
         return len(self._sessions)
 
     def has_group(self, group_id: str) -> bool:
-        """Whether a member of the group has a session here."""
+        """Whether any member of the group has a session on this broker."""
         return any(key.group_id == group_id for key in self._sessions)
 
     def open(self, key: SessionKey, connection: Hashable) -> ShareSession:
-        """A new session. The member must have none. Raises KafkaError (SHARE_SESSION_LIMIT_REACHED)."""
+        """Open a session for a member that has none. Raises KafkaError (SHARE_SESSION_LIMIT_REACHED)."""
         assert key not in self._sessions
         if len(self._sessions) >= self._limit:
-            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"{self._limit} share sessions are open")
+            raise KafkaError(
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED, f"the limit of {self._limit} share sessions is reached"
+            )
         session = self._sessions[key] = ShareSession(key=key, connection=connection)
         return session
 
     def find(self, key: SessionKey) -> ShareSession | None:
-        """The member's session, if it has one."""
+        """Return the member's session, or None."""
         return self._sessions.get(key)
 
     def take(self, key: SessionKey, epoch: int) -> ShareSession:
-        """The session a request is of, moved on by it unless it closes it.
+        """Return a request's session, and advance its epoch unless the request closes it.
 
         Raises KafkaError (SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH).
         """
         session = self._sessions.get(key)
         if session is None:
-            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, f"{key.member_id} has no share session here")
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, f"member {key.member_id} has no share session")
         if epoch != CLOSING_EPOCH:
             if epoch != session.epoch:
                 raise KafkaError(
-                    ErrorCode.INVALID_SHARE_SESSION_EPOCH, f"the share session is at epoch {session.epoch}, not {epoch}"
+                    ErrorCode.INVALID_SHARE_SESSION_EPOCH, f"expected share session epoch {session.epoch}, got {epoch}"
                 )
             session.moved_on()
         return session
 
     def close(self, key: SessionKey) -> ShareSession | None:
-        """Forget a session; what it was."""
+        """Close a session and return it, or None if there was none."""
         session = self._sessions.pop(key, None)
         if session is not None:
             self._partitions -= len(session.partitions)
         return session
 
     def change(self, session: ShareSession, request: ShareFetchRequest) -> None:
-        """Add a fetch's new partitions to its session, and remove those it has forgotten.
+        """Add a fetch's new partitions to its session, and remove those it forgets.
 
-        Raises KafkaError (SHARE_SESSION_LIMIT_REACHED) for more partitions than there is room for; nothing is added.
+        Raises KafkaError (SHARE_SESSION_LIMIT_REACHED), and adds none, if there is no room for all of them.
         """
         forgotten = {
             SharedPartition(TopicId(topic.topic_id), index): None
@@ -130,7 +131,7 @@ class ShareSessions:
         if more and self._partitions + more > self._most_partitions:
             raise KafkaError(
                 ErrorCode.SHARE_SESSION_LIMIT_REACHED,
-                f"share sessions have {self._partitions} partitions, and {more} more would exceed "
+                f"share sessions hold {self._partitions} partitions; {more} more would exceed "
                 f"kraftpy.fetch.session.partitions.max={self._most_partitions}",
             )
         before = len(session.partitions)
@@ -141,5 +142,5 @@ class ShareSessions:
         self._partitions += len(session.partitions) - before
 
     def of_connection(self, connection: Hashable) -> list[SessionKey]:
-        """The sessions that end with a connection."""
+        """Return the sessions that end with a connection."""
         return [session.key for session in self._sessions.values() if session.connection == connection]

@@ -1,4 +1,4 @@
-"""What group coordinators ask share coordinators (KIP-932): to keep state of partitions, forget it, or tell of it."""
+"""A group coordinator's requests to share coordinators (KIP-932): initialize, delete or summarize partition states."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kraftpy.share.events import NO_EPOCH, Result
 async def change_state(
     states: ShareStates, group_id: str, change: Initialization | Deletion
 ) -> dict[TopicIdPartition, ErrorCode]:
-    """Have it done; the errors of those partitions with which that failed."""
+    """Carry out a change; return the error codes of the partitions for which it failed."""
     match change:
         case Initialization():
             response = await states.ask(ApiKey.INITIALIZE_SHARE_GROUP_STATE, _initialization(group_id, change))
@@ -30,7 +30,7 @@ async def change_state(
 
 
 async def summaries(states: ShareStates, group_id: str, partitions: Assignment) -> Mapping[TopicIdPartition, Result]:
-    """How far these are, or why that is not known."""
+    """Return how far each partition has come, or the error."""
     request = summary.ReadShareGroupStateSummaryRequest(
         group_id=group_id,
         topics=[

@@ -1,8 +1,8 @@
-"""The APIs of share group state (83 to 87): from a request to what is asked of share partitions, and back.
+"""The share group state APIs (83 to 87): translate between requests and commands, and between results and responses.
 
-A request names share partitions of one group, by topic id and partition. Each is a command of its own, for whichever
-coordinator has that share partition: `commands` takes a request apart, `request_of` makes one of a part of it, and
-`response_of` makes the answer of the results.
+A request names share partitions of one group, by topic id and partition. Each becomes a command of its own, for the
+coordinator of that share partition: `asked_of` takes a request apart, `request_of` rebuilds a request for some of its
+share partitions, and `response_of` makes the response from the results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TOPIC_ID_BYTES = 16
 
 
 class _Messages(NamedTuple):
-    """The classes of one API's answer."""
+    """The response classes of one API."""
 
     response: type[Any]
     topic: type[Any]
@@ -55,13 +55,13 @@ _ANSWERS: Mapping[ApiKey, _Messages] = {
 
 
 def coordinator_key(key: ShareKey) -> str:
-    """What the coordinator of a share partition is looked for by: "group:topic id:partition", Kafka's form."""
+    """Return the key by which FindCoordinator looks for it: "group:topic id:partition", as in Kafka."""
     topic_id = urlsafe_b64encode(key.topic_id).decode().rstrip("=")
     return f"{key.group_id}:{topic_id}:{key.partition}"
 
 
 def is_coordinator_key(text: str) -> bool:
-    """Whether that is the key of a share partition. A group's id may have colons."""
+    """Whether the text is a share partition's coordinator key. The group id may contain colons."""
     group_id, topic_id, partition = ["", "", *text.rsplit(":", 2)][-3:]
     try:
         is_topic_id = len(urlsafe_b64decode(topic_id + "==")) == _TOPIC_ID_BYTES
@@ -71,12 +71,12 @@ def is_coordinator_key(text: str) -> bool:
 
 
 def state_partition(key: ShareKey, count: int) -> int:
-    """The partition of `__share_group_state`, of `count`, that has the share partition."""
+    """Return which of `count` partitions of `__share_group_state` holds the share partition."""
     return partition_for_group(coordinator_key(key), count)
 
 
 class Asked(NamedTuple):
-    """What is asked of one share partition: the request's own part, and the command where it makes sense."""
+    """One share partition's part of a request, and its command, or the error if the part is invalid."""
 
     key: ShareKey
     part: Any
@@ -84,7 +84,7 @@ class Asked(NamedTuple):
 
 
 def asked_of(request: Any) -> list[Asked]:
-    """What a request asks, of each share partition once, however often it is named."""
+    """Take a request apart into its share partitions, each once even if it is named twice."""
     found: dict[ShareKey, Asked] = {}
     for topic in request.topics:
         for part in topic.partitions:
@@ -94,7 +94,7 @@ def asked_of(request: Any) -> list[Asked]:
 
 
 def request_of(request: Any, asked: Iterable[Asked]) -> Any:
-    """The same request, of these share partitions alone."""
+    """Rebuild the request for these share partitions only."""
     topics: dict[bytes, Any] = {}
     kinds = {topic.topic_id: type(topic) for topic in request.topics}
     for each in asked:
@@ -106,7 +106,7 @@ def request_of(request: Any, asked: Iterable[Asked]) -> Any:
 
 
 def response_of(api_key: ApiKey, results: Mapping[ShareKey, Result]) -> Any:
-    """The answer."""
+    """Build the response from the results."""
     kinds = _ANSWERS[api_key]
     topics: dict[bytes, Any] = {}
     for key, result in results.items():
@@ -117,7 +117,7 @@ def response_of(api_key: ApiKey, results: Mapping[ShareKey, Result]) -> Any:
 
 
 def results_of(group_id: str, response: Any) -> dict[ShareKey, Result]:
-    """What another broker answered."""
+    """Parse another broker's response."""
     return {
         ShareKey(group_id, TopicId(topic.topic_id), part.partition): _result(part)
         for topic in response.results
@@ -127,11 +127,11 @@ def results_of(group_id: str, response: Any) -> dict[ShareKey, Result]:
 
 def _command(request: Any, key: ShareKey, part: Any) -> Command | Result:
     if not key.group_id or key.partition < 0:
-        return _invalid("a share partition has a group and a partition")
+        return _invalid("group id and partition must be given")
     match request:
         case initialize.InitializeShareGroupStateRequest():
             if part.start_offset < -1 or part.state_epoch < 0:
-                return _invalid(f"no start offset {part.start_offset}, no state epoch {part.state_epoch}")
+                return _invalid(f"invalid start offset {part.start_offset} or state epoch {part.state_epoch}")
             return Initialize(key=key, state_epoch=part.state_epoch, start_offset=part.start_offset)
         case read.ReadShareGroupStateRequest():
             return Read(key=key, leader_epoch=part.leader_epoch)
@@ -146,13 +146,13 @@ def _write(key: ShareKey, part: write.PartitionData) -> Command | Result:
     batches = []
     for each in part.state_batches:
         if each.delivery_state not in TELLABLE or not 0 <= each.first_offset <= each.last_offset:
-            return _invalid(f"no state {each.delivery_state} of {each.first_offset} to {each.last_offset}")
+            return _invalid(f"invalid state {each.delivery_state} of {each.first_offset} to {each.last_offset}")
         if each.delivery_count < 0:
-            return _invalid(f"{each.delivery_count} deliveries")
+            return _invalid(f"invalid delivery count {each.delivery_count}")
         state = DeliveryState(each.delivery_state)
         batches.append(StateBatch(each.first_offset, each.last_offset, state, each.delivery_count))
     if part.start_offset < -1:
-        return _invalid(f"no start offset {part.start_offset}")
+        return _invalid(f"invalid start offset {part.start_offset}")
     return Write(
         key=key,
         state_epoch=part.state_epoch,

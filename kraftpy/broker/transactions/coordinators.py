@@ -1,9 +1,9 @@
 """The transaction coordinators of this broker: one for each partition of `__transaction_state` that it leads.
 
-Each is the pure state machine of `transactions`; `coordinator_shards` is the loop around it, and `markers` writes what
-it decides to where it belongs. `ask` is for what clients send to the coordinator; `begin_writing` is for partition
-leaders: it asks the coordinator, wherever it is, whether a producer may write to partitions in its transaction, or
-makes them part of it.
+Each is the pure state machine of `transactions`; `coordinator_shards` is the loop around it, and `markers` has the
+markers it decides on written. Clients' requests go through `ask`. Partition leaders use `begin_writing`: it finds the
+coordinator, on this broker or another, and verifies that a producer may write to partitions in its transaction, or
+adds them to it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _SHOWN_CHARACTERS = 100
 
 
 class TransactionCoordinators(Shards[TransactionCoordinator]):
-    """Every transactional id whose partition of `__transaction_state` this broker leads."""
+    """The coordinators of all transactional ids whose partition of `__transaction_state` this broker leads."""
 
     topic = TRANSACTION_STATE
     commit_timeout_ms = _COMMIT_TIMEOUT_MS
@@ -108,13 +108,13 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
         for record in records:
             try:
                 machine.replay(record.key, record.value)
-            except Exception as error:  # of one record, which is passed over
+            except Exception as error:  # skip only this record
                 yield error
 
     # --- requests ----------------------------------------------------------------------------
 
     def partition_of(self, transactional_id: str) -> int | None:
-        """The partition of `__transaction_state` that has the id; None where there is no such topic yet."""
+        """Return the partition of `__transaction_state` that the id belongs to, or None if the topic does not exist."""
         topic = self._metadata.image.topic(TRANSACTION_STATE)
         return None if topic is None else partition_for_group(transactional_id, len(topic.partitions))
 
@@ -123,7 +123,7 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
         return None if partition is None else self._serving(partition)
 
     async def ask(self, command: Command) -> Result:
-        """What this broker's coordinator says."""
+        """Have the id's coordinator on this broker handle a command, and return its result."""
         shard = self._shard_of(command.transactional_id)
         if shard is None:
             return Result(error_code=ErrorCode.NOT_COORDINATOR)
@@ -146,13 +146,13 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
         return Result(error_code=answer) if isinstance(answer, ErrorCode) else answer
 
     def known(self) -> list[tuple[str, Transaction]] | None:
-        """Every transactional id that is coordinated here, in no order; None while some of them are being loaded."""
+        """Return all ids coordinated here, in no particular order, or None while some of them are still loading."""
         if not all(shard.machine.is_loaded for shard in self._shards.values()):
             return None
         return [each for shard in self._shards.values() for each in shard.machine.transactions.items()]
 
     def find(self, transactional_id: str) -> Transaction | ErrorCode:
-        """One transactional id, or why it is not to be had here."""
+        """Return one transactional id, or the error code that says why this broker does not have it."""
         shard = self._shard_of(transactional_id)
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
@@ -172,9 +172,10 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
         *,
         is_adding: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Whether these partitions are part of the producer's transaction; with `is_adding` they become so (KIP-890).
+        """Return an error code per partition: NONE if it is part of the producer's transaction (KIP-890).
 
-        Tried again for a short time while another change to the transaction is under way.
+        With `is_adding`, partitions are added to the transaction if they are not part of it yet; while another change
+        to the transaction is in progress, that is retried for up to add.partitions.to.txn.retry.backoff.max.ms.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.add_partitions_to_txn_retry_backoff_max_ms / 1000
@@ -226,17 +227,17 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
             )
         except KafkaError as error:
             return dict.fromkeys(partitions, error.code)
-        if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:  # this broker's epoch has changed meanwhile
+        if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:  # our broker epoch has just changed
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if response.error_code != ErrorCode.NONE:
             return dict.fromkeys(partitions, ErrorCode.of(response.error_code))
-        told = {
+        codes = {
             TopicPartition(each.name, part.partition_index): ErrorCode.of(part.partition_error_code)
             for result in response.results_by_transaction
             for each in result.topic_results
             for part in each.results_by_partition
         }
-        return {partition: told.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR) for partition in partitions}
+        return {partition: codes.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR) for partition in partitions}
 
     async def add_or_verify(
         self,
@@ -247,7 +248,7 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
         *,
         is_adding: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """The same, asked of the coordinator that is here."""
+        """Do what `begin_writing` does, if this broker is the coordinator."""
         command: Command
         if is_adding:
             command = AddPartitions(
@@ -285,7 +286,7 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
 
                 return self._write(shard, lambda: encode_batch([(self._clock.now(), key, value, ())]), reported)
             case WriteMarkers():
-                self._have_marked(shard, effect)
+                self._send_markers(shard, effect)
             case Survived():
                 name = f"{effect.name[:_SHOWN_CHARACTERS]!r}"
                 self._tasks.survive(f"{effect.kind} of transactional id {name}", effect.error, kind=effect.kind)
@@ -295,7 +296,7 @@ class TransactionCoordinators(Shards[TransactionCoordinator]):
                 assert_never(effect)
         return ()
 
-    def _have_marked(self, shard: Shard[TransactionCoordinator], effect: WriteMarkers) -> None:
+    def _send_markers(self, shard: Shard[TransactionCoordinator], effect: WriteMarkers) -> None:
         def is_wanted() -> bool:
             return self._is_current(shard)
 

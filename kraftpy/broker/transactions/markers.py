@@ -1,11 +1,12 @@
-"""How transactions ended, written where they wrote.
+"""Write the markers that end a transaction to every partition it wrote to.
 
-`MarkerWriter` writes markers to partitions that this broker leads; `MarkerSender` has the leaders of all partitions of
-a transaction do so, here or elsewhere, again and again until each has its marker or is gone. What waits for a broker
-while a request to it is under way goes with the next one, whatever transaction it is of.
+`MarkerWriter` appends markers to partitions that this broker leads. `MarkerSender` has the leaders of all partitions
+of a transaction do that, on this broker or others, and retries until each partition has its marker or is gone. There
+is one request per broker at a time: while it is in flight, markers for that broker queue up, and the next request
+carries them all, whichever transactions they end.
 
-A marker of transactions v2 that the log has already is not written a second time: it is known by its epoch (KIP-1228).
-An older one may be, and says then nothing new.
+A marker of transactions v2 that is already in the log is recognized by its epoch and not written again (KIP-1228).
+An older marker may be written twice; the second one changes nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _PAUSE_S = 0.05
 _MAX_PAUSE_S = 1.0
 _MARKER_UNITS = 10
 _MOST_UNDER_WAY = 1_000
-"""Markers of one request that are appended and not committed yet."""
+"""How many markers of one request may be appended but not committed yet."""
 _MARKER = "marker of a transaction"
 _GIVEN_UP = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
@@ -58,7 +59,7 @@ class GroupMarkers(Protocol):
 
 
 class MarkerWriter:
-    """Markers for partitions that are led here."""
+    """Appends markers to partitions that this broker leads."""
 
     def __init__(
         self, replicas: Replicas, coordinators: GroupMarkers, clock: Clock, incidents: Incidents, slices: Slices
@@ -72,7 +73,7 @@ class MarkerWriter:
     async def write(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         """Write each marker to each of its partitions once, and wait until they are committed.
 
-        Appended in the order they are named; waited for together, up to `_MOST_UNDER_WAY` at a time.
+        Markers are appended in request order; up to `_MOST_UNDER_WAY` at a time wait to be committed.
         """
         codes: list[dict[TopicPartition, ErrorCode]] = []
         for marker in request.markers:
@@ -103,7 +104,7 @@ class MarkerWriter:
             if marker.transaction_version >= 2 and replica.log.producers.check_raised_epoch(
                 marker.producer_id, marker.producer_epoch
             ):
-                end_offset = replica.log_end_offset  # it may still be on its way to the followers
+                end_offset = replica.log_end_offset  # followers may not have it yet
                 return await replica.committed(end_offset, replica.leadership, deadline)
             batch = encode_control_batch(
                 ControlType.COMMIT if marker.transaction_result else ControlType.ABORT,
@@ -130,7 +131,7 @@ class MarkerWriter:
 
 
 def _result(marker: WritableTxnMarker, codes: dict[TopicPartition, ErrorCode]) -> WritableTxnMarkerResult:
-    """The result of a marker, each partition once."""
+    """Build the result of one marker, naming each partition once."""
     topics = {
         topic: WritableTxnMarkerTopicResult(
             name=topic,
@@ -145,7 +146,7 @@ def _result(marker: WritableTxnMarker, codes: dict[TopicPartition, ErrorCode]) -
 
 
 class Marking:
-    """The markers of one transaction that are still to be written."""
+    """The markers of one transaction that are not written yet."""
 
     def __init__(
         self,
@@ -154,7 +155,7 @@ class Marking:
         is_wanted: Callable[[], bool],
         written: Callable[[frozenset[TopicPartition]], None],
     ) -> None:
-        """`marker` has no topics; `is_wanted`: who asked still coordinates; `written` is told what is written."""
+        """`marker` has no topics. `is_wanted` says if its coordinator still leads; `written` reports partitions."""
         self.marker = marker
         self.left = partitions
         self.under_way: frozenset[TopicPartition] = frozenset()
@@ -163,7 +164,7 @@ class Marking:
         self.pause_s = _PAUSE_S
 
     def done(self, partitions: frozenset[TopicPartition]) -> None:
-        """These have it, or are gone."""
+        """Take these partitions off the list: each has its marker, or is gone."""
         partitions &= self.left
         if partitions:
             self.left -= partitions
@@ -171,7 +172,7 @@ class Marking:
 
 
 class MarkerSender:
-    """Has markers written wherever they belong."""
+    """Sends markers to the leaders of their partitions, and retries."""
 
     def __init__(
         self,
@@ -192,7 +193,7 @@ class MarkerSender:
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Write no more: whoever coordinates next goes on."""
+        """Stop sending. The next coordinator of each transaction finishes the job."""
         self._is_stopped = True
         for timer in self._timers:
             timer.cancel()
@@ -200,7 +201,7 @@ class MarkerSender:
             task.cancel()
 
     def send(self, marking: Marking) -> None:
-        """Have all that is left of it written."""
+        """Send all markers of `marking` that are neither written nor in flight."""
         if self._is_stopped or not marking.left or not marking.is_wanted():
             return
         gone: set[TopicPartition] = set()
@@ -217,23 +218,23 @@ class MarkerSender:
             else:
                 by_leader.setdefault(BrokerId(leader), set()).add(partition)
         if is_later:
-            self._again(marking)
+            self._retry_later(marking)
         for leader, partitions in by_leader.items():
-            marking.under_way |= partitions  # a marker that comes late could end the next transaction
+            marking.under_way |= partitions  # sent twice, a late marker could end the next transaction
             self._waiting.setdefault(leader, []).append((marking, frozenset(partitions)))
             if leader not in self._sending:
                 name = f"markers for broker {leader}"
                 self._sending[leader] = self._tasks.create_task(self._send_to(leader), name=name)
         marking.done(frozenset(gone))
 
-    def _again(self, marking: Marking) -> None:
+    def _retry_later(self, marking: Marking) -> None:
         pause_s, marking.pause_s = marking.pause_s, min(marking.pause_s * 2, _MAX_PAUSE_S)
 
-        def now() -> None:
+        def retry() -> None:
             del self._timers[timer]
             self.send(marking)
 
-        timer = asyncio.get_running_loop().call_later(pause_s, now)
+        timer = asyncio.get_running_loop().call_later(pause_s, retry)
         self._timers[timer] = None
 
     async def _send_to(self, leader: BrokerId) -> None:
@@ -251,9 +252,9 @@ class MarkerSender:
                             done = _written(results[number])
                             marking.done(done & partitions)
                     except Exception as error:
-                        self._tasks.survive(f"a marker's answer of broker {leader}", error)
+                        self._tasks.survive(f"handling marker results from broker {leader}", error)
                     if partitions - done:
-                        self._again(marking)
+                        self._retry_later(marking)
         finally:
             del self._sending[leader]
 
@@ -268,14 +269,14 @@ class MarkerSender:
             response: WriteTxnMarkersResponse = await self._peers.ask(leader, ApiKey.WRITE_TXN_MARKERS, request)
             return response.markers
         except KafkaError as error:
-            logger.debug("no markers through broker %d: %s", leader, error)
+            logger.debug("cannot write transaction markers on broker %d: %s", leader, error)
         except Exception as error:
-            self._tasks.survive(f"markers through broker {leader}", error)
+            self._tasks.survive(f"writing transaction markers on broker {leader}", error)
         return []
 
 
 def _written(result: WritableTxnMarkerResult) -> frozenset[TopicPartition]:
-    """The partitions that have the marker, or will never need it."""
+    """Return the partitions that have the marker, or no longer need it."""
     done: set[TopicPartition] = set()
     for topic in result.topics:
         for each in topic.partitions:
@@ -284,8 +285,8 @@ def _written(result: WritableTxnMarkerResult) -> frozenset[TopicPartition]:
             if code == ErrorCode.NONE:
                 done.add(partition)
             elif code in _GIVEN_UP:
-                # A later coordinator, or a later epoch, has ended it already: nothing of it is open there.
-                logger.warning("%s: a marker of producer %d is late: %s", partition, result.producer_id, code.name)
+                # A later coordinator or a later epoch has already ended this transaction.
+                logger.warning("%s: late marker of producer %d ignored: %s", partition, result.producer_id, code.name)
                 done.add(partition)
     return frozenset(done)
 

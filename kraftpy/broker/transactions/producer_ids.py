@@ -1,9 +1,9 @@
-"""Producer ids for this broker's clients, out of blocks that the metadata log hands out (KIP-730).
+"""Producer ids for this broker's clients, taken from blocks that the metadata log allocates (KIP-730).
 
-The next block is asked for when the last is used up; what is left of a block when the broker stops is never used.
+The next block is requested when the current one is used up. Ids left in a block when the broker stops are never used.
 
-Who asks while there is none waits a second at most, and is then told COORDINATOR_LOAD_IN_PROGRESS, upon which clients
-try again, also with another broker: this one may be cut off from the metadata for long. Kafka's does not wait at all.
+A request that finds no id waits up to a second and then fails with COORDINATOR_LOAD_IN_PROGRESS, which clients retry,
+possibly on another broker: this one may be cut off from the metadata quorum for long. Kafka's broker does not wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 1.0
 
 
 class ProducerIds:
-    """Hands out ids; `allocate` gets the next block, in a task of `tasks`."""
+    """Hands out producer ids; runs `allocate` in a task of `tasks` to get the next block."""
 
     def __init__(self, allocate: Callable[[], Awaitable[ProducerIdBlock]], tasks: Tasks) -> None:
         self._allocate = allocate
@@ -30,13 +30,13 @@ class ProducerIds:
         self._allocation: asyncio.Task[KafkaError | None] | None = None
 
     async def next(self) -> ProducerId:
-        """An id that no other producer of the cluster has, had or will have. Raises KafkaError where there is none."""
+        """Return an id that no other producer of the cluster ever has. Raises KafkaError if none is available."""
         while self._next == self._end:
             if self._allocation is None:
                 self._allocation = self._tasks.create_task(self._take_block(), name="allocate producer ids")
             done, _ = await asyncio.wait([self._allocation], timeout=PATIENCE_SECONDS)
             if not done:
-                raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the metadata gives no producer ids yet")
+                raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "no block of producer ids was allocated yet")
             for allocation in done:
                 if (error := allocation.result()) is not None:
                     raise error
@@ -45,14 +45,14 @@ class ProducerIds:
         return producer_id
 
     async def _take_block(self) -> KafkaError | None:
-        """Get the next block, or say why there is none: those who wait for it are told."""
+        """Get the next block. Return the error if that fails; every request that waits for the block then gets it."""
         try:
             block = await self._allocate()
         except KafkaError as error:
             return error
-        except Exception as error:  # not tried again at once
+        except Exception as error:  # a later request tries again
             self._tasks.survive("allocating producer ids", error)
-            return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "no producer ids: an unexpected error")
+            return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "cannot allocate producer ids: unexpected error")
         finally:
             self._allocation = None
         self._next = block.first_producer_id

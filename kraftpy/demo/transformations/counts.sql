@@ -1,5 +1,5 @@
--- The delays of each hour and airport, in minutes. An hour is counted once no event of it can come any more.
--- Cancelled flights have no delay: `departed` are those that have one. Late is 15 minutes or more.
+-- Delays per hour and airport, in minutes. An hour is counted, once, when it can get no more events.
+-- Cancelled flights have no delay: `departed` counts those that have one. Late means 15 minutes or more.
 CREATE STREAMING TABLE counts AS
 SELECT
   window.start AS start,

@@ -1,4 +1,4 @@
-"""The windows go back to a topic: each exactly once, for readers under read_committed."""
+"""Publish the windows to a topic: each exactly once, for readers under read_committed."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
@@ -20,5 +20,5 @@ dp.create_sink(
 
 @dp.append_flow(target="counts_topic")
 def publish() -> DataFrame:
-    """Each window as a record, the airport its key."""
+    """Turn each window into a record with the airport as its key."""
     return steps.as_records(spark.readStream.table("counts"), key="origin")

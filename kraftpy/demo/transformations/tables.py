@@ -1,4 +1,4 @@
-"""Bronze, silver and quarantine of the demo: what a flight is, and what is left out."""
+"""Bronze, silver and quarantine of the demo: which events are flights, and which are left out."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
@@ -15,12 +15,12 @@ FIELDS = {
     "dest": "string",
     "dep_delay": "int",
 }
-REQUIRED = ("carrier", "flight", "tailnum", "origin", "dest")  # some of the real rows do not say which aircraft it was
+REQUIRED = ("carrier", "flight", "tailnum", "origin", "dest")  # some of the real rows do not name the aircraft
 
 
 @dp.table
 def bronze() -> DataFrame:
-    """The events of the topic as they came."""
+    """The events of the topic, unchanged."""
     servers = str(spark.conf.get("spark.kraftpy.bootstrap.servers"))
     topic = str(spark.conf.get("spark.kraftpy.source.topic"))
     return steps.bronze(spark, topic, bootstrap_servers=servers, commitGroupId="@name@")
@@ -28,11 +28,11 @@ def bronze() -> DataFrame:
 
 @dp.table
 def silver() -> DataFrame:
-    """Flights whose aircraft is known; `timestamp` is when they left, or should have."""
+    """Flights with a known aircraft; `timestamp` is when they left, or should have left."""
     return steps.good(spark.readStream.table("bronze"), fields=FIELDS, required=REQUIRED)
 
 
 @dp.table
 def quarantine() -> DataFrame:
-    """The other events, and why."""
+    """The other events, and why they are here."""
     return steps.quarantined(spark.readStream.table("bronze"), fields=FIELDS, required=REQUIRED)

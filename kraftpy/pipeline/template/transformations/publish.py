@@ -1,4 +1,4 @@
-"""The counts go back to a topic: each row exactly once, for readers under read_committed."""
+"""Publish the counts to a topic: each row exactly once, for readers under read_committed."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
@@ -20,5 +20,5 @@ dp.create_sink(
 
 @dp.append_flow(target="counts_topic")
 def publish() -> DataFrame:
-    """Each count as a record, the place its key."""
+    """Turn each count into a record with the place as its key."""
     return steps.as_records(spark.readStream.table("counts"), key="place")

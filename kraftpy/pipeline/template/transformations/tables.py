@@ -1,4 +1,4 @@
-"""Bronze, silver and quarantine: tables in Parquet below tables/."""
+"""Bronze, silver and quarantine: Parquet tables below tables/."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
@@ -7,13 +7,13 @@ from kraftpy.pipeline import steps
 
 spark = SparkSession.active()
 
-FIELDS = {"id": "string", "at": "timestamp", "place": "string", "amount": "double"}  # of the JSON value -> SQL type
-REQUIRED = ("id", "at", "place")  # a record without one of these goes into quarantine
+FIELDS = {"id": "string", "at": "timestamp", "place": "string", "amount": "double"}  # JSON field -> SQL type
+REQUIRED = ("id", "at", "place")  # records that lack one of these go to quarantine
 
 
 @dp.table
 def bronze() -> DataFrame:
-    """The records of the topic as they came."""
+    """The records of the topic, unchanged."""
     servers = str(spark.conf.get("spark.kraftpy.bootstrap.servers"))
     topic = str(spark.conf.get("spark.kraftpy.source.topic"))
     return steps.bronze(spark, topic, bootstrap_servers=servers, commitGroupId="@name@")
@@ -27,5 +27,5 @@ def silver() -> DataFrame:
 
 @dp.table
 def quarantine() -> DataFrame:
-    """Records that are no events, and why."""
+    """Records that are not events, and why."""
     return steps.quarantined(spark.readStream.table("bronze"), fields=FIELDS, required=REQUIRED)
