@@ -147,7 +147,7 @@ class Offline:
             if topic is None or not _counts_on(self.broker_id, topic.partitions[number[1]]):
                 del self._cut[number]
             else:
-                found[number] = ReplicaState.CUT
+                found[number] = ReplicaState.TRUNCATED
         return found
 
     def reported(self, number: Number, image: Image) -> None:
