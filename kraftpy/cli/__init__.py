@@ -1,11 +1,11 @@
-"""The command line: `kraftpy server | topic | produce | consume | group | txn | cluster | ping | log | load |
-audit | pipeline | demo`.
+"""The command line: `kraftpy server | topic | produce | consume | group | txn | cluster | ping | log | load | audit |
+pipeline | demo`.
 
-Each command lives in a module of its own that is imported when it is asked for: `kraftpy server` must not pay for the
-others. Output is for people at a terminal (tables, drawn by rich) and for programs in a pipe (JSON or plain lines).
+Each command lives in a module of its own that is imported on demand: `kraftpy server` must not pay for the others.
+Output is for people at a terminal (tables, drawn by rich) and for programs in a pipe (JSON or plain lines).
 
-Exit status: 0 done; 1 it failed, with one line on standard error; 2 the command or a setting is wrong; 130 Ctrl-C. A
-reader that closes the pipe early is no failure.
+Exit status: 0 success; 1 failure, with one line on standard error; 2 a wrong command or setting; 130 Ctrl-C. A reader
+that closes the pipe early is no failure.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ COMMANDS = {
 
 
 class CommandLine(click.Group):
-    """Commands imported at need; every failure as one line."""
+    """A group of commands that are imported on demand. Every failure becomes one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the table's order."""
+        """Return the command names, in the table's order."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command's module; None where there is no such command."""
+        """Import the command's module. Returns None if there is no such command."""
         if cmd_name not in COMMANDS:
             return None
         module, _, function = COMMANDS[cmd_name].partition(":")
@@ -54,7 +54,7 @@ class CommandLine(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command and turn what it raises into an exit status and a line."""
+        """Run the command and turn an exception into an exit status and a line."""
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -62,7 +62,7 @@ class CommandLine(click.Group):
         except KeyboardInterrupt:
             raise click.exceptions.Exit(130) from None
         except BrokenPipeError:
-            # The interpreter flushes standard output once more as it exits; give it something that takes it.
+            # The interpreter flushes standard output once more as it exits; give it something that accepts the bytes.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise click.exceptions.Exit(0) from None
         except Exception as error:
@@ -75,7 +75,7 @@ class CommandLine(click.Group):
 
 
 def describe_failure(error: BaseException) -> str | None:
-    """One line for a failure that is not a bug of ours, or None for one that is."""
+    """Return one line for an expected failure, or None for a bug of ours."""
     from kraftpy.config import ConfigError
     from kraftpy.protocol.errors import KafkaError
 

@@ -1,4 +1,4 @@
-"""`kraftpy audit`: count what a log holds, and see whether the tiers of a pipeline have the same records."""
+"""`kraftpy audit`: count the records of a log, and check that all tiers of a pipeline have the same records."""
 
 from __future__ import annotations
 
@@ -18,20 +18,25 @@ if TYPE_CHECKING:
 _MINUTE_MS = 60_000
 
 audit_topic_option = click.option(
-    "--audit-topic", default="audit", show_default=True, help="Where the tiers' counts are."
+    "--audit-topic", default="audit", show_default=True, help="Topic that holds the counts."
 )
 audit_server_option = click.option(
-    "--audit-server", metavar="HOST:PORT", help="The audit topic's broker, if it is another."
+    "--audit-server", metavar="HOST:PORT", help="Broker of the audit topic. Defaults to --bootstrap-server."
 )
 window_option = click.option(
-    "--window", "window_minutes", type=click.IntRange(min=1), default=10, show_default=True, help="Minutes of a window."
+    "--window",
+    "window_minutes",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Length of a window in minutes.",
 )
 _moment = click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d"])
 
 
 @click.group()
 def audit() -> None:
-    """Whether nothing was lost and nothing came twice, from producers to tables.
+    """Check for lost and duplicated records, from producers to tables.
 
     Every tier counts its records by topic and window of their own time, into an audit topic: producers and consumers
     by an interceptor, logs by `kraftpy audit count`, loads with `kraftpy load --audit-tier`. `kraftpy audit books`
@@ -41,9 +46,9 @@ def audit() -> None:
 
 @audit.command()
 @click.argument("topics", nargs=-1, required=True)
-@click.option("--tier", default="log", show_default=True, help="What this log is called in the books.")
-@click.option("--from", "begin", type=_moment, help="Windows from this time (UTC) on.")
-@click.option("--to", "end", type=_moment, help="Windows that begin before this time (UTC).")
+@click.option("--tier", default="log", show_default=True, help="Name of this log's tier.")
+@click.option("--from", "begin", type=_moment, help="Count windows that begin at or after this time (UTC).")
+@click.option("--to", "end", type=_moment, help="Count windows that begin before this time (UTC).")
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_uncommitted", "read_committed"]),
@@ -67,7 +72,10 @@ def count(
     bootstrap: str,
     form: str,
 ) -> None:
-    """Count the records of TOPICS by reading them, and say so in the audit topic."""
+    """Count the records of TOPICS for the audit.
+
+    Reads the records, and writes the counts to the audit topic.
+    """
     from kraftpy.audit.topic import create_topic, publish, read
     from kraftpy.client.ranges.reader import RangeReader
 
@@ -104,11 +112,18 @@ def count(
 
 @audit.command()
 @click.argument("topics", nargs=-1)
-@click.option("--tiers", metavar="A,B,...", help="The tiers in the order of the pipeline.")
-@click.option("--grace", "grace_minutes", type=click.IntRange(min=0), default=30, show_default=True)
-@click.option("--all", "is_all", is_flag=True, help="Also windows that balance.")
-@click.option("--summary", is_flag=True, help="One line for each topic and tier instead of windows.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the books into a PNG.")
+@click.option("--tiers", metavar="A,B,...", help="Tiers, in pipeline order.")
+@click.option(
+    "--grace",
+    "grace_minutes",
+    type=click.IntRange(min=0),
+    default=30,
+    show_default=True,
+    help="Minutes before a window counts as wrong rather than late.",
+)
+@click.option("--all", "is_all", is_flag=True, help="Show balanced windows, too.")
+@click.option("--summary", is_flag=True, help="Show one line per topic and tier instead of windows.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a plot to this PNG file.")
 @window_option
 @audit_topic_option
 @bootstrap_option
@@ -125,9 +140,9 @@ def books(
     bootstrap: str,
     form: str,
 ) -> None:
-    """Compare the tiers' counts, of TOPICS or of all; status 1 where records were lost or came twice.
+    """Compare the tiers' counts, of TOPICS or of all topics. Exits with status 1 if records were lost or duplicated.
 
-    A tier is late, not wrong, while it has counted nothing of later windows and a window's end is not yet --grace
+    A tier is late, not wrong, as long as it has not counted any later window and the window ended less than --grace
     minutes ago.
     """
     from kraftpy.audit.books import Verdict, keep_books
@@ -136,7 +151,7 @@ def books(
     probe(bootstrap)
     tallies, bad = read(bootstrap, audit_topic)
     if bad:
-        say(f"{bad} record(s) of {audit_topic} are no tallies")
+        say(f"{bad} record(s) of {audit_topic} are not audit counts")
     kept = keep_books(
         tallies,
         now_ms=time.time_ns() // 1_000_000,
@@ -146,7 +161,7 @@ def books(
         grace_ms=grace_minutes * _MINUTE_MS,
     )
     if not kept.entries:
-        raise Failure(f"{audit_topic} says nothing of these topics and windows")
+        raise Failure(f"{audit_topic} has no counts for these topics and windows")
     if summary:
         print_rows([_standing(each) for each in kept.standings], form)
     else:
@@ -200,5 +215,5 @@ def _milliseconds(moment: datetime) -> int:
 def _text(start_ms: int) -> str:
     try:
         return datetime.fromtimestamp(start_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%MZ")
-    except (ValueError, OverflowError, OSError):  # no year has a number like that
+    except (ValueError, OverflowError, OSError):  # no calendar year for this number
         return str(start_ms)

@@ -1,7 +1,7 @@
 """`kraftpy cluster status|quorum|elect-leaders|features|log-dirs|unregister|add-voter|remove-voter`.
 
-Works with any Kafka; what a broker does not serve is left out of the answer. Left out: the brokers' epochs, which no
-API tells; the controllers' own listeners (a voter that is not a broker is seen only in the quorum).
+Works with any Kafka broker; the answer omits what a broker does not support. Left out: the brokers' epochs, which no
+API returns; the controllers' own listeners (a voter that is not a broker is seen only in the quorum).
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ CONTROLLER_LISTENER = "CONTROLLER"
 
 @click.group()
 def cluster() -> None:
-    """Look at the brokers and the metadata quorum, elect leaders, add and remove nodes."""
+    """Show brokers and quorum, elect leaders, add and remove nodes."""
 
 
 @cluster.command()
 @bootstrap_option
 @format_option
 def status(bootstrap: str, form: str) -> None:
-    """Show how the cluster is doing: its brokers, its quorum, and how many partitions lack something.
+    """Show the health of brokers, quorum and partitions.
+
+    Partitions with problems are only counted here.
 
     \b
-    To see which partitions:
+    To list these partitions:
       kraftpy topic describe --under-replicated
       kraftpy topic describe --unavailable
       kraftpy topic describe --under-min-isr
@@ -67,7 +69,10 @@ def status(bootstrap: str, form: str) -> None:
 @bootstrap_option
 @format_option
 def quorum(bootstrap: str, form: str) -> None:
-    """Show who keeps the metadata: the leader, the voters and the observers, and how far behind each is."""
+    """Show the metadata quorum and the lag of each node.
+
+    Lists the leader, the voters and the observers.
+    """
 
     async def work() -> QuorumDescription:
         async with _admin(bootstrap) as admin:
@@ -91,14 +96,18 @@ def quorum(bootstrap: str, form: str) -> None:
 @cluster.command(name="elect-leaders")
 @partitions_argument
 @bootstrap_option
-@click.option("--all", "every", is_flag=True, help="Every partition of every topic.")
+@click.option("--all", "every", is_flag=True, help="Elect leaders for every partition of every topic.")
 @click.option(
-    "--unclean", is_flag=True, help="Where no replica in sync lives, take one that does: what it has not is LOST."
+    "--unclean",
+    is_flag=True,
+    help="Elect an out-of-sync replica if no in-sync one is alive. Records it lacks are LOST.",
 )
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @format_option
 def elect_leaders(wanted: list[PartitionSet], bootstrap: str, every: bool, unclean: bool, yes: bool, form: str) -> None:
-    """Let partitions be led by their preferred replica, the first in their list.
+    """Elect the preferred replicas as leaders.
+
+    A partition's preferred replica is the first in its list.
 
     \b
       kraftpy cluster elect-leaders flights
@@ -108,7 +117,7 @@ def elect_leaders(wanted: list[PartitionSet], bootstrap: str, every: bool, uncle
     if bool(wanted) == every:
         raise click.UsageError("give either partitions or --all")
     if unclean and not yes and at_terminal():
-        click.confirm("Records that only dead replicas have will be lost. Elect all the same?", abort=True)
+        click.confirm("Records that only dead replicas have will be lost. Continue?", abort=True)
 
     async def work() -> list[dict[str, Any]]:
         async with _admin(bootstrap) as admin:
@@ -125,25 +134,28 @@ def elect_leaders(wanted: list[PartitionSet], bootstrap: str, every: bool, uncle
         ]
 
     rows = run(bootstrap, work())
-    print_rows(rows, form, empty="every partition has the leader it should have")
+    print_rows(rows, form, empty="every partition is led by its preferred replica")
     if failed := [row for row in rows if row["message"]]:
         raise Failure(f"{len(failed)} of {len(rows)} partitions have no new leader")
 
 
 @cluster.command()
 @bootstrap_option
-@click.option("--set", "levels", multiple=True, metavar="NAME=LEVEL", help="Give a feature a level; 0 takes it away.")
-@click.option("--downgrade", is_flag=True, help="A level may be lower than it is, where nothing is lost by it.")
-@click.option("--unsafe", is_flag=True, help="With --downgrade: even where something is lost.")
-@click.option("--dry-run", is_flag=True, help="Only see whether it would work.")
+@click.option("--set", "levels", multiple=True, metavar="NAME=LEVEL", help="Set a feature's level; 0 disables it.")
+@click.option("--downgrade", is_flag=True, help="Allow lower levels if no metadata is lost.")
+@click.option("--unsafe", is_flag=True, help="With --downgrade, allow it even if metadata is lost.")
+@click.option("--dry-run", is_flag=True, help="Validate the change without making it.")
 @format_option
 def features(bootstrap: str, levels: tuple[str, ...], downgrade: bool, unsafe: bool, dry_run: bool, form: str) -> None:
-    """Show the features the brokers have and the levels the cluster runs them at, or change levels."""
+    """Show or change the feature levels of the cluster.
+
+    Shows the range of levels that brokers support, too.
+    """
     wanted = dict(map(_level, levels))
     if not wanted and (downgrade or unsafe or dry_run):
         raise click.UsageError("nothing to change: give --set")
     if unsafe and not downgrade:
-        raise click.UsageError("--unsafe goes with --downgrade")
+        raise click.UsageError("--unsafe requires --downgrade")
 
     async def work() -> list[dict[str, Any]]:
         from kraftpy.client import FeatureUpgrade
@@ -168,15 +180,25 @@ def features(bootstrap: str, levels: tuple[str, ...], downgrade: bool, unsafe: b
 
     print_rows(run(bootstrap, work()), form, empty="no features")
     if wanted and dry_run:
-        say("nothing was changed: the levels would be accepted")
+        say("nothing was changed: the levels are valid")
 
 
 @cluster.command(name="log-dirs")
 @bootstrap_option
-@click.option("--broker", "brokers", type=int, multiple=True, metavar="ID", help="Only this broker's; may be repeated.")
+@click.option(
+    "--broker",
+    "brokers",
+    type=int,
+    multiple=True,
+    metavar="ID",
+    help="Show only this broker's directories; repeatable.",
+)
 @format_option
 def log_dirs(bootstrap: str, brokers: tuple[int, ...], form: str) -> None:
-    """Show the brokers' log directories: how much is in them, how much room there is, and which are offline."""
+    """Show the brokers' log directories and their space.
+
+    Shows the size of the logs in each, its free space, and an error if it is offline.
+    """
 
     async def work() -> list[dict[str, Any]]:
         async with _admin(bootstrap) as admin:
@@ -202,14 +224,14 @@ def log_dirs(bootstrap: str, brokers: tuple[int, ...], form: str) -> None:
 @cluster.command()
 @click.argument("broker", type=click.IntRange(min=0), metavar="BROKER")
 @bootstrap_option
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def unregister(broker: int, bootstrap: str, yes: bool) -> None:
-    """Make the cluster forget BROKER, which has been stopped and will not come back.
+    """Unregister BROKER, which must be stopped for good.
 
-    Move its partitions away first (kraftpy topic reassign): replicas on it are not made anywhere else by this.
+    Move its partitions to other brokers first (kraftpy topic reassign): this command does not recreate its replicas.
     """
     if not yes and at_terminal():
-        click.confirm(f"Forget broker {broker}?", abort=True)
+        click.confirm(f"Unregister broker {broker}?", abort=True)
 
     async def work() -> None:
         async with _admin(bootstrap) as admin:
@@ -223,12 +245,14 @@ def unregister(broker: int, bootstrap: str, yes: bool) -> None:
 @click.argument("node", type=click.IntRange(min=0), metavar="NODE")
 @click.argument("address", metavar="HOST:PORT")
 @bootstrap_option
-@click.option("--listener", default=CONTROLLER_LISTENER, show_default=True, help="The controller listener's name.")
+@click.option("--listener", default=CONTROLLER_LISTENER, show_default=True, help="Name of the controller listener.")
 @click.option(
-    "--directory-id", callback=lambda ctx, param, value: _directory(ctx, param, value), help="Of its metadata."
+    "--directory-id",
+    callback=lambda ctx, param, value: _directory(ctx, param, value),
+    help="Id of its metadata directory.",
 )
 def add_voter(node: int, address: str, bootstrap: str, listener: str, directory_id: bytes) -> None:
-    """Let NODE, which runs and follows the metadata, vote in the quorum. HOST:PORT is its controller listener.
+    """Add NODE, a running observer, to the voters. HOST:PORT is its controller listener.
 
     \b
       kraftpy cluster add-voter 4 node4.example.org:9093
@@ -248,31 +272,33 @@ def add_voter(node: int, address: str, bootstrap: str, listener: str, directory_
             await admin.add_raft_voter(node, [endpoint], directory_id=directory_id)
 
     run(bootstrap, work())
-    click.echo(f"node {node} votes")
+    click.echo(f"added voter {node}")
 
 
 @cluster.command(name="remove-voter")
 @click.argument("node", type=click.IntRange(min=0), metavar="NODE")
 @bootstrap_option
 @click.option(
-    "--directory-id", callback=lambda ctx, param, value: _directory(ctx, param, value), help="Of its metadata."
+    "--directory-id",
+    callback=lambda ctx, param, value: _directory(ctx, param, value),
+    help="Id of its metadata directory.",
 )
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def remove_voter(node: int, bootstrap: str, directory_id: bytes, yes: bool) -> None:
-    """Take NODE's vote in the quorum away. It goes on as an observer."""
+    """Remove NODE from the voters. It remains an observer."""
     if not yes and at_terminal():
-        click.confirm(f"Take the vote of node {node} away?", abort=True)
+        click.confirm(f"Remove node {node} from the voters?", abort=True)
 
     async def work() -> None:
         async with _admin(bootstrap) as admin:
             await admin.remove_raft_voter(node, directory_id=directory_id)
 
     run(bootstrap, work())
-    click.echo(f"node {node} votes no more")
+    click.echo(f"removed voter {node}")
 
 
 async def minimums(admin: Admin, topics: Sequence[TopicInfo]) -> dict[str, int]:
-    """The min.insync.replicas of each topic, where the broker tells."""
+    """Return the min.insync.replicas of each topic, if the broker reports them."""
     from kraftpy.client import ResourceType
 
     if not topics:
@@ -283,7 +309,7 @@ async def minimums(admin: Admin, topics: Sequence[TopicInfo]) -> dict[str, int]:
 
 
 async def if_served(asking: Awaitable[T]) -> T | None:
-    """What a broker may not be able to tell."""
+    """Await a request. Returns None if the broker does not support it."""
     from kraftpy.client import UnsupportedVersion
 
     try:
@@ -323,7 +349,7 @@ def _tell_summary(summary: dict[str, Any]) -> None:
     click.echo(
         f"{summary['topics']} topics, {summary['partitions']} partitions: {summary['offline']} offline, "
         f"{summary['under_replicated']} under-replicated, {summary['below_min_isr']} below min ISR, "
-        f"{summary['not_led_by_preferred']} not led by the preferred, {summary['moving']} moving\n"
+        f"{summary['not_led_by_preferred']} not led by the preferred replica, {summary['moving']} moving\n"
     )
 
 
@@ -354,7 +380,7 @@ def _broker_rows(
 
 
 def _quorum_rows(found: QuorumDescription) -> list[dict[str, Any]]:
-    """A row per voter and observer, the leader first."""
+    """Return a row per voter and observer, the leader first."""
     rows = []
     end = max((voter.log_end_offset for voter in found.voters if voter.node_id == found.leader_id), default=-1)
     replicas = [(voter, "voter") for voter in found.voters] + [(other, "observer") for other in found.observers]
@@ -397,7 +423,7 @@ def _level(text: str) -> tuple[str, int]:
 
 
 def _directory(ctx: click.Context, param: click.Parameter, value: str | None) -> bytes:
-    """A directory id as Kafka writes it: 22 characters of base64."""
+    """Parse a directory id as Kafka writes it: 22 characters of base64."""
     import base64
     import binascii
 

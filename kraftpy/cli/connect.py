@@ -1,4 +1,4 @@
-"""What the commands that talk to a broker share: where it is, and a quick, clear failure where nobody is there."""
+"""Shared by all commands that talk to a broker: its address, and a quick, clear failure if it is down."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ bootstrap_option = click.option(
     show_envvar=True,
     metavar="HOST:PORT",
     callback=_servers,
-    help="Broker to connect to first; several with commas.",
+    help="Broker to connect to first; separate several with commas.",
 )
 
 
 def run(bootstrap: str, work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine once a bootstrap server has been seen to take connections. Raises Failure."""
+    """Run a command's coroutine once a bootstrap server accepts connections. Raises Failure."""
     import asyncio
 
     async def probed() -> T:
@@ -53,14 +53,14 @@ def run(bootstrap: str, work: Coroutine[Any, Any, T]) -> T:
 
 
 def probe(bootstrap: str) -> None:
-    """See that a bootstrap server takes connections, for a command that has no event loop. Raises Failure."""
+    """Check that a bootstrap server accepts connections, for a command without an event loop. Raises Failure."""
     import asyncio
 
     asyncio.run(_probe(bootstrap))
 
 
 async def _probe(bootstrap: str) -> None:
-    """Connect and hang up. The client would try for a minute, which suits a service and not a person."""
+    """Connect and close. The client would try for a minute, which suits a service and not a person."""
     import asyncio
 
     from kraftpy.client.options import parse_bootstrap

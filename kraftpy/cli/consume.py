@@ -1,7 +1,7 @@
-"""`kraftpy consume`: records of a topic as text for people or JSON lines for programs.
+"""`kraftpy consume`: print a topic's records as text for people or JSON lines for programs.
 
-With a group, offsets are committed only after their records were written and flushed: a reader that breaks off sees the
-rest again, never a gap.
+With a group, offsets are committed only after their records were written and flushed: if the reader stops early, the
+rest is delivered again, and nothing is skipped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POLL_RECORDS = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """Which parts of a record a text line has, in the order they are shown."""
+    """The parts of a record that a text line has, in the order shown."""
 
     time: bool
     partition: bool
@@ -38,7 +38,7 @@ class Shown:
     separator: str
 
     def line(self, record: ConsumerRecord) -> str:
-        """The record as text: what was asked for, then its value."""
+        """Format the record as text: the chosen parts, then its value."""
         parts = []
         if self.time:
             parts.append(local_time(record.timestamp_ms))
@@ -55,7 +55,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to read. `start` is an offset, or a place by name; `time_ms` is before it where given."""
+    """What to read. `start` is an offset or a named place; `time_ms`, if given, takes precedence."""
 
     topic: str
     partitions: frozenset[int]
@@ -69,27 +69,38 @@ class Plan:
 @click.command()
 @click.argument("topic")
 @bootstrap_option
-@click.option("--from-beginning", "-B", is_flag=True, help="From the first record; the default without --follow.")
-@click.option("--from-end", "-E", is_flag=True, help="Only what is new; the default with --follow.")
-@click.option("--offset", "-o", type=click.IntRange(min=0), help="From this offset of each partition.")
-@click.option("--from-time", callback=time_option, metavar="TIME", help="From the first record at or after a time.")
-@click.option("--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this partition.")
-@click.option("--group", "-g", help="Share the partitions with the group's members and commit what was read.")
-@click.option("--max-messages", "-n", type=click.IntRange(min=1), help="Stop after so many records.")
-@click.option("--follow", "-f", is_flag=True, help="Wait for more at the end, until Ctrl-C.")
-@click.option("--json/--text", "as_json", default=None, help="Default: text at a terminal, JSON lines in a pipe.")
-@click.option("--show-key", "-k", "key", is_flag=True, help="Show the key in text lines.")
+@click.option("--from-beginning", "-B", is_flag=True, help="Start at the first record (default without --follow).")
+@click.option("--from-end", "-E", is_flag=True, help="Start after the last record (default with --follow).")
+@click.option("--offset", "-o", type=click.IntRange(min=0), help="Start at this offset of each partition.")
+@click.option("--from-time", callback=time_option, metavar="TIME", help="Start at the first record at or after a time.")
+@click.option(
+    "--partition",
+    "-p",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Read only this partition; repeatable.",
+)
+@click.option("--group", "-g", help="Read as a member of this consumer group and commit offsets.")
+@click.option("--max-messages", "-n", type=click.IntRange(min=1), help="Stop after this many records.")
+@click.option("--follow", "-f", is_flag=True, help="Keep waiting for new records until Ctrl-C.")
+@click.option(
+    "--json/--text", "as_json", default=None, help="Output format. Default: text at a terminal, JSON lines in a pipe."
+)
+@click.option("--show-key", "-k", "key", is_flag=True, help="Show the key.")
 @click.option("--show-headers", "-H", "headers", is_flag=True, help="Show the headers.")
 @click.option("--show-time", "-T", "time", is_flag=True, help="Show the time.")
 @click.option("--show-partition", "-P", "partition", is_flag=True, help="Show topic and partition.")
 @click.option("--show-offset", "-O", "offset_shown", is_flag=True, help="Show the offset.")
-@click.option("--separator", "-s", default="\t", help="Between the parts of a text line. Default: a tab.")
-@click.option("--read-committed", is_flag=True, help="Leave out records of aborted and open transactions.")
+@click.option("--separator", "-s", default="\t", help="Separator between the parts of a text line. Default: a tab.")
+@click.option("--read-committed", is_flag=True, help="Skip records of aborted and open transactions.")
 def consume(topic: str, bootstrap: str, as_json: bool | None, read_committed: bool, **options: Any) -> None:
-    """Print the records of TOPIC, up to the end it has now, or on and on with --follow.
+    """Print the records of TOPIC.
 
-    TIME is a date (2026-01-31T12:00:00), milliseconds since 1970, or 2h for two hours ago. With --group, reading goes
-    on from the group's committed offsets; the places to begin count only where there are none.
+    Stops at the current end of the topic, or waits for new records with --follow.
+
+    TIME is a date (2026-01-31T12:00:00), milliseconds since 1970, or 2h for two hours ago. With --group, reading
+    continues from the group's committed offsets; the starting options apply only to partitions without one.
 
     \b
       kraftpy consume flights --max-messages 10 --show-key --show-offset
@@ -112,18 +123,18 @@ def consume(topic: str, bootstrap: str, as_json: bool | None, read_committed: bo
 
 
 def _plan(topic: str, options: dict[str, Any]) -> Plan:
-    """The options that say what to read, checked. Raises UsageError."""
+    """Check the options that say what to read. Raises UsageError."""
     names = ("from_beginning", "from_end", "offset", "from_time")
     given = [name for name in names if options[name] not in (None, False)]
     if len(given) > 1:
         shown_names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise click.UsageError(f"{shown_names} exclude each other")
+        raise click.UsageError(f"{shown_names} are mutually exclusive")
     if options["group"] and options["partitions"]:
-        raise click.UsageError("--group shares the partitions out: it does not go with --partition")
+        raise click.UsageError("--partition cannot be used with --group, which assigns partitions itself")
     if options["group"] and options["offset"] is not None:
-        raise click.UsageError("--group goes on from what is committed: see `kraftpy group reset-offsets`")
+        raise click.UsageError("--offset cannot be used with --group: use `kraftpy group reset-offsets`")
     if options["group"] and options["from_time"] is not None:
-        raise click.UsageError("--group goes on from what is committed: see `kraftpy group reset-offsets`")
+        raise click.UsageError("--from-time cannot be used with --group: use `kraftpy group reset-offsets`")
     start: int | str = "latest" if options["follow"] and not options["group"] else "earliest"
     if options["from_beginning"]:
         start = "earliest"
@@ -147,7 +158,7 @@ def _json_record(record: ConsumerRecord) -> str:
 
 
 async def _read(bootstrap: str, plan: Plan, read_committed: bool, line: Callable[[ConsumerRecord], str]) -> None:
-    """Print what the plan says. Raises Failure and KafkaError."""
+    """Print the records that the plan asks for. Raises Failure and KafkaError."""
     from kraftpy.client import Consumer
 
     consumer = Consumer(
@@ -177,7 +188,7 @@ async def _read(bootstrap: str, plan: Plan, read_committed: bool, line: Callable
 
 
 async def _go_to_start(consumer: Consumer, plan: Plan, existing: list[int]) -> None:
-    """Assign the partitions and seek to where reading begins. Raises Failure for one that is not there."""
+    """Assign the partitions and seek to the start. Raises Failure if one does not exist."""
     missing = plan.partitions - set(existing)
     if missing:
         raise Failure(f"topic {plan.topic} has no partition {min(missing)}")
@@ -199,14 +210,14 @@ async def _go_to_start(consumer: Consumer, plan: Plan, existing: list[int]) -> N
 
 
 class Ends:
-    """Where the partitions being read ended when they were first seen: the place to stop."""
+    """The ends of the partitions when they were first seen: the place to stop reading."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._ends: dict[TopicPartition, int] = {}
 
     async def are_reached(self) -> bool:
-        """Whether there are partitions and all are read. A group may take a while to hand them out."""
+        """Return whether there are partitions and all are read. A group may take a while to assign them."""
         assigned = self._consumer.assignment()
         new = sorted(assigned - self._ends.keys())
         if new:
@@ -217,13 +228,13 @@ class Ends:
         return bool(assigned)
 
     def keep(self, partition: TopicPartition, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
-        """The records before the end, of those that were read."""
+        """Return those records that lie before the end."""
         end = self._ends.get(partition, sys.maxsize)
         return [record for record in records if record.offset < end]
 
 
 async def _commit(consumer: Consumer, offsets: dict[TopicPartition, int]) -> None:
-    """Commit; a refusal because the partitions changed hands is said, and costs only reading some records again."""
+    """Commit. If the partitions were reassigned, report it: the only cost is that some records are read again."""
     from kraftpy.client import ErrorCode, KafkaError
 
     moved = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -232,4 +243,4 @@ async def _commit(consumer: Consumer, offsets: dict[TopicPartition, int]) -> Non
     except KafkaError as error:
         if error.code not in moved:
             raise
-        say(f"partitions changed hands before offsets were committed; some records will be read again ({error})")
+        say(f"partitions were reassigned before offsets were committed; some records will be read again ({error})")

@@ -1,19 +1,19 @@
-"""What Apache Kafka's container image does around Kafka, for ours: `python -m kraftpy.cli.container run|healthy`.
+"""The counterpart of the scripts in Apache Kafka's container image: `python -m kraftpy.cli.container run|healthy`.
 
-So that a user's compose file needs no more than another `image:`, the places and rules are that image's:
+So that a user's compose file only needs another `image:`, paths and rules are that image's:
 
 - settings are the file /mnt/shared/config/server.properties, then the environment (KAFKA_NODE_ID is node.id), then
   arguments of the form KAFKA_NODE_ID=1;
-- where only advertised.listeners are given, listeners are the same ports on every interface;
+- if only advertised.listeners are given, listeners are the same ports on every interface;
 - CLUSTER_ID marks new log directories;
-- a file that is named as kraftpy.quorum.secret.file, and that is not there, is made with a random secret: on a volume
-  that all nodes of a cluster share, the first one makes it for all;
-- with nothing said about listeners the broker is at port 9092 and told to clients as localhost:9092.
+- if the file named by kraftpy.quorum.secret.file does not exist, it is created with a random secret: on a volume that
+  all nodes of a cluster share, the first node creates it for all;
+- if no listeners are given at all, the broker listens on port 9092 and is advertised as localhost:9092.
 
-Settings and variables for what is not here (a heap, JMX, ...) are ignored, with a warning or silently.
+Settings and variables for features that do not exist here (a heap, JMX, ...) are ignored, with a warning or silently.
 
-One thing differs: without log.dirs data are kept in /var/lib/kafka/data, a volume of the image; or, where something is
-mounted there, in /tmp/kafka-logs or /tmp/kraft-combined-logs, Kafka's defaults.
+One thing differs: without log.dirs, data are kept in /var/lib/kafka/data, a volume of the image; or, if something is
+mounted at /tmp/kafka-logs or /tmp/kraft-combined-logs, Kafka's defaults, there.
 
 Left out: TLS and SASL (secrets in /etc/kafka/secrets); such listeners are refused.
 """
@@ -49,7 +49,7 @@ _LOG_LEVELS = {
 
 
 def main() -> None:
-    """`run [KEY=VALUE...]` becomes the server; `healthy` exits with status 0 where that server serves."""
+    """Handle `run [KEY=VALUE...]`, which becomes the server, and `healthy`, which exits with status 0 if it is up."""
     command, arguments = sys.argv[1] if len(sys.argv) > 1 else "", sys.argv[2:]
     match command:
         case "run":
@@ -61,9 +61,9 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run the server until it is told to stop, and exit with its status."""
-    # The kernel keeps signals without a handler from the first process of a container: until the server has its own,
-    # there is nothing that a stop could lose.
+    """Run the server until it is stopped, and exit with its status."""
+    # The kernel withholds signals without a handler from the first process of a container: until the server has its own
+    # handler, there is nothing that a stop could lose.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         os.environ.update(given_as_arguments(arguments))
@@ -91,7 +91,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def healthy() -> None:
-    """Exit with status 0 where the server that this environment describes serves."""
+    """Exit with status 0 if the server that this environment describes is up."""
     from kraftpy.cli.output import Failure
     from kraftpy.cli.ping import ask
 
@@ -110,16 +110,16 @@ def healthy() -> None:
 
 
 def _connect(host: str, port: int) -> None:
-    """A controller speaks only to its own kind: that it takes connections has to do."""
+    """Check that a controller accepts connections; it speaks only to nodes of its cluster, so this must do."""
     import socket
 
     socket.create_connection((host, port), timeout=5).close()
 
 
 def configure() -> BrokerConfig:
-    """Put what the image decides into the environment, and read the settings there are then. Raises ConfigError."""
+    """Put the image's defaults into the environment and read the resulting settings. Raises ConfigError."""
     if not os.environ.get("KAFKA_ADVERTISED_LISTENERS", "unset"):
-        del os.environ["KAFKA_ADVERTISED_LISTENERS"]  # empty is not given: compose files have it so for controllers
+        del os.environ["KAFKA_ADVERTISED_LISTENERS"]  # empty means not given: compose files do so for controllers
     text = PROPERTIES.read_text(encoding="utf-8", errors="replace") if PROPERTIES.exists() else ""
     os.environ.update(decided(os.environ, text, is_mount=os.path.ismount))
     return load(
@@ -132,7 +132,7 @@ def _file_arguments() -> list[str]:
 
 
 def given_as_arguments(arguments: Sequence[str]) -> dict[str, str]:
-    """KEY=VALUE arguments as variables. Raises ConfigError."""
+    """Turn KEY=VALUE arguments into variables. Raises ConfigError."""
     pairs = [argument.partition("=") for argument in arguments]
     for name, equals, value in pairs:
         if not name or not equals:
@@ -143,7 +143,7 @@ def given_as_arguments(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def decided(environment: Mapping[str, str], properties: str, *, is_mount: Callable[[str], bool]) -> dict[str, str]:
-    """The variables the image sets for settings that neither the environment nor the properties file gives."""
+    """Return the variables that the image sets for settings given neither in the environment nor in the file."""
     in_file = parse_properties(properties)
 
     def given(setting: str) -> str:

@@ -1,4 +1,4 @@
-"""`kraftpy demo`: the main job on real input, from nothing to a table, a plot and an audit."""
+"""`kraftpy demo`: the whole job on real data, from an empty directory to a table, a plot and an audit."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import click
     help="Directory for the nodes' data, the pipeline with its tables, and the picture.",
 )
 def demo(output: Path) -> None:
-    """See it all on real input: three nodes, producers, a Spark pipeline, an audit.
+    """Run a demo on real data: nodes, producers, Spark, an audit.
 
-    Replays the flights of 2013 from New York into a cluster of which a node is killed meanwhile and comes back. A
+    Replays the flights of 2013 from New York into a cluster, and kills and restarts one of its nodes meanwhile. A
     declarative pipeline counts the delays of each hour and airport and publishes them exactly once, in two runs; a
-    consumer group reads the flights too. Draws the delays, and checks that everything is everywhere once: status 1
-    where it is not. Ends by itself and leaves only its output.
+    consumer group reads the flights, too. Plots the delays, and checks that every record arrived everywhere exactly
+    once: exits with status 1 if not. Ends without help and leaves only its output.
     """
     from kraftpy.demo import main
 

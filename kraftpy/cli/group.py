@@ -25,14 +25,17 @@ SHARE = "share"
 
 @click.group()
 def group() -> None:
-    """Look at consumer groups and share groups, change their settings, move their offsets, delete them."""
+    """Manage consumer and share groups, their offsets and settings."""
 
 
 @group.command(name="list")
 @bootstrap_option
 @format_option
 def list_groups(bootstrap: str, form: str) -> None:
-    """List the groups: a table at a terminal, a name a line in a pipe."""
+    """List groups.
+
+    Prints a table at a terminal, and one name per line in a pipe.
+    """
 
     async def work() -> list[dict[str, Any]]:
         async with _admin(bootstrap) as admin:
@@ -52,19 +55,21 @@ def list_groups(bootstrap: str, form: str) -> None:
 @group.command()
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...")
 @bootstrap_option
-@click.option("--offsets", "what", flag_value="offsets", default="offsets", help="Show the partitions (the default).")
-@click.option("--members", "what", flag_value="members", help="Show the members in place of the partitions.")
-@click.option("--state", "what", flag_value="state", help="Show the groups themselves in place of the partitions.")
-@click.option("--configs", "what", flag_value="configs", help="Show every setting and where it comes from.")
+@click.option(
+    "--offsets", "what", flag_value="offsets", default="offsets", help="Show offsets and lag by partition (default)."
+)
+@click.option("--members", "what", flag_value="members", help="Show members.")
+@click.option("--state", "what", flag_value="state", help="Show state, protocol and coordinator.")
+@click.option("--configs", "what", flag_value="configs", help="Show every setting and its source.")
 @format_option
 def describe(names: tuple[str, ...], bootstrap: str, what: str, form: str) -> None:
-    """Show where GROUPs are in each partition and how far behind: committed offset, end, lag, and lag in time.
+    """Show the offsets and lag of GROUPs in each partition.
 
     The lag in time, in milliseconds, is the age of the first record that the group has not read.
 
-    Groups whose members assign, and groups whose coordinator does, which have epochs: consumer groups (KIP-848) and
-    streams groups (KIP-1071), whose members read the partitions of their active tasks.
-    A share group (KIP-932) has start offsets: what is before them is done with.
+    Works for classic groups, consumer groups (KIP-848), share groups (KIP-932) and streams groups (KIP-1071). A streams
+    group's members read the partitions of their active tasks. A share group has start offsets: it is done with all
+    records before them.
     """
     describer = {"offsets": _offset_rows, "members": _member_rows, "state": _state_rows, "configs": _config_rows}[what]
     nothing = {
@@ -89,9 +94,16 @@ def describe(names: tuple[str, ...], bootstrap: str, what: str, form: str) -> No
 @click.argument("name", metavar="GROUP")
 @bootstrap_option
 @config_option
-@click.option("--delete-config", "-d", "deleted", multiple=True, metavar="NAME", help="Back to the broker's default.")
+@click.option(
+    "--delete-config",
+    "-d",
+    "deleted",
+    multiple=True,
+    metavar="NAME",
+    help="Restore the broker's default of a setting; repeatable.",
+)
 def alter(name: str, bootstrap: str, settings: Settings, deleted: tuple[str, ...]) -> None:
-    """Change the settings of GROUP, which need not be there yet.
+    """Change the settings of GROUP, which need not exist yet.
 
     \b
       kraftpy group alter billing --config consumer.session.timeout.ms=60000
@@ -113,16 +125,23 @@ def alter(name: str, bootstrap: str, settings: Settings, deleted: tuple[str, ...
 @click.argument("name", metavar="GROUP")
 @bootstrap_option
 @click.option(
-    "--topic", "-t", "topics", multiple=True, metavar="TOPIC[:0,1]", help="A topic, or some partitions of it."
+    "--topic",
+    "-t",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:0,1]",
+    help="Topic, or some of its partitions; repeatable.",
 )
-@click.option("--all-topics", is_flag=True, help="Every topic the group has offsets in.")
-@click.option("--to-earliest", is_flag=True, help="To the first offset there is.")
-@click.option("--to-latest", is_flag=True, help="To the end.")
-@click.option("--to-current", is_flag=True, help="To where it is; with nothing committed, to the end.")
-@click.option("--to-offset", type=click.IntRange(min=0), help="To this offset.")
-@click.option("--to-datetime", callback=time_option, metavar="TIME", help="To the first record at or after a time.")
-@click.option("--shift-by", type=int, help="So many records on, or back where negative.")
-@click.option("--execute", is_flag=True, help="Do it. Without this, only what would be done is shown.")
+@click.option("--all-topics", is_flag=True, help="Every topic that the group has offsets in.")
+@click.option("--to-earliest", is_flag=True, help="Reset to the first available offset.")
+@click.option("--to-latest", is_flag=True, help="Reset to the end.")
+@click.option("--to-current", is_flag=True, help="Reset to the committed offset, or to the end without one.")
+@click.option("--to-offset", type=click.IntRange(min=0), help="Reset to this offset.")
+@click.option(
+    "--to-datetime", callback=time_option, metavar="TIME", help="Reset to the first record at or after a time."
+)
+@click.option("--shift-by", type=int, help="Shift by this many records; negative moves back.")
+@click.option("--execute", is_flag=True, help="Apply the reset. Without this, only show it.")
 @format_option
 def reset_offsets(
     name: str,
@@ -133,10 +152,12 @@ def reset_offsets(
     form: str,
     **targets: Any,
 ) -> None:
-    """Move the committed offsets of GROUP, or a share group's start offsets. It must have no members.
+    """Reset the offsets of GROUP, which must have no members.
 
-    TIME is a date (2026-01-31T12:00:00), milliseconds since 1970, or 2h for two hours ago. An offset that a log does
-    not hold becomes its nearer end.
+    Sets committed offsets, or a share group's start offsets.
+
+    TIME is a date (2026-01-31T12:00:00), milliseconds since 1970, or 2h for two hours ago. An offset outside a
+    log becomes the log's nearer end.
 
     \b
       kraftpy group reset-offsets billing --topic orders --to-earliest
@@ -180,17 +201,17 @@ def reset_offsets(
         if move.clamped:
             say(f"{move.partition}: moved to {move.offset}, the nearest offset its log holds")
     if not execute:
-        say("nothing was changed: this is what --execute would do")
+        say("nothing was changed: add --execute to apply this")
 
 
 @group.command()
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...")
 @bootstrap_option
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def delete(names: tuple[str, ...], bootstrap: str, yes: bool) -> None:
-    """Delete GROUPs, which must have no members, with their offsets. At a terminal you are asked first."""
+    """Delete GROUPs and their offsets. They must have no members. Asks for confirmation at a terminal."""
     if not yes and at_terminal():
-        click.confirm(f"Delete {', '.join(names)} with all offsets?", abort=True)
+        click.confirm(f"Delete {', '.join(names)} and all their offsets?", abort=True)
 
     async def work() -> None:
         async with _admin(bootstrap) as admin:
@@ -202,14 +223,14 @@ def delete(names: tuple[str, ...], bootstrap: str, yes: bool) -> None:
 
 
 async def _offset_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
-    """A row per partition that has a committed offset or a member. Raises Failure where there is no such group."""
+    """Return a row per partition that has a committed offset or a member. Raises Failure if there is no such group."""
     described = (await admin.describe_groups([name]))[name]
     if described.group_type == SHARE:
         return await _share_rows(admin, described)
     committed = await admin.list_group_offsets(name)
     owners = {partition: member for member in described.members for partition in member.partitions}
     if described.state == "Dead" and not committed:
-        raise Failure(f"there is no group {name}")
+        raise Failure(f"group {name} does not exist")
     ends = await _ends(admin, set(committed) | set(owners))
     rows = []
     for partition in sorted(set(committed) | set(owners)):
@@ -234,7 +255,7 @@ async def _offset_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
 
 
 async def _share_rows(admin: Admin, described: GroupDescription) -> list[dict[str, Any]]:
-    """A row per partition a share group has read or has members for."""
+    """Return a row per partition that a share group has read or has members for."""
     offsets = await admin.list_share_group_offsets(described.group_id)
     readers = Counter(partition for member in described.members for partition in member.partitions)
     ends = await _ends(admin, {*offsets, *readers})
@@ -258,7 +279,7 @@ async def _share_rows(admin: Admin, described: GroupDescription) -> list[dict[st
 
 
 async def _with_ages(bootstrap: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with their lags in time: 0 where all is read, None where it is not known."""
+    """Return the rows with their lags in time: 0 if all is read, None if unknown."""
     from kraftpy.cli.lags import ages_ms
 
     places: dict[TopicPartition, int] = {}
@@ -275,7 +296,7 @@ async def _with_ages(bootstrap: str, rows: list[dict[str, Any]]) -> list[dict[st
 
 
 async def _member_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
-    """A row per member."""
+    """Return a row per member."""
     described = (await admin.describe_groups([name]))[name]
     return [
         {
@@ -294,7 +315,7 @@ async def _member_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
 
 
 def _of_newer_protocol(member: GroupMember) -> dict[str, Any]:
-    """What only a member of KIP-848's protocol has, and in part one of a share group."""
+    """Return the fields that only members of KIP-848's protocol have; share group members have some of them."""
     if member.member_epoch is None:
         return {}
     if member.target is None:
@@ -303,10 +324,10 @@ def _of_newer_protocol(member: GroupMember) -> dict[str, Any]:
 
 
 async def _state_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
-    """The group's row. Raises Failure where there is no such group."""
+    """Return the group's row. Raises Failure if the group does not exist."""
     described = (await admin.describe_groups([name]))[name]
     if described.state == "Dead":
-        raise Failure(f"there is no group {name}")
+        raise Failure(f"group {name} does not exist")
     return [
         {
             "group": name,
@@ -322,7 +343,7 @@ async def _state_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
 
 
 async def _config_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
-    """A row per setting, whether there is such a group or not."""
+    """Return a row per setting, even if the group does not exist."""
     from kraftpy.client import ResourceType
 
     (entries,) = (await admin.describe_configs([(ResourceType.GROUP, name)])).values()
@@ -333,12 +354,12 @@ async def _config_rows(admin: Admin, name: str) -> list[dict[str, Any]]:
 
 
 async def _plan(admin: Admin, described: GroupDescription, wanted: list[PartitionSet], reset: Reset) -> list[Move]:
-    """Where each partition meant goes. Raises Failure where the group has members, or the request makes no sense."""
+    """Plan the move of each chosen partition. Raises Failure if the group has members or the reset is impossible."""
     from kraftpy.cli.resets import Target, plan
 
     name = described.group_id
     if described.members:
-        raise Failure(f"group {name} has {len(described.members)} members: stop them before its offsets are moved")
+        raise Failure(f"group {name} has {len(described.members)} members: stop them before resetting its offsets")
     if described.group_type == SHARE:
         known = await admin.list_share_group_offsets(name)
         committed = {partition: at.start_offset for partition, at in known.items() if at.start_offset is not None}
@@ -359,7 +380,7 @@ async def _plan(admin: Admin, described: GroupDescription, wanted: list[Partitio
 
 
 async def _ends(admin: Admin, partitions: set[TopicPartition]) -> dict[TopicPartition, Ends]:
-    """The ends of those partitions that still exist."""
+    """Return the ends of those partitions that still exist."""
     from kraftpy.cli.resets import Ends
     from kraftpy.client import OffsetSpec
 

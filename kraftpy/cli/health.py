@@ -1,8 +1,8 @@
-"""How a cluster is doing, out of what its brokers tell: the arithmetic of `kraftpy cluster status`, without a broker.
+"""The arithmetic of `kraftpy cluster status`: a cluster's health from its brokers' answers, without a broker.
 
-A partition is *offline* where nobody leads it, *under-replicated* where a replica that is there to stay is not in sync,
-*below its minimum* where acks=all is refused: fewer in sync than `min.insync.replicas`, or than it has replicas.
-Replicas that a move adds are not missed before they are there.
+A partition is *offline* if it has no leader, *under-replicated* if a replica that is not being removed is not in sync,
+*below its minimum* if acks=all is refused: fewer are in sync than `min.insync.replicas`, or than it has replicas.
+Replicas that a reassignment adds are not counted as missing until they are there.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from kraftpy.types import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionHealth:
-    """What is wrong with one partition."""
+    """The problems of one partition."""
 
     is_offline: bool
     is_under_replicated: bool
     is_below_minimum: bool
     is_at_minimum: bool
-    """One replica less in sync, and it would be below its minimum."""
+    """If one more replica fell out of sync, the partition would be below its minimum."""
     is_led_by_another: bool
     """Its leader is not its preferred one."""
 
 
 @dataclass(slots=True, kw_only=True)
 class BrokerLoad:
-    """What one broker keeps."""
+    """The partitions and replicas of one broker."""
 
     leaders: int = 0
     preferred: int = 0
@@ -40,7 +40,7 @@ class BrokerLoad:
 
 @dataclass(slots=True, kw_only=True)
 class ClusterHealth:
-    """The sums. A count of -1 was not told."""
+    """The totals of a cluster. A count of -1 is unknown."""
 
     topics: int = 0
     partitions: int = 0
@@ -56,7 +56,7 @@ class ClusterHealth:
 def partition_health(
     partition: PartitionInfo, *, minimum: int = 1, move: Reassignment | None = None
 ) -> PartitionHealth:
-    """What is wrong with a partition, whose topic has `minimum` as its min.insync.replicas."""
+    """Return the problems of a partition whose topic has `minimum` as its min.insync.replicas."""
     adding = frozenset(move.adding) if move else frozenset()
     in_sync = frozenset(partition.in_sync_replicas)
     staying = [replica for replica in partition.replicas if replica not in adding]
@@ -76,7 +76,7 @@ def cluster_health(
     minimums: Mapping[str, int],
     moves: Mapping[TopicPartition, Reassignment],
 ) -> ClusterHealth:
-    """The sums over all partitions and what each broker keeps."""
+    """Return the totals over all partitions and the load of each broker."""
     health = ClusterHealth(moving=len(moves))
     for node in cluster.nodes:
         health.brokers[node.node_id] = BrokerLoad()
@@ -105,7 +105,7 @@ def _count(brokers: dict[int, BrokerLoad], partition: PartitionInfo) -> None:
 
 
 def quorum_role(node_id: int, quorum: QuorumDescription | None) -> str | None:
-    """What a node is in the metadata quorum; None where it has no part in it, or nobody told."""
+    """Return a node's role in the metadata quorum; None if it has none or the quorum is unknown."""
     if quorum is None:
         return None
     if node_id == quorum.leader_id:

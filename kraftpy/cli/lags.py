@@ -1,7 +1,7 @@
-"""How far a group is behind in time: the age of the first record it has not read, partition by partition.
+"""A group's lag in time: the age of the first record it has not read, partition by partition.
 
-The record is read, since nothing else knows its timestamp. Where there is none to read in time (no leader; nothing but
-markers of transactions), the age is not known.
+The record is read, because nothing else knows its timestamp. If none can be read in time (no leader; only transaction
+markers), the age is unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _POLL_MS = 500
 
 
 async def ages_ms(bootstrap: str, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The age in milliseconds of the first record at or after each place, of those that can be read in time."""
+    """Return the age in ms of the first record at or after each offset, for those that can be read in time."""
     found: dict[TopicPartition, int] = {}
     if not places:
         return found
@@ -27,8 +27,8 @@ async def ages_ms(bootstrap: str, places: Mapping[TopicPartition, int]) -> dict[
         bootstrap_servers=bootstrap,
         client_id="kraftpy-group",
         enable_auto_commit=False,
-        auto_offset_reset="earliest",  # where retention has overtaken the group
-        max_partition_fetch_bytes=1,  # one batch is given all the same
+        auto_offset_reset="earliest",  # if retention has overtaken the group
+        max_partition_fetch_bytes=1,  # a broker returns one batch anyway
     )
     async with consumer:
         consumer.assign(places)

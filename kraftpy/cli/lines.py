@@ -1,7 +1,7 @@
 """Input as blocks of whole lines, from files and standard input, without stalling the client's event loop.
 
-Files are read through aiofiles. Standard input has a thread of its own that is not waited for: a read at a terminal
-ends only when somebody presses a key, and Ctrl-C must not wait for that.
+Files are read through aiofiles. Standard input has a thread of its own that is never joined: a read at a terminal ends
+only when a key is pressed, and Ctrl-C must not wait for that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STANDARD_INPUT = "-"
 
 
 async def read_lines(names: Sequence[str]) -> AsyncGenerator[list[bytes]]:
-    """The lines of the files in turn, many at a time, without their line ends; `-` is standard input.
+    """Yield the lines of the files in turn, many at a time, without their line ends; `-` is standard input.
 
     Line ends are `\\n` or `\\r\\n`; a last line without one counts. Raises OSError.
     """
@@ -54,7 +54,7 @@ async def _standard_input() -> AsyncGenerator[bytes]:
                 block = os.read(descriptor, BLOCK_BYTES)
             except OSError as error:
                 block = error
-            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants it any more
+            with contextlib.suppress(RuntimeError):  # the loop has ended: the block is no longer needed
                 asyncio.run_coroutine_threadsafe(blocks.put(block), loop).result()
 
     threading.Thread(target=read, name="standard input", daemon=True).start()

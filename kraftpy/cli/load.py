@@ -1,4 +1,4 @@
-"""`kraftpy load`: what is new in topics, into Parquet files, a Delta table or an Iceberg table. Made for cron."""
+"""`kraftpy load`: write new records of topics to Parquet files, a Delta table or an Iceberg table. Made for cron."""
 
 from __future__ import annotations
 
@@ -21,26 +21,39 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("topics", nargs=-1, required=True)
-@click.option("--to", "kind", type=click.Choice(["parquet", "delta", "iceberg"]), default="parquet", show_default=True)
-@click.option("--table", required=True, metavar="TABLE", help="A directory; for iceberg a name: namespace.table.")
-@click.option("--catalog", metavar="URI", help="The iceberg catalog's database: sqlite:///catalog.db and others.")
-@click.option("--warehouse", type=click.Path(file_okay=False, path_type=Path), help="Where iceberg keeps new tables.")
-@click.option("--name", default="kraftpy", show_default=True, help="The load's name in the table.")
-@click.option("--by", type=click.Choice(["day", "hour"]), default="day", show_default=True, help="Partitions of time.")
+@click.option(
+    "--to",
+    "kind",
+    type=click.Choice(["parquet", "delta", "iceberg"]),
+    default="parquet",
+    show_default=True,
+    help="Kind of table.",
+)
+@click.option("--table", required=True, metavar="TABLE", help="A directory; for iceberg, namespace.table.")
+@click.option("--catalog", metavar="URI", help="Database of the iceberg catalog, such as sqlite:///catalog.db.")
+@click.option("--warehouse", type=click.Path(file_okay=False, path_type=Path), help="Directory for new iceberg tables.")
+@click.option("--name", default="kraftpy", show_default=True, help="Name of this load in the table.")
+@click.option(
+    "--by",
+    type=click.Choice(["day", "hour"]),
+    default="day",
+    show_default=True,
+    help="Partition the table by this unit of time.",
+)
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_committed", "read_uncommitted"]),
     default="read_committed",
     show_default=True,
-    help="read_committed passes over aborted transactions.",
+    help="read_committed skips aborted transactions.",
 )
 @click.option(
-    "--max-records-per-partition", type=click.IntRange(min=1), help="At most so many offsets of each in one commit."
+    "--max-records-per-partition", type=click.IntRange(min=1), help="Offsets of each partition in one commit, at most."
 )
-@click.option("--audit-tier", metavar="NAME", help="Count the records into the audit topic, as this tier.")
+@click.option("--audit-tier", metavar="NAME", help="Count the records in the audit topic, as this tier.")
 @audit_topic_option
 @window_option
-@click.option("--allow-data-loss", is_flag=True, help="Go on where the log begins when records are gone.")
+@click.option("--allow-data-loss", is_flag=True, help="If records are gone, continue at the log's start.")
 @bootstrap_option
 @format_option
 def load(
@@ -60,10 +73,10 @@ def load(
     bootstrap: str,
     form: str,
 ) -> None:
-    """Load what is new in TOPICS into a table, each record once.
+    """Load new records of TOPICS into a table, each exactly once.
 
-    The table itself keeps where the next load starts, in the same commit as the records: a load that was interrupted is
-    simply run again. Needs the extra `load`, `delta` or `iceberg`.
+    The table stores the next load's starting point in the same commit as the records, so an interrupted load can simply
+    be run again. Needs the extra `load`, `delta` or `iceberg`.
 
     \b
       kraftpy load flights --table /data/flights
@@ -98,11 +111,11 @@ def load(
     except (DataLossError, LoadConflict) as error:
         raise Failure(str(error)) from None
     rows = [{"batch": batch.batch_id, "records": batch.rows, "files": len(batch.files)} for batch in batches]
-    print_rows(rows, form, empty="nothing new")
+    print_rows(rows, form, empty="no new records")
 
 
 def _teller(options: LoadOptions, name: str, tier: str | None, topic: str) -> Callable[[Loaded], None] | None:
-    """What says in the audit topic what a batch held; again for a batch that may have been told of."""
+    """Return a callback that counts each batch in the audit topic; a batch may be counted again after a failure."""
     if tier is None:
         return None
     from kraftpy.audit.counts import tallies_of
@@ -126,7 +139,7 @@ def _teller(options: LoadOptions, name: str, tier: str | None, topic: str) -> Ca
 def _table(kind: str, table: str, catalog: str | None, warehouse: Path | None, name: str, unit: TimeUnit) -> Table:
     if kind != "iceberg":
         if catalog is not None or warehouse is not None:
-            raise click.UsageError("--catalog and --warehouse are for --to iceberg")
+            raise click.UsageError("--catalog and --warehouse require --to iceberg")
         if kind == "delta":
             from kraftpy.spark.load_delta import LoadedDeltaTable
 
@@ -135,9 +148,9 @@ def _table(kind: str, table: str, catalog: str | None, warehouse: Path | None, n
 
         return ParquetTable(Path(table), name)
     if catalog is None or warehouse is None:
-        raise click.UsageError("--to iceberg needs --catalog and --warehouse")
+        raise click.UsageError("--to iceberg requires --catalog and --warehouse")
     if "." not in table:
-        raise click.UsageError("--table of an iceberg catalog is namespace.table")
+        raise click.UsageError("--table must be namespace.table with --to iceberg")
     from pyiceberg.catalog.sql import SqlCatalog
 
     from kraftpy.spark.load_iceberg import LoadedIcebergTable

@@ -1,12 +1,11 @@
-"""What can be wrong with a partition's directory and a log directory: found, and told with file, position and offsets.
+"""Checks a partition's directory and a log directory, reporting damage with file, position and offsets.
 
-A segment is checked together with its indexes, alone, so that several can be read at once (`check_segment`). What
-segments, epochs, snapshots and checkpoints say of each other comes after that (`check_partition`,
-`check_log_directory`).
+A segment is checked alone, together with its indexes, so that several can be read at once (`check_segment`). After that
+segments, epochs, snapshots and checkpoints are checked against each other (`check_partition`, `check_log_directory`).
 
-After a stop that was not clean, what is written only by a stop, or made anew by the next start, is not held against
-the log: the indexes, epochs and snapshots behind the recovery point. Gaps between offsets are what compaction leaves;
-where nothing else shows that it was here, they are damage.
+After an unclean stop, files that only a stop writes, or that the next start rebuilds, are not counted as damaged: the
+indexes, epochs and snapshots after the recovery point. Gaps between offsets are what compaction leaves; if nothing else
+shows that the log was compacted, they are damage.
 
 Left out: damage that keeps every checksum right and contradicts nothing.
 """
@@ -42,13 +41,13 @@ _INDEXES: Final = (layout.INDEX, layout.TIME_INDEX)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """What a log directory says of its partitions; `clean` where its last stop was, and no checkpoint is damaged."""
+    """A log directory's checkpoints. `clean` means that its last stop was clean and no checkpoint is damaged."""
 
     offsets: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     clean: bool = False
 
     def of(self, name: str, partition: TopicPartition | None) -> int | None:
-        """A partition's offset in one of them; None where it says nothing."""
+        """Return a partition's offset in one of them, or None if it has none."""
         return None if partition is None else self.offsets.get(name, {}).get(partition)
 
 
@@ -56,7 +55,7 @@ class Checkpoints:
 
 
 def check_segment(path: Path, progress: Progress | None = None, *, indexed: bool) -> tuple[Summary, list[Damage]]:
-    """Read a segment whole, and where it must be `indexed` hold its indexes against it."""
+    """Read a whole segment and, if it must be `indexed`, check its indexes against it."""
     checks: list[_OffsetIndexCheck | _TimeIndexCheck | _TransactionIndexCheck] = []
     problems: list[Damage] = []
     for suffix, made in ((layout.INDEX, _OffsetIndexCheck), (layout.TIME_INDEX, _TimeIndexCheck)) if indexed else ():
@@ -64,9 +63,9 @@ def check_segment(path: Path, progress: Progress | None = None, *, indexed: bool
         try:
             checks.append(made(file, first_offset(path) or 0))
         except FileNotFoundError:
-            problems.append(Damage(path=file, reason="it is missing"))
+            problems.append(Damage(path=file, reason="is missing"))
         except OSError as error:
-            problems.append(Damage(path=file, reason=f"it cannot be read: {error.strerror}"))
+            problems.append(Damage(path=file, reason=f"cannot be read: {error.strerror}"))
 
     transactions = path.with_suffix(layout.TRANSACTION_INDEX)
     if transactions.exists():
@@ -79,7 +78,7 @@ def check_segment(path: Path, progress: Progress | None = None, *, indexed: bool
     try:
         summary = summarise(path, seen, progress)
     except OSError as error:
-        summary = Summary(path=path, damage=[Damage(path=path, reason=f"it cannot be read: {error.strerror}")])
+        summary = Summary(path=path, damage=[Damage(path=path, reason=f"cannot be read: {error.strerror}")])
     else:
         for check in checks:
             problems += check.finish(summary)
@@ -87,7 +86,7 @@ def check_segment(path: Path, progress: Progress | None = None, *, indexed: bool
 
 
 class _IndexCheck:
-    """Entries of an index, held against the batches one after the other."""
+    """Checks the entries of an index against the batches, one after the other."""
 
     entry_bytes: int
 
@@ -98,7 +97,7 @@ class _IndexCheck:
         data = path.read_bytes()
         rest = len(data) % self.entry_bytes
         if rest:
-            self.wrong(len(data) - rest, f"{rest} bytes are no entry")
+            self.wrong(len(data) - rest, f"{rest} bytes do not make an entry")
         self.data = data
 
     def wrong(self, position: int, reason: str, offset: int | None = None) -> None:
@@ -152,12 +151,12 @@ class _TimeIndexCheck(_IndexCheck):
         brought = header.max_timestamp if header.max_timestamp > self.largest else None
         found = self.entries.pop(header.last_offset, None)
         if found is not None and found[1] != brought:
-            reason = f"timestamp {found[1]}, where offset {header.last_offset} brought {brought or 'nothing larger'}"
+            reason = f"timestamp {found[1]}, but offset {header.last_offset} brought {brought or 'nothing larger'}"
             self.wrong(found[0] * self.entry_bytes, reason, header.base_offset)
         self.largest = max(self.largest, header.max_timestamp)
 
     def finish(self, summary: Summary) -> list[Damage]:
-        if summary.damage:  # what is lost of the log, the index may still name
+        if summary.damage:  # the index may still name lost parts of the log
             return []
         for offset, (number, _) in self.entries.items():
             self.wrong(number * self.entry_bytes, f"no batch ends at offset {offset}", offset)
@@ -165,7 +164,7 @@ class _TimeIndexCheck(_IndexCheck):
 
 
 class _TransactionIndexCheck:
-    """The aborted transactions of a segment: each must have its marker there."""
+    """Checks the aborted transactions of a segment: each must have its marker there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -192,7 +191,7 @@ class _TransactionIndexCheck:
 
 
 def _is_hidden(summary: Summary, position: int) -> bool:
-    """Whether a position lies in what is damaged, and therefore says nothing against an index."""
+    """Return whether a position lies in damage, so that it is no evidence against an index."""
     return any(
         (each.position or 0) <= position and (each.resumes_at is None or position < each.resumes_at[0])
         for each in summary.damage
@@ -203,9 +202,9 @@ def _is_hidden(summary: Summary, position: int) -> bool:
 
 
 def must_be_indexed(place: PartitionPlace, checkpoints: Checkpoints) -> list[tuple[Path, bool]]:
-    """The segments, and whether their indexes should be whole: all after a clean stop, else those that were synced.
+    """Return the segments, and whether their indexes should be whole: all after a clean stop, else the synced ones.
 
-    The last one may have none even then, being so short that a start reads it whole.
+    The last segment may have none even then, if it is so short that a start reads it whole.
     """
     files = segment_files(place.path)
     recovery_point = checkpoints.of(layout.RECOVERY_POINTS, place.name) or 0
@@ -218,7 +217,7 @@ def must_be_indexed(place: PartitionPlace, checkpoints: Checkpoints) -> list[tup
 
 
 def check_partition(place: PartitionPlace, checkpoints: Checkpoints, segments: Sequence[Summary]) -> list[Damage]:
-    """What the segments, each of them checked, the small files and the checkpoints say against each other."""
+    """Check the segments (each checked before), the small files and the checkpoints against each other."""
     found = list(_neighbours(segments))
     is_cleaned = checkpoints.of(layout.CLEANER_OFFSETS, place.name) is not None or any(
         each.has_holes for each in segments
@@ -242,7 +241,7 @@ def _end_offset(segments: Sequence[Summary]) -> int:
 
 
 def _neighbours(segments: Sequence[Summary]) -> Iterator[Damage]:
-    """Segments that reach into each other, or go back in epochs."""
+    """Find segments that overlap, or whose epochs go back."""
     for segment in segments:
         base_offset = first_offset(segment.path) or 0
         if segment.first_offset is not None and segment.first_offset < base_offset:
@@ -258,7 +257,7 @@ def _neighbours(segments: Sequence[Summary]) -> Iterator[Damage]:
 
 
 def _gaps(segments: Sequence[Summary], log_start_offset: int) -> Iterator[Damage]:
-    """Offsets that nothing holds; before the log's start they may be missing, where a deletion was interrupted."""
+    """Find offsets that no batch holds. Before the log's start they may be missing, if a deletion was interrupted."""
     expected: int | None = None
     for segment in segments:
         base_offset = first_offset(segment.path)
@@ -275,13 +274,13 @@ def _gaps(segments: Sequence[Summary], log_start_offset: int) -> Iterator[Damage
 def _check_epochs(
     place: PartitionPlace, segments: Sequence[Summary], certain: int, end_offset: int | None
 ) -> list[Damage]:
-    """The leader epochs of the batches below `certain` against the file of them; `end_offset` after a clean stop."""
+    """Compare leader epochs of batches below `certain` with their file; after a clean stop, `end_offset` is given."""
     path = place.path / layout.LEADER_EPOCHS
     runs = [(segment, run) for segment in segments for run in segment.epochs]
     try:
         epochs = LeaderEpochs.decode(path.read_bytes())
     except FileNotFoundError:
-        return [Damage(path=path, reason="it is missing")] if runs and runs[0][1].last_offset < certain else []
+        return [Damage(path=path, reason="is missing")] if runs and runs[0][1].last_offset < certain else []
     except (CorruptFile, OSError) as error:
         return [Damage(path=path, reason=str(error))]
     entries = epochs.entries()
@@ -320,14 +319,14 @@ def _check_small_files(place: PartitionPlace, has_data: bool, end_offset: int | 
     path = place.path / layout.PARTITION_METADATA
     try:
         if layout.read_topic_id(directory) is None and has_data and place.log_directory is not None:
-            found.append(Damage(path=path, reason="it is missing"))
+            found.append(Damage(path=path, reason="is missing"))
     except (CorruptFile, OSError) as error:
         found.append(Damage(path=path, reason=str(error)))
     return found
 
 
 def _check_offsets(place: PartitionPlace, checkpoints: Checkpoints, end_offset: int) -> list[Damage]:
-    """Checkpoints that speak of more than the log has. The high watermark is a hint and may."""
+    """Find checkpoints beyond the log's end. The high watermark is a hint and may be."""
     assert place.log_directory is not None
     found = []
     for name, what in (
@@ -346,7 +345,7 @@ def _check_offsets(place: PartitionPlace, checkpoints: Checkpoints, end_offset: 
 
 
 def read_checkpoints(log_directory: Path | None) -> tuple[Checkpoints, list[Damage]]:
-    """What a log directory's checkpoints say, and which of them are damaged."""
+    """Read a log directory's checkpoints. Returns also which of them are damaged."""
     if log_directory is None:
         return Checkpoints(), []
     directory = OsDirectory(log_directory)
@@ -359,19 +358,19 @@ def read_checkpoints(log_directory: Path | None) -> tuple[Checkpoints, list[Dama
             found.append(Damage(path=log_directory / name, reason=str(error).removeprefix(f"{log_directory / name}: ")))
     is_clean = layout.read_clean_shutdown(directory) is not None
     if not is_clean and directory.exists(layout.CLEAN_SHUTDOWN):
-        found.append(Damage(path=log_directory / layout.CLEAN_SHUTDOWN, reason="it says nothing that can be believed"))
+        found.append(Damage(path=log_directory / layout.CLEAN_SHUTDOWN, reason="its contents are invalid"))
     is_clean = is_clean and layout.RECOVERY_POINTS in offsets
     return Checkpoints(offsets=offsets, clean=is_clean), found
 
 
 def check_log_directory(log_directory: Path) -> list[Damage]:
-    """Its identity and, where it is here, the metadata journal. The checkpoints are `read_checkpoints`' matter."""
+    """Check a log directory's identity and, if it is here, the metadata journal. `read_checkpoints` does the rest."""
     found = []
     path = log_directory / layout.META_PROPERTIES
     try:
         properties = layout.read_meta_properties(OsDirectory(log_directory))
         if properties is not None and not (properties.get("cluster.id") and properties.get("node.id")):
-            found.append(Damage(path=path, reason="it names no cluster.id or no node.id"))
+            found.append(Damage(path=path, reason="it lacks cluster.id or node.id"))
     except (CorruptFile, OSError) as error:
         found.append(Damage(path=path, reason=str(error).removeprefix(f"{path}: ")))
     if (log_directory / METADATA).is_dir():
@@ -380,7 +379,7 @@ def check_log_directory(log_directory: Path) -> list[Damage]:
 
 
 def check_journal(path: Path) -> list[Damage]:
-    """Whether the metadata journal can be loaded; on a copy, because loading it may mend it."""
+    """Check that the metadata journal can be loaded: on a copy, because loading may repair it."""
     from kraftpy.metadata.journal import Journal, JournalError
 
     with tempfile.TemporaryDirectory(prefix="kraftpy-verify-") as scratch:
@@ -394,7 +393,7 @@ def check_journal(path: Path) -> list[Damage]:
             reason = str(error).removeprefix(f"{copy}/")
             return [Damage(path=path, reason=reason)]
         except OSError as error:
-            return [Damage(path=path, reason=f"it cannot be read: {error.strerror or error}")]
+            return [Damage(path=path, reason=f"cannot be read: {error.strerror or error}")]
     return []
 
 
@@ -402,9 +401,9 @@ def check_journal(path: Path) -> list[Damage]:
 
 
 def check_small_file(path: Path) -> list[Damage]:
-    """A file that is no segment: an index against the segment beside it, any other by its own checksum and form.
+    """Check a file that is not a segment: an index against its segment, any other by its own checksum and form.
 
-    UsageError for a file that is none of a log's.
+    Raises UsageError if the file does not belong to a log.
     """
     if path.suffix in (*_INDEXES, layout.TRANSACTION_INDEX):
         return [each for each in check_segment(path.with_suffix(layout.LOG), indexed=True)[1] if each.path == path]
@@ -419,13 +418,13 @@ def check_small_file(path: Path) -> list[Damage]:
                 layout.read_meta_properties(directory)
             case layout.CLEAN_SHUTDOWN:
                 if layout.read_clean_shutdown(directory) is None:
-                    return [Damage(path=path, reason="it says nothing that can be believed")]
+                    return [Damage(path=path, reason="its contents are invalid")]
             case name if name in OFFSET_CHECKPOINTS:
                 layout.read_offsets(directory, name)
             case name if name.endswith(layout.SNAPSHOT):
                 ProducerStates.decode(path.read_bytes())
             case _:
-                raise click.UsageError(f"{path} is no file of a log")
+                raise click.UsageError(f"{path} is not a file of a log")
     except (CorruptFile, OSError, ValueError) as error:
         return [Damage(path=path, reason=str(error).removeprefix(f"{path}: "))]
     return []

@@ -1,9 +1,9 @@
-"""`kraftpy log dump`: what the files of a log hold, as lines for people or as JSON lines.
+"""`kraftpy log dump`: print the contents of log files, as lines for people or as JSON lines.
 
-Every kind of file is rows; a segment's batches, with their records beneath them, have a line of their own making for
-people. A batch is shown once its CRC was checked.
+Every kind of file is printed as rows; for people, a segment's batches, with their records beneath them, have lines of
+their own format. A batch is shown only after its CRC was checked.
 
-Left out: the state that the metadata journal leads to (its commands are named, not carried out).
+Left out: the state that results from the metadata journal (its commands are named, not carried out).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Damaged(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What of a segment is shown."""
+    """The part of a segment to show."""
 
     with_records: bool = False
     from_offset: int = 0
@@ -47,9 +47,9 @@ class Chosen:
 
 
 def dump_files(files: Sequence[Path], chosen: Chosen, *, as_json: bool, is_headed: bool) -> list[str]:
-    """Print what the files hold, each under its name where `is_headed`; what is damaged, a line for each.
+    """Print the files' contents, each under its name if `is_headed`. Returns a line for each damaged file.
 
-    UsageError for a file that is none of a log's.
+    Raises UsageError for a file that does not belong to a log.
     """
     damage = []
     for file in files:
@@ -69,7 +69,7 @@ def dump_files(files: Sequence[Path], chosen: Chosen, *, as_json: bool, is_heade
 
 
 def _shown(file: Path, chosen: Chosen) -> Iterator[FileBatch]:
-    """The batches to show. A damaged one raises _Damaged, after those before it were shown."""
+    """Yield the batches to show. Raises _Damaged for a damaged one, after those before it were shown."""
     count = 0
     try:
         for batch in read_batches(file):
@@ -84,7 +84,7 @@ def _shown(file: Path, chosen: Chosen) -> Iterator[FileBatch]:
 
 
 def _records(file: Path, batch: FileBatch) -> list[Any]:
-    """The records of a batch. A batch whose CRC matches and whose records still make no sense raises _Damaged."""
+    """Return a batch's records. Raises _Damaged if the CRC matches but the records make no sense."""
     try:
         return list(iter_records(batch.data))
     except KafkaError as error:
@@ -158,20 +158,20 @@ def _text_lines(file: Path, chosen: Chosen) -> Iterator[str]:
 
 
 def _control(record: Any) -> str:
-    """A control record in a word: abort, commit, or its number."""
+    """Describe a control record in a word: abort, commit, or its number."""
     kind = int.from_bytes((record.key or b"")[2:4], "big")
     return {0: "abort", 1: "commit"}.get(kind, f"type {kind}")
 
 
 def _described(file: Path) -> Callable[[Any], dict[str, Any]] | None:
-    """What makes a row of the records of an internal topic; None where they are shown as they are."""
+    """Return the function that decodes an internal topic's records to rows; None to show them as they are."""
     partition = layout.parse_partition(file.resolve().parent.name)
     rows = {GROUPS: _group_row, TRANSACTIONS: _transaction_row, SHARE_GROUPS: _share_row}
     return None if partition is None else rows.get(partition.topic)
 
 
 def _share_row(record: Any) -> dict[str, Any]:
-    """A record of `__share_group_state` as what it says; as it is where it says nothing that is known."""
+    """Decode a record of `__share_group_state`; one of an unknown kind is shown as it is."""
     from kraftpy.share.records import SNAPSHOT, from_batches, read_key, read_snapshot, read_update
 
     place = {"offset": record.offset, "timestamp": record.timestamp}
@@ -201,7 +201,7 @@ def _share_row(record: Any) -> dict[str, Any]:
 
 
 def _transaction_row(record: Any) -> dict[str, Any]:
-    """A record of `__transaction_state` as what it says; as it is where it says nothing that is known."""
+    """Decode a record of `__transaction_state`; one of an unknown kind is shown as it is."""
     from kraftpy.transactions.records import read_key, read_value
 
     place = {"offset": record.offset, "timestamp": record.timestamp}
@@ -228,7 +228,7 @@ def _transaction_row(record: Any) -> dict[str, Any]:
 
 
 def _group_row(record: Any) -> dict[str, Any]:
-    """A record of `__consumer_offsets` as what it says; as it is where it says nothing that is known."""
+    """Decode a record of `__consumer_offsets`; one of an unknown kind is shown as it is."""
     from kraftpy.groups.records import GroupMetadataKey, OffsetCommitKey, read_group, read_key, read_offset
 
     place = {"offset": record.offset, "timestamp": record.timestamp}
@@ -265,7 +265,7 @@ def _group_row(record: Any) -> dict[str, Any]:
 
 
 def _consumer_group_row(record: Any) -> dict[str, Any]:
-    """The same for a group of the consumer protocol; nothing where it is none of its records."""
+    """Decode a record of a group of the consumer protocol; empty if it is not one."""
     from kraftpy.groups.consumer import records
 
     key = records.read_key(record.key or b"")
@@ -289,7 +289,7 @@ def _consumer_group_row(record: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can say of a field: partitions by their topic's id, a state by its name."""
+    """Turn a field into what JSON can express: partitions by their topic's id, a state by its name."""
     if isinstance(value, frozenset):
         return [f"{each.topic_id.hex()}:{each.partition}" for each in sorted(value)]
     if isinstance(value, Enum):
@@ -301,7 +301,7 @@ def _plain(value: Any) -> Any:
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
-    """What a file that is no segment holds. Raises _Damaged, and UsageError for one that is none of a log's."""
+    """Yield the rows of a file that is not a segment. Raises _Damaged, and UsageError if it belongs to no log."""
     from kraftpy.broker.runtime import OsDirectory
     from kraftpy.log.epochs import LeaderEpochs
 
@@ -330,7 +330,7 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
         elif file.name in _JOURNAL:
             yield from _journal(file.parent)
         else:
-            raise click.UsageError(f"{file} is no file of a log")
+            raise click.UsageError(f"{file} is not a file of a log")
     except layout.CorruptFile as error:
         raise _Damaged(f"{file}: corrupt: {str(error).removeprefix(f'{file}: ')}") from None
 
@@ -365,7 +365,7 @@ def _aborted(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _journal(directory: Path) -> Iterator[dict[str, Any]]:
-    """The entries behind the snapshot; of a copy, because loading a journal may mend it."""
+    """Yield the entries after the snapshot, read from a copy because loading a journal may repair it."""
     from kraftpy.broker.runtime import OsDirectory
     from kraftpy.metadata.codec import CodecError
     from kraftpy.metadata.commands import decode_command, decode_submission
@@ -394,7 +394,7 @@ def _journal(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def _index_entries(file: Path) -> Iterator[dict[str, int]]:
-    """The entries of an index file, up to the zeros of its unused end."""
+    """Yield the entries of an index file, up to the zeros of its unused end."""
     base = int(file.stem) if file.stem.isdecimal() else 0
     data = file.read_bytes()
     first, width, name = (4, 8, "position") if file.suffix == ".index" else (8, 12, "timestamp")

@@ -1,8 +1,8 @@
-"""What a path given to `kraftpy log` is, and whether a broker is at work there.
+"""Classifies the paths given to `kraftpy log`, and keeps brokers away from them.
 
 A log directory (one of `log.dirs`) holds partitions and the checkpoints about them; a broker that uses it holds its
-`.lock`. Every command takes that lock too, those that only read one that they share, so that no broker starts while
-they work; where it is held, they refuse. A copy of a partition or of a file, which nobody locks, is worked on as it is.
+`.lock`. Every command takes that lock, too (a shared one if it only reads), so that no broker starts meanwhile. If the
+lock is held, the command refuses. A copy of a partition or of a file, which nothing locks, is used as it is.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ OFFSET_CHECKPOINTS = (
 
 
 class InUse(Failure):
-    """A broker is at work there."""
+    """A broker is using the files."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlace:
-    """A partition's directory; `name` and `log_directory` are None for a copy that stands alone."""
+    """A partition's directory; `name` and `log_directory` are None for a standalone copy."""
 
     path: Path
     name: TopicPartition | None
@@ -46,7 +46,7 @@ class PartitionPlace:
 
 
 def log_directory_of(path: Path) -> Path | None:
-    """The log directory that a file, a partition's directory or the directory itself belongs to; None for a copy."""
+    """Return the log directory that a file or directory belongs to, or None for a copy."""
     resolved = path.resolve()
     for candidate in (resolved, *list(resolved.parents)[:2]):
         if is_log_directory(candidate):
@@ -55,12 +55,12 @@ def log_directory_of(path: Path) -> Path | None:
 
 
 def is_log_directory(path: Path) -> bool:
-    """Whether a directory is one of a broker's `log.dirs`, or was."""
+    """Return whether a directory is, or was, one of a broker's `log.dirs`."""
     return any((path / name).is_file() for name in (LOCK, layout.META_PROPERTIES, layout.RECOVERY_POINTS))
 
 
 def is_partition(path: Path) -> bool:
-    """Whether a directory is a partition's, by what it holds or else by its name."""
+    """Return whether a directory is a partition's, by its contents or else by its name."""
     if is_log_directory(path):
         return False
     if layout.parse_partition(path.name) is not None or (path / layout.PARTITION_METADATA).is_file():
@@ -69,12 +69,12 @@ def is_partition(path: Path) -> bool:
 
 
 def segment_files(path: Path) -> list[Path]:
-    """The `.log` files of a partition's directory, in order."""
+    """Return the `.log` files of a partition's directory, in order."""
     return sorted(each for each in path.iterdir() if layout.offset_of(each.name, layout.LOG) is not None)
 
 
 def partition_place(path: Path) -> PartitionPlace:
-    """A partition's directory with its name and where it belongs."""
+    """Describe a partition's directory: its name and the log directory it belongs to."""
     parent = path.resolve().parent
     return PartitionPlace(
         path=path,
@@ -84,14 +84,14 @@ def partition_place(path: Path) -> PartitionPlace:
 
 
 def partitions_in(log_directory: Path) -> list[PartitionPlace]:
-    """The partitions that have a directory there, sorted."""
+    """Return the partitions that have a directory there, sorted."""
     found = ((layout.parse_partition(each.name), each) for each in log_directory.iterdir() if each.is_dir())
     named = sorted((name, each) for name, each in found if name is not None)
     return [PartitionPlace(path=each, name=name, log_directory=log_directory) for name, each in named]
 
 
 def places(paths: Iterable[Path]) -> tuple[list[PartitionPlace], list[Path]]:
-    """The partitions and the log directories among some directories. UsageError for one that is neither."""
+    """Sort directories into partitions and log directories. Raises UsageError for one that is neither."""
     partitions: list[PartitionPlace] = []
     log_directories: list[Path] = []
     for path in paths:
@@ -107,14 +107,14 @@ def places(paths: Iterable[Path]) -> tuple[list[PartitionPlace], list[Path]]:
 
 @contextlib.contextmanager
 def stopped(paths: Iterable[Path], *, exclusive: bool) -> Iterator[None]:
-    """Keep brokers away from these files while the block lasts. Raises InUse where one is there."""
+    """Keep brokers away from these files during the block. Raises InUse if a broker is using them."""
     held: list[int] = []
     try:
         for directory in sorted({found for path in paths if (found := log_directory_of(path)) is not None}):
             try:
                 descriptor = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
-                continue  # no broker has ever been here: a copy
+                continue  # no broker has ever used it: a copy
             held.append(descriptor)
             try:
                 fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)

@@ -1,14 +1,14 @@
-"""`kraftpy log truncate|recover`: the files of a stopped node changed, durably, so that its next start agrees.
+"""`kraftpy log truncate|recover`: durable changes to the files of a stopped node that its next start agrees with.
 
-Both open a log as a broker does, and close it as a broker does. In this order, so that a crash in between leaves
-nothing that claims too much: the marker of a clean stop goes; recovery points are lowered; the log is cut; the
-checkpoints are written.
+Both open and close a log as a broker does. The order makes sure that a crash in between leaves nothing that claims too
+much: the marker of a clean stop is removed; recovery points are lowered; the log is truncated; the checkpoints are
+written.
 
-The marker stays away where records went. The next start then counts as one after a crash: the controller takes the
-broker out of the ISRs of its partitions until it has caught up, so that it is not elected for records that it no longer
-has (KIP-966). It is put back where all that was there before still is.
+If records were deleted, the marker stays away. The next start then counts as one after a crash: the controller takes
+the broker out of the ISRs of its partitions until it has caught up, so that it is not elected for records that it no
+longer has (KIP-966). If nothing was lost, the marker is put back.
 
-Left out: records within a batch, which is kept or goes as a whole.
+Left out: records within a batch, which is kept or deleted as a whole.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from kraftpy.log.partition_log import PartitionLog
 from kraftpy.types import TopicPartition
 
 _NEVER_MS: Final = 2**62
-"""Which producers are forgotten is for the broker to say."""
+"""The broker decides which producers expire."""
 _OPEN_FILES: Final = 8
 
 
 @dataclass(slots=True, kw_only=True)
 class Cut:
-    """What a truncation takes away, and where the log ends then."""
+    """The batches that a truncation deletes, and the log's new end."""
 
     log_start_offset: int
     log_end_offset: int
-    """Before it."""
+    """The end before the truncation."""
     new_end_offset: int
     batches: int = 0
     records: int = 0
     size_bytes: int = 0
     segments: int = 0
-    """Those that go as a whole."""
+    """Segments that are deleted as a whole."""
 
     def row(self) -> dict[str, Any]:
-        """As a program reads it."""
+        """Return the JSON row."""
         return {
             "log_end_offset": self.log_end_offset,
             "new_log_end_offset": self.new_end_offset,
@@ -63,9 +63,9 @@ class Cut:
 
 
 def plan_cut(place: PartitionPlace, to_offset: int) -> Cut:
-    """What `cut` would do. Raises Failure for an offset outside of the log.
+    """Plan what `cut` would do. Raises Failure for an offset outside the log.
 
-    And for one behind damage that opening the log would cut at: that is to be done by its own name.
+    Also raises it for an offset after damage at which opening the log would truncate it: `--to-offset` must name that.
     """
     is_clean = read_checkpoints(place.log_directory)[0].clean
     files = segment_files(place.path)
@@ -84,7 +84,7 @@ def plan_cut(place: PartitionPlace, to_offset: int) -> Cut:
             if isinstance(batch, Damage):
                 end = base_offset if batch.next_offset is None else batch.next_offset
                 if end < to_offset and not is_clean:
-                    raise Failure(f"{batch}; --to-offset {end} cuts there")
+                    raise Failure(f"{batch}; use --to-offset {end} to truncate there")
                 continue
             found.log_end_offset = batch.header.next_offset
             if batch.header.last_offset < to_offset:
@@ -94,13 +94,15 @@ def plan_cut(place: PartitionPlace, to_offset: int) -> Cut:
             found.records += batch.header.records_count
             found.size_bytes += batch.header.size_bytes
     if not bases[0] <= to_offset < found.log_end_offset:
-        raise Failure(f"{place.path} holds offsets {bases[0]} to {found.log_end_offset}: {to_offset} cuts nothing off")
+        raise Failure(
+            f"{place.path} holds offsets {bases[0]} to {found.log_end_offset}: {to_offset} is outside of them"
+        )
     found.new_end_offset = kept_end
     return found
 
 
 def cut(place: PartitionPlace, to_offset: int) -> tuple[int, str]:
-    """Drop every batch that reaches `to_offset` or beyond; where the log ends then, and what opening it found."""
+    """Delete every batch that reaches `to_offset` or beyond. Returns the new end, and what opening the log found."""
     checkpoints, _ = read_checkpoints(place.log_directory)
     keeper = _Keeper(place.log_directory)
     keeper.forget_clean_stop()
@@ -119,7 +121,7 @@ def cut(place: PartitionPlace, to_offset: int) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What recovering a partition found and did; `problem` where it could not be."""
+    """The outcome of recovering a partition; `problem` says why it could not be."""
 
     place: PartitionPlace
     log: PartitionLog | None = None
@@ -127,11 +129,11 @@ class Recovered:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that was there still is."""
+        """True if nothing was lost."""
         return self.log is not None and not (self.log.report.cut_bytes or self.log.report.deleted_segments)
 
     def row(self) -> dict[str, Any]:
-        """As a program reads it."""
+        """Return the JSON row."""
         row: dict[str, Any] = {"directory": str(self.place.path), "ok": self.log is not None}
         if self.log is None:
             return row | {"reason": self.problem}
@@ -155,7 +157,7 @@ class Recovered:
 
 
 def bytes_to_scan(places: Sequence[PartitionPlace], *, from_start: bool) -> int:
-    """How much `recover` reads of them, for a bar that shows progress."""
+    """Return how many bytes `recover` will read, for a progress bar."""
     total = 0
     for place in places:
         files = segment_files(place.path)
@@ -168,9 +170,9 @@ def bytes_to_scan(places: Sequence[PartitionPlace], *, from_start: bool) -> int:
 def recover(
     places: Sequence[PartitionPlace], *, from_start: bool, jobs: int, advance: Callable[[int], None]
 ) -> tuple[list[Recovered], bool]:
-    """Scan each from its recovery point on, cut what is not true, make every index anew, write the checkpoints.
+    """Scan each log from its recovery point, truncate at damage, rebuild every index, write the checkpoints.
 
-    The second is False where a clean stop counts as none any more.
+    The second value is False if a clean stop no longer counts as one.
     """
     keepers = {place.log_directory: _Keeper(place.log_directory) for place in places}
     known = {directory: read_checkpoints(directory)[0] for directory in keepers}
@@ -212,7 +214,7 @@ def recover(
 
 
 def _recovery_point(place: PartitionPlace, checkpoints: Checkpoints) -> int:
-    """Everything before it was synced: as the checkpoint says; of a copy that has none, all but the last segment."""
+    """Return the offset below which all is synced: the checkpoint; for a copy without one, the last segment's start."""
     if place.log_directory is None:
         return max((first_offset(file) or 0 for file in segment_files(place.path)), default=0)
     return checkpoints.of(layout.RECOVERY_POINTS, place.name) or 0
@@ -247,7 +249,7 @@ def _remove_deleted(place: PartitionPlace) -> None:
 
 
 class _Keeper:
-    """The small files of a log directory; of a copy that has none, nothing."""
+    """The small files of a log directory; for a copy without one, nothing."""
 
     def __init__(self, log_directory: Path | None) -> None:
         self._directory = None if log_directory is None else OsDirectory(log_directory)
@@ -255,23 +257,23 @@ class _Keeper:
 
     @property
     def was_clean(self) -> bool:
-        """Whether there was a marker of a clean stop, and it is gone now."""
+        """True if there was a marker of a clean stop, now removed."""
         return self._marker is not None
 
     def forget_clean_stop(self) -> None:
-        """Have the next start count as one after a crash, durably."""
+        """Make the next start count as one after a crash, durably."""
         if self._directory is not None and self._directory.exists(layout.CLEAN_SHUTDOWN):
             self._marker = self._directory.read(layout.CLEAN_SHUTDOWN)
             self._directory.delete(layout.CLEAN_SHUTDOWN)
             self._directory.sync()
 
     def restore_clean_stop(self) -> None:
-        """The stop was clean after all."""
+        """Put the marker of a clean stop back."""
         if self._directory is not None and self._marker is not None:
             self._directory.replace(layout.CLEAN_SHUTDOWN, self._marker)
 
     def lower(self, partition: TopicPartition | None, offset: int) -> None:
-        """Let no checkpoint say more of a partition than up to `offset`."""
+        """Limit all checkpoints of a partition to `offset`."""
         if self._directory is None or partition is None:
             return
         for name in (layout.RECOVERY_POINTS, layout.LOG_START_OFFSETS, layout.HIGH_WATERMARKS, layout.CLEANER_OFFSETS):
@@ -280,7 +282,7 @@ class _Keeper:
                 layout.write_offsets(self._directory, name, {**offsets, partition: offset})
 
     def write(self, logs: dict[PartitionPlace, PartitionLog]) -> None:
-        """What the logs, all closed, say of themselves."""
+        """Write the checkpoints of the logs, all of them closed."""
         if self._directory is None:
             return
         named = {place.name: log for place, log in logs.items() if place.name is not None}
@@ -298,7 +300,7 @@ class _Keeper:
                 layout.write_offsets(self._directory, name, after)
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint; a damaged one says nothing, as when a broker starts."""
+        """Read a checkpoint. A damaged one is empty, as when a broker starts."""
         assert self._directory is not None
         try:
             return layout.read_offsets(self._directory, name)

@@ -1,7 +1,7 @@
-"""`kraftpy log verify`: everything there is checked, several segments at once, and all that is wrong is told.
+"""`kraftpy log verify`: check every file, several segments at once, and report all damage.
 
-Segments are read by processes, since decoding keeps a processor busy; a little is read by this one. What segments say
-of each other is looked at when all of a partition's have been read.
+Segments are read by worker processes, since decoding keeps a processor busy; small amounts are read by this one.
+Segments are compared with each other once all of a partition's have been read.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from kraftpy.cli.segments import Damage, Summary
 from kraftpy.log import layout
 
 _ALONE_BYTES: Final = 32 << 20
-"""So little is read faster than processes are started."""
+"""Up to this much is read faster than processes are started."""
 _LOOK_SECONDS: Final = 0.2
-_read: Any = None  # in a process that reads: the count that all share
+_read: Any = None  # in a worker process: the counter that all share
 
 Advance = Callable[[int], None]
 
@@ -46,7 +46,7 @@ class _Segment:
 
 @dataclass(slots=True)
 class Totals:
-    """What was looked at."""
+    """The number of files, batches and records checked."""
 
     partitions: int = 0
     segments: int = 0
@@ -57,16 +57,16 @@ class Totals:
 
 
 class Report:
-    """Prints what was found, as it is found: lines for people, or JSON lines."""
+    """Prints the results as they come: lines for people, or JSON lines."""
 
     def __init__(self, *, as_json: bool, is_brief: bool) -> None:
         self.as_json = as_json
         self.is_brief = is_brief
-        """People are told of damage and the sum only."""
+        """Show people only damage and the totals."""
         self.totals = Totals()
 
     def segment(self, summary: Summary) -> None:
-        """A segment without damage, or the counts of one with."""
+        """Report a segment without damage, or the counts of a damaged one."""
         totals = self.totals
         totals.segments += 1
         totals.batches += summary.batches
@@ -84,21 +84,21 @@ class Report:
             write_lines([f"{summary.path}: ok, {sizes}{span}"])
 
     def small_file(self, path: Path, found: Sequence[Damage]) -> None:
-        """A file that was named and is no segment."""
+        """Report a file that was named and is not a segment."""
         if found:
             self.damage(found)
         else:
             write_lines([json_line({"file": str(path), "ok": True}) if self.as_json else f"{path}: ok"])
 
     def damage(self, found: Iterable[Damage]) -> None:
-        """Damage; the lines for people come at the end, on standard error."""
+        """Report damage; the lines for people come at the end, on standard error."""
         found = list(found)
         self.totals.damage += found
         if self.as_json:
             write_lines(json_line(each.row()) for each in found)
 
     def sum(self) -> None:
-        """What all of it came to."""
+        """Print the totals."""
         totals = self.totals
         row = {
             "partitions": totals.partitions,
@@ -121,7 +121,7 @@ class Report:
 
 
 def verify_files(files: Sequence[Path], report: Report, *, jobs: int, advance: Advance) -> None:
-    """Check files that were named one by one."""
+    """Check files that were named individually."""
     segments = [_Segment(path=path, indexed=False, partition=None) for path in files if path.suffix == layout.LOG]
     read = _read_all(segments, jobs, advance)
     for path in files:
@@ -165,7 +165,7 @@ def verify_partitions(
 
 
 def total_bytes(files: Iterable[Path]) -> int:
-    """What there is to read, for a bar that shows progress."""
+    """Return how many bytes there are to read, for a progress bar."""
     return sum(file.stat().st_size for file in files)
 
 
@@ -175,7 +175,7 @@ _Checked = tuple[Summary, list[Damage]]
 
 
 def _read_all(segments: Sequence[_Segment], jobs: int, advance: Advance) -> Iterator[_Checked]:
-    """What each segment holds, in their order."""
+    """Yield each segment's summary and damage, in order."""
     jobs = min(jobs, len(segments))
     if jobs < 2 or total_bytes(each.path for each in segments) < _ALONE_BYTES:
         for each in segments:
@@ -198,7 +198,7 @@ def _read_all(segments: Sequence[_Segment], jobs: int, advance: Advance) -> Iter
 
 @contextmanager
 def _cancelled(pool: ProcessPoolExecutor) -> Iterator[None]:
-    """What has not begun is not begun any more where the block ends early."""
+    """Cancel work that has not begun if the block ends early."""
     try:
         yield
     except BaseException:
@@ -225,5 +225,5 @@ def _add(read: int) -> None:
 
 
 def default_jobs() -> int:
-    """As many processes as there are processors for this one."""
+    """Return the number of processors available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

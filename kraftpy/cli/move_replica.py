@@ -1,6 +1,6 @@
-"""`kraftpy topic move-replica`: have a broker's replicas in another of its log directories (KIP-113).
+"""`kraftpy topic move-replica`: move a broker's replicas to another of its log directories (KIP-113).
 
-Nothing moves between brokers: that is `kraftpy topic reassign`. What is on the move `kraftpy cluster log-dirs` shows.
+Nothing moves between brokers; `kraftpy topic reassign` does that. `kraftpy cluster log-dirs` shows moves in progress.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ POLL_SECONDS = 0.2
 @click.command(name="move-replica")
 @partitions_argument
 @bootstrap_option
-@click.option("--broker", type=click.IntRange(min=0), required=True, metavar="ID", help="Whose replicas move.")
-@click.option("--to", "path", required=True, metavar="DIRECTORY", help="One of its log.dirs, as it names it.")
-@click.option("--wait", is_flag=True, help="Return when they have moved.")
+@click.option("--broker", type=click.IntRange(min=0), required=True, metavar="ID", help="Broker whose replicas move.")
+@click.option("--to", "path", required=True, metavar="DIRECTORY", help="Target directory, as written in its log.dirs.")
+@click.option("--wait", is_flag=True, help="Wait until the replicas have moved.")
 @format_option
 def move_replica(wanted: list[PartitionSet], bootstrap: str, broker: int, path: str, wait: bool, form: str) -> None:
     """Move replicas to another log directory of their broker.
 
-    They are served all the while. To name the directory where a replica is ends its move.
+    The replicas stay available meanwhile. Naming a replica's current directory cancels its move.
 
     \b
       kraftpy topic move-replica flights:0 --broker 1 --to /disks/b
@@ -51,7 +51,7 @@ def move_replica(wanted: list[PartitionSet], bootstrap: str, broker: int, path: 
             errors = await admin.alter_replica_log_dirs(broker, dict.fromkeys(names, path))
             for name, error in errors.items():
                 if error:
-                    raise Failure(f"{name} is not moved: {error.name}: {_MEANINGS.get(error.name, 'see the log')}")
+                    raise Failure(f"cannot move {name}: {error.name}: {_MEANINGS.get(error.name, 'see the log')}")
             if wait:
                 await _until_there(admin, broker, names, path)
             return await _rows(admin, broker, names)
@@ -60,9 +60,9 @@ def move_replica(wanted: list[PartitionSet], bootstrap: str, broker: int, path: 
 
 
 _MEANINGS = {
-    "LOG_DIR_NOT_FOUND": "that is none of the broker's log.dirs",
-    "KAFKA_STORAGE_ERROR": "the directory or the replica is offline, or cannot be written to",
-    "REPLICA_NOT_AVAILABLE": "the broker does not have it yet; it will make it there",
+    "LOG_DIR_NOT_FOUND": "the directory is not among the broker's log.dirs",
+    "KAFKA_STORAGE_ERROR": "the directory or the replica is offline or not writable",
+    "REPLICA_NOT_AVAILABLE": "the broker does not have it yet and will create it there",
 }
 
 
@@ -87,12 +87,12 @@ async def _rows(admin: Admin, broker: int, names: list[TopicPartition]) -> list[
 
 
 async def _until_there(admin: Admin, broker: int, names: list[TopicPartition], path: str) -> None:
-    """Wait until none of them is on the move, and tell a person how many are left. Raises Failure where one stayed."""
+    """Wait until none of them is moving, reporting how many are left. Raises Failure if one did not move."""
     told = -1
     while moving := [row for row in await _rows(admin, broker, names) if row["moving_to"] is not None]:
         if at_terminal() and len(moving) != told:
             told = len(moving)
-            say(f"{told} of {len(names)} replicas are on the move")
+            say(f"{told} of {len(names)} replicas are moving")
         await asyncio.sleep(POLL_SECONDS)
     for row in await _rows(admin, broker, names):
         if row["directory"] != path.rstrip("/"):

@@ -1,10 +1,10 @@
-"""Where partitions shall go: the arithmetic of `kraftpy topic reassign`, without a broker.
+"""The arithmetic of `kraftpy topic reassign`: plans where partitions should go, without a broker.
 
-A plan keeps what may stay: replicas on the brokers meant stay where they are, as long as no broker then has more than
-its share. Racks are kept apart as far as there are enough of them. Who leads by preference changes only where one would
-lead more than its share. Plans are read and written in the form of Kafka's own tool.
+A plan moves as little as possible: a replica on one of the chosen brokers stays there, as long as no broker then has
+more than its share. Racks are kept apart as far as there are enough of them. The preferred leader changes only if it
+would lead more than its share. Plans are read and written in the form of Kafka's own tool.
 
-Invariants: replicas of a partition are on different brokers, all of them among those meant; the same input gives the
+Invariants: replicas of a partition are on different brokers, all of them among those chosen; the same input gives the
 same plan; planning again on the outcome changes nothing.
 """
 
@@ -25,14 +25,14 @@ def spread(
     brokers: Mapping[int, str | None],
     replication_factor: int | None = None,
 ) -> dict[TopicPartition, Replicas]:
-    """New replicas for every partition, on `brokers` (id -> rack) only; as many as before unless told otherwise.
+    """Plan new replicas for every partition, on `brokers` (id -> rack) only. By default, their number stays the same.
 
-    Raises ValueError where there are too few brokers.
+    Raises ValueError if there are too few brokers.
     """
     wanted = {name: replication_factor or len(replicas) for name, replicas in current.items()}
     most = max(wanted.values(), default=0)
     if most > len(brokers):
-        raise ValueError(f"{most} replicas need {most} brokers, and there are {len(brokers)}")
+        raise ValueError(f"{most} replicas need {most} brokers, but there are only {len(brokers)}")
     placed = {name: [broker for broker in current[name] if broker in brokers] for name in sorted(current)}
     loads = Counter(dict.fromkeys(brokers, 0))
     for name, replicas in placed.items():
@@ -51,7 +51,7 @@ def spread(
 def changes(
     current: Mapping[TopicPartition, Sequence[int]], planned: Mapping[TopicPartition, Sequence[int]]
 ) -> dict[TopicPartition, Replicas]:
-    """What of a plan is not so already."""
+    """Return those parts of a plan that differ from the current state."""
     return {
         name: tuple(replicas)
         for name, replicas in sorted(planned.items())
@@ -60,7 +60,7 @@ def changes(
 
 
 def _best(replicas: Sequence[int], brokers: Mapping[int, str | None], loads: Counter[int]) -> int:
-    """Where the next replica goes: a rack of its own, then the least to do, then the lowest id."""
+    """Choose a broker for the next replica: in a rack of its own, then the least loaded, then the lowest id."""
     racks = Counter(brokers[broker] for broker in replicas if brokers[broker] is not None)
     return min(
         (broker for broker in brokers if broker not in replicas),
@@ -69,13 +69,13 @@ def _best(replicas: Sequence[int], brokers: Mapping[int, str | None], loads: Cou
 
 
 def _crowding(replicas: Iterable[int], brokers: Mapping[int, str | None]) -> int:
-    """How many replicas share a rack with another."""
+    """Count the replicas that share a rack with another."""
     racks = Counter(brokers[broker] for broker in replicas if brokers[broker] is not None)
     return sum(count - 1 for count in racks.values())
 
 
 def _level(placed: dict[TopicPartition, list[int]], brokers: Mapping[int, str | None], loads: Counter[int]) -> None:
-    """Move replicas from who has most to who has least, as long as that evens out and crowds no rack."""
+    """Move replicas from the most to the least loaded broker, as long as that evens out and crowds no rack."""
     while True:
         order = sorted(brokers, key=lambda broker: (loads[broker], broker))
         moved = any(
@@ -106,7 +106,7 @@ def _move_one(
 
 
 def _lead(placed: dict[TopicPartition, list[int]], brokers: Mapping[int, str | None]) -> None:
-    """Let nobody be preferred as leader of many more partitions than another replica of one of them."""
+    """Reorder replicas so that no broker is preferred leader of many more partitions than another replica's."""
     leads = Counter(dict.fromkeys(brokers, 0))
     leads.update(replicas[0] for replicas in placed.values() if replicas)
     is_changing = True
@@ -126,7 +126,7 @@ def _lead(placed: dict[TopicPartition, list[int]], brokers: Mapping[int, str | N
 
 
 def render_plan(planned: Mapping[TopicPartition, Sequence[int]]) -> str:
-    """A plan as Kafka's tool takes it."""
+    """Format a plan as Kafka's tool reads it."""
     parts = [
         {"topic": name.topic, "partition": name.partition, "replicas": list(replicas)}
         for name, replicas in sorted(planned.items())
@@ -135,21 +135,21 @@ def render_plan(planned: Mapping[TopicPartition, Sequence[int]]) -> str:
 
 
 def parse_plan(text: str) -> dict[TopicPartition, Replicas]:
-    """A plan in the form of Kafka's tool: `{"version": 1, "partitions": [{"topic", "partition", "replicas"}]}`.
+    """Parse a plan in the form of Kafka's tool: `{"version": 1, "partitions": [{"topic", "partition", "replicas"}]}`.
 
-    Raises ValueError; log directories other than "any" are refused: `kraftpy topic move-replica` moves between them.
+    Raises ValueError. Log directories other than "any" are refused: `kraftpy topic move-replica` moves between them.
     """
     try:
         plan = json.loads(text)
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(plan, dict) or plan.get("version", 1) != 1 or not isinstance(plan.get("partitions"), list):
-        raise ValueError('not a plan: {"version": 1, "partitions": [...]} is one')
+        raise ValueError('not a plan: expected {"version": 1, "partitions": [...]}')
     planned: dict[TopicPartition, Replicas] = {}
     for part in plan["partitions"]:
         name, replicas = _parse_part(part)
         if name in planned:
-            raise ValueError(f"{name} is planned twice")
+            raise ValueError(f"{name} occurs twice")
         planned[name] = replicas
     if not planned:
         raise ValueError("the plan moves nothing")
@@ -158,10 +158,10 @@ def parse_plan(text: str) -> dict[TopicPartition, Replicas]:
 
 def _parse_part(part: Any) -> tuple[TopicPartition, Replicas]:
     if not isinstance(part, dict):
-        raise ValueError(f"{json.dumps(part)} is no partition")
+        raise ValueError(f"{json.dumps(part)} is not a partition")
     topic, number, replicas = part.get("topic"), part.get("partition"), part.get("replicas")
     if not isinstance(topic, str) or not isinstance(number, int) or not _is_number(number):
-        raise ValueError(f"{json.dumps(part)} names no partition")
+        raise ValueError(f"{json.dumps(part)} does not name a partition")
     name = TopicPartition(topic, number)
     if not isinstance(replicas, list) or not replicas or not all(map(_is_number, replicas)):
         raise ValueError(f"{name} has no list of replicas")
@@ -169,8 +169,8 @@ def _parse_part(part: Any) -> tuple[TopicPartition, Replicas]:
         raise ValueError(f"{name} has a broker twice in its replicas")
     if any(directory != "any" for directory in part.get("log_dirs") or ()):
         raise ValueError(
-            f"{name} asks for a log directory; a plan moves between brokers, `kraftpy topic move-replica` between "
-            "directories"
+            f"{name} names a log directory: a plan moves replicas between brokers; use `kraftpy topic move-replica` "
+            "to move them between directories"
         )
     return name, tuple(replicas)
 

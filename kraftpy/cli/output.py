@@ -1,4 +1,4 @@
-"""What the commands print: tables for people at a terminal, JSON lines or plain lines for programs in a pipe."""
+"""The commands' output: tables for people at a terminal, JSON lines or plain lines for programs in a pipe."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ FORMATS = ("auto", "table", "json", "plain")
 
 
 class Failure(click.ClickException):
-    """A failure that is one line on standard error, or several."""
+    """A failure that is reported as one or more lines on standard error."""
 
     def __init__(self, *lines: str) -> None:
         super().__init__(lines[0])
         self._lines = lines
 
     def show(self, file: Any = None) -> None:
-        """Print it, led by the program's name as is the custom."""
+        """Print the lines, led by the program's name as is customary."""
         for line in self._lines:
             say(line)
 
 
 def say(text: str) -> None:
-    """A line on standard error, for the person who watches."""
+    """Print a line on standard error, for the person at the terminal."""
     click.echo(f"kraftpy: {printable(text)}", err=True)
 
 
 def tell(text: str) -> None:
-    """A line on standard output."""
+    """Print a line on standard output."""
     click.echo(printable(text))
 
 
 def at_terminal() -> bool:
-    """Whether a person reads standard output."""
+    """Return whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
@@ -53,7 +53,7 @@ format_option = click.option(
     type=click.Choice(FORMATS),
     default="auto",
     show_default=True,
-    help="auto: a table at a terminal, lines for programs in a pipe.",
+    help="Output format; auto is a table at a terminal and lines in a pipe.",
 )
 
 
@@ -62,8 +62,8 @@ def print_rows(
 ) -> None:
     """Print rows as a table, as JSON lines, or plain.
 
-    `plain` is the one column that a pipe gets by default, a line each; without it a pipe gets JSON, and `--format
-    plain` is the values between tabs. `empty` is said, on standard error, where there is no row to show a person.
+    `plain` is the one column that a pipe gets by default, a line each. Without it a pipe gets JSON, and `--format
+    plain` prints the values between tabs. If there are no rows, a person gets the text `empty` on standard error.
     """
     if form == "auto":
         form = "table" if at_terminal() else ("plain" if plain else "json")
@@ -78,9 +78,9 @@ def print_rows(
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    """Print lines. Raises BrokenPipeError where nobody reads any more.
+    """Print lines. Raises BrokenPipeError if the reader has closed the pipe.
 
-    A terminal is shown nothing that it would obey: lines and tabs stay, other control characters are escaped.
+    A terminal gets nothing that it would interpret: lines and tabs stay, other control characters are escaped.
     """
     if at_terminal():
         lines = (printable(line, keep="\n\t") for line in lines)
@@ -90,12 +90,12 @@ def write_lines(lines: Iterable[str]) -> None:
 
 
 def json_line(row: Row) -> str:
-    """A row as JSON on one line, not escaped beyond need."""
+    """Format a row as JSON on one line, without unnecessary escapes."""
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
 
 
 def local_time(timestamp_ms: int) -> str:
-    """Milliseconds since 1970 as ISO 8601 in this machine's time zone; '-' for none."""
+    """Format milliseconds since 1970 as ISO 8601 in this machine's time zone; '-' for none."""
     if timestamp_ms < 0:
         return "-"
     try:
@@ -107,7 +107,7 @@ def local_time(timestamp_ms: int) -> str:
 
 @contextmanager
 def progress_bar(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error while the block lasts, for a person there; it is told of bytes as they are done."""
+    """Show a progress bar on standard error during the block, if that is a terminal. Report bytes as they are done."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return
@@ -130,7 +130,7 @@ def _print_table(rows: Sequence[Row], title: str | None) -> None:
         is_number = all(isinstance(row[column], int | float) or row[column] is None for row in rows)
         name = column.replace("_", " ")
         justify: Literal["left", "right"] = "right" if is_number and value is not None else "left"
-        # A heading takes no more room than its longest word: on a narrow terminal the values need it.
+        # A heading is no wider than its longest word: on a narrow terminal the values need the room.
         table.add_column(name.replace(" ", "\n"), justify=justify, overflow="fold", vertical="bottom")
     for row in rows:
         table.add_row(*(Text(printable(_cell(value))) for value in row.values()))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PartitionSet(NamedTuple):
-    """A topic and some of its partitions; None is all."""
+    """A topic and some of its partitions; None means all."""
 
     topic: str
     partitions: frozenset[int] | None
@@ -40,7 +40,7 @@ partitions_argument = click.argument("wanted", nargs=-1, metavar="[TOPIC[:0,1]].
 
 
 async def chosen_partitions(admin: Admin, wanted: list[PartitionSet]) -> list[PartitionInfo]:
-    """The partitions meant, sorted. Raises Failure where one does not exist, KafkaError where a topic does not."""
+    """Return the chosen partitions, sorted. Raises Failure if one does not exist, KafkaError if a topic does not."""
     infos = {info.name: info for info in await admin.describe_topic_partitions([each.topic for each in wanted])}
     found: dict[tuple[str, int], PartitionInfo] = {}
     for topic, numbers in wanted:

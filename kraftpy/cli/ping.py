@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 @click.command()
 @bootstrap_option
-@click.option("--node", type=click.IntRange(min=0), help="Fail unless this node is among the live brokers.")
+@click.option("--node", type=click.IntRange(min=0), help="Fail unless this node is a live broker.")
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True, metavar="SECONDS"
 )
 @format_option
 def ping(bootstrap: str, node: int | None, timeout: float, form: str) -> None:
-    """Ask a broker what cluster it is part of: exit status 0 where it answers and its cluster has a controller.
+    """Ask a broker about its cluster. Exits with status 0 if it answers and the cluster has a controller.
 
-    Only the first bootstrap server that takes connections is asked, once.
+    Asks only the first bootstrap server that accepts connections, once.
     """
     print_rows([ask(bootstrap, node=node, timeout_seconds=timeout)], form)
 
 
 def ask(bootstrap: str, *, node: int | None = None, timeout_seconds: float = 5.0) -> dict[str, Any]:
-    """What a live broker says of its cluster. Raises Failure where it is not live, or not part of a live cluster."""
+    """Return a live broker's description of its cluster. Raises Failure if it is not live, or its cluster is not."""
     import asyncio
 
     from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -49,7 +49,7 @@ def ask(bootstrap: str, *, node: int | None = None, timeout_seconds: float = 5.0
 
 
 async def _ask(bootstrap: str, timeout_ms: float) -> tuple[str, DescribeClusterResponse]:
-    """DescribeCluster over one connection of its own, and the server that answered it."""
+    """Send DescribeCluster over a connection of its own. Returns the answer and the server that gave it."""
     from kraftpy.client.connection import BrokerUnreachable, Connection
     from kraftpy.client.options import parse_bootstrap
     from kraftpy.client.runtime import RealRuntime

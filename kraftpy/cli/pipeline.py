@@ -1,4 +1,4 @@
-"""`kraftpy pipeline init|run|dry-run`: declarative pipelines of Spark on topics."""
+"""`kraftpy pipeline init|run|dry-run`: declarative Spark pipelines on topics."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from kraftpy.cli.output import Failure
 
 @click.group()
 def pipeline() -> None:
-    """Make a declarative pipeline on topics and run it on Spark."""
+    """Create a declarative pipeline on topics and run it on Spark."""
 
 
 @pipeline.command()
 @click.argument("name")
 @bootstrap_option
-@click.option("--source-topic", default="events", show_default=True, help="The topic that is read.")
-@click.option("--target-topic", default="counts", show_default=True, help="The topic that the counts are written to.")
+@click.option("--source-topic", default="events", show_default=True, help="Topic to read.")
+@click.option("--target-topic", default="counts", show_default=True, help="Topic to write the counts to.")
 def init(name: str, bootstrap: str, source_topic: str, target_topic: str) -> None:
-    """Write a project that runs into the new directory NAME.
+    """Create a working project in the new directory NAME.
 
     It reads a topic into tables (bronze, silver, quarantine), counts by windows of event time, and writes the counts to
-    a topic, exactly once. Its README says how to go on.
+    a topic, exactly once. Its README explains the next steps.
     """
     from kraftpy.pipeline.project import ProjectError, create
 
@@ -42,17 +42,17 @@ _project = click.option(
     "--project",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=Path(),
-    help="The project's directory.  [default: the current one]",
+    help="Project directory.  [default: the current one]",
 )
 
 
 @pipeline.command()
 @_project
-@click.option("--refresh", metavar="TABLES", help="Only these tables, separated by commas.")
-@click.option("--full-refresh", metavar="TABLES", help="These tables from their beginning.")
-@click.option("--full-refresh-all", is_flag=True, help="Everything from its beginning.")
+@click.option("--refresh", metavar="TABLES", help="Update only these tables, separated by commas.")
+@click.option("--full-refresh", metavar="TABLES", help="Rebuild these tables from the beginning.")
+@click.option("--full-refresh-all", is_flag=True, help="Rebuild everything from the beginning.")
 def run(project: Path, refresh: str | None, full_refresh: str | None, full_refresh_all: bool) -> None:
-    """Take what is new in the topic through the pipeline, and end."""
+    """Process the topic's new records through the pipeline, then exit."""
     arguments = [] if refresh is None else ["--refresh", refresh]
     arguments += [] if full_refresh is None else ["--full-refresh", full_refresh]
     arguments += ["--full-refresh-all"] if full_refresh_all else []
@@ -62,7 +62,10 @@ def run(project: Path, refresh: str | None, full_refresh: str | None, full_refre
 @pipeline.command(name="dry-run")
 @_project
 def dry_run(project: Path) -> None:
-    """Check the pipeline, its tables and their columns; write nothing."""
+    """Check the pipeline without writing anything.
+
+    Checks that its tables and their columns fit.
+    """
     _run(project, dry=True, arguments=[])
 
 

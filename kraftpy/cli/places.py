@@ -1,4 +1,4 @@
-"""Places in time as people write them: a date, milliseconds, or how long ago."""
+"""Times as people write them: a date, milliseconds, or how long ago."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970 for `2026-01-31T12:00:00+01:00`, `2026-01-31`, `1767225600000`, or `2h` (that long ago).
+    """Return ms since 1970 for `2026-01-31T12:00:00+01:00`, `2026-01-31`, `1767225600000`, or `2h` (that long ago).
 
     A date without a zone is in this machine's. Raises ValueError.
     """
@@ -33,7 +33,7 @@ def parse_time(text: str, now_ms: int) -> int:
 
 
 def time_option(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """The callback of an option that is a time: its milliseconds, or the failure of a wrong option."""
+    """Parse an option that is a time into milliseconds. Raises BadParameter."""
     if value is None:
         return None
     from time import time_ns

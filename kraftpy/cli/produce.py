@@ -1,6 +1,6 @@
-"""`kraftpy produce`: lines of text or JSON into a topic.
+"""`kraftpy produce`: send lines of text or JSON to a topic.
 
-Nothing is said on success but with --progress or at a terminal; exit status 0 means every record was acknowledged.
+Success is silent unless at a terminal or with --progress; exit status 0 means that every record was acknowledged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How a line becomes a record."""
+    """The format of the input lines."""
 
     is_json: bool
     key_separator: bytes | None
@@ -38,7 +38,7 @@ class Shape:
     partition: int | None
 
     def record(self, line: bytes) -> NewRecord:
-        """The record of a line. Raises ValueError with what is wrong."""
+        """Turn a line into a record. Raises ValueError with the reason."""
         if self.is_json:
             parsed = parse_json_record(line)
             partition = parsed.partition if self.partition is None else self.partition
@@ -47,7 +47,7 @@ class Shape:
         if self.key_separator is not None:
             before, separator, after = line.partition(self.key_separator)
             if not separator:
-                raise ValueError(f"the key separator {self.key_separator.decode()!r} is not there")
+                raise ValueError(f"the key separator {self.key_separator.decode()!r} is missing")
             key, value = before, after
         return NewRecord(key=self._null(key), value=self._null(value), headers=self.headers, partition=self.partition)
 
@@ -69,7 +69,7 @@ def _separator(ctx: click.Context, param: click.Parameter, value: str | None) ->
     if value is None:
         return None
     if not value:
-        raise click.BadParameter("it must not be empty", ctx, param)
+        raise click.BadParameter("must not be empty", ctx, param)
     return value.replace("\\t", "\t").encode()
 
 
@@ -77,23 +77,45 @@ def _separator(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.argument("topic")
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @bootstrap_option
-@click.option("--json", "is_json", is_flag=True, help="Lines are JSON objects, as `consume` writes them into a pipe.")
+@click.option("--json", "is_json", is_flag=True, help="Read JSON objects, as `consume` writes them to a pipe.")
 @click.option(
-    "--key-separator", "-K", callback=_separator, metavar="TEXT", help=r"What ends the key in a line (\t: tab)."
+    "--key-separator", "-K", callback=_separator, metavar="TEXT", help=r"Text that ends the key in a line (\t: tab)."
 )
-@click.option("--null-marker", metavar="TEXT", help="A key or value that is exactly this is sent as null.")
+@click.option("--null-marker", metavar="TEXT", help="Send a key or value that equals this text as null.")
 @click.option(
-    "--header", "-H", "headers", multiple=True, callback=_headers, metavar="NAME=VALUE", help="For each record."
+    "--header",
+    "-H",
+    "headers",
+    multiple=True,
+    callback=_headers,
+    metavar="NAME=VALUE",
+    help="Header for every record; repeatable.",
 )
-@click.option("--partition", "-p", type=click.IntRange(min=0), help="Send to this partition; else by key.")
+@click.option(
+    "--partition", "-p", type=click.IntRange(min=0), help="Send to this partition instead of choosing by key."
+)
 @click.option("--compression", "-z", type=click.Choice(CODECS), default="none", show_default=True)
-@click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
-@click.option("--linger-ms", type=click.IntRange(min=0), default=5, show_default=True, help="Gather records this long.")
-@click.option("--batch-size", type=click.IntRange(min=1), help="Bytes of a batch.")
-@click.option("--max-request-size", type=click.IntRange(min=1), help="Bytes of the largest record.")
+@click.option(
+    "--acks",
+    type=click.Choice(["all", "1", "0"]),
+    default="all",
+    show_default=True,
+    help="Acknowledgements to wait for.",
+)
+@click.option(
+    "--linger-ms",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help="Collect records into a batch this long.",
+)
+@click.option("--batch-size", type=click.IntRange(min=1), help="Size of a batch in bytes.")
+@click.option("--max-request-size", type=click.IntRange(min=1), help="Size of the largest record in bytes.")
 @click.option("--progress", is_flag=True, help="Show a progress bar on standard error.")
 def produce(topic: str, files: tuple[str, ...], bootstrap: str, progress: bool, **options: Any) -> None:
-    """Send the lines of FILEs, or of standard input, to TOPIC; one record a line.
+    """Send lines to TOPIC, one record per line.
+
+    Reads FILEs, or standard input if none is given.
 
     \b
       echo hello | kraftpy produce greetings
@@ -130,7 +152,7 @@ async def _send(
     client: dict[str, Any],
     advance: Callable[[int, int], None],
 ) -> int:
-    """Send everything and wait for it. The number of records. Raises Failure and KafkaError."""
+    """Send everything and wait for it. Returns the number of records. Raises Failure and KafkaError."""
     from kraftpy.client import Producer
 
     sent = 0
@@ -165,19 +187,19 @@ async def _send(
 
 
 async def _known(producer: Producer, topic: str) -> None:
-    """Wait a little for the topic: a producer would wait a minute for somebody to create it. Raises Failure."""
+    """Wait briefly for the topic: a producer would wait a minute for it to be created. Raises Failure."""
     import asyncio
 
     try:
         async with asyncio.timeout(TOPIC_SECONDS):
             await producer.partitions_for(topic)
     except TimeoutError:
-        raise Failure(f"there is no topic {topic}, and the broker does not create it") from None
+        raise Failure(f"topic {topic} does not exist, and the broker does not create it") from None
 
 
 @contextlib.contextmanager
 def _progress(names: tuple[str, ...]) -> Iterator[Callable[[int, int], None]]:
-    """A bar over the bytes of the files, or a count where the end is not known."""
+    """Show a progress bar over the bytes of the files, or a count if their size is unknown."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 

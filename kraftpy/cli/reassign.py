@@ -1,7 +1,7 @@
-"""`kraftpy topic reassign`: move partitions to other brokers, watch the moves, give them up, throttle them.
+"""`kraftpy topic reassign`: move partitions to other brokers; watch, cancel and throttle the moves.
 
-A throttle is what Kafka's own tool makes of it: a rate for each broker concerned, and the replicas it holds for in the
-settings of each topic (KIP-73). It is lifted once nothing moves any more, by --wait, --verify or --cancel.
+A throttle works as in Kafka's own tool: a rate for each broker involved, and the throttled replicas in the settings of
+each topic (KIP-73). --wait, --verify and --cancel remove it once nothing moves any more.
 
 Left out: plans that name log directories (`kraftpy topic move-replica` moves replicas between those of one broker).
 """
@@ -39,19 +39,22 @@ def _broker_ids(ctx: click.Context, param: click.Parameter, value: str | None) -
 @partitions_argument
 @bootstrap_option
 @click.option("--brokers", callback=_broker_ids, metavar="1,2,3", help="Spread the partitions over these brokers.")
-@click.option("--replication-factor", "-r", type=click.IntRange(min=1), help="With so many replicas each.")
+@click.option("--replication-factor", "-r", type=click.IntRange(min=1), help="Number of replicas of each partition.")
 @click.option(
     "--plan",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Move as this file says, in the JSON of Kafka's own tool.",
+    help="File with the moves, in the JSON of Kafka's own tool.",
 )
 @click.option(
-    "--throttle", type=click.IntRange(min=1), metavar="BYTES", help="Copy so many bytes a second, per broker."
+    "--throttle",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="Copy at most this many bytes per second and broker.",
 )
-@click.option("--execute", is_flag=True, help="Do it. Without this, only what would be done is shown.")
-@click.option("--wait", is_flag=True, help="Return when the partitions have moved.")
-@click.option("--verify", is_flag=True, help="Show what is on the move, and lift the throttle where nothing is.")
-@click.option("--cancel", is_flag=True, help="Give up the moves under way: the old replicas stay, the new ones go.")
+@click.option("--execute", is_flag=True, help="Start the moves. Without this, only show them.")
+@click.option("--wait", is_flag=True, help="Wait until the partitions have moved.")
+@click.option("--verify", is_flag=True, help="Show moves in progress; remove throttles of finished ones.")
+@click.option("--cancel", is_flag=True, help="Cancel moves in progress and restore the old replicas.")
 @format_option
 def reassign(
     wanted: list[PartitionSet],
@@ -68,8 +71,8 @@ def reassign(
 ) -> None:
     """Move partitions to other brokers.
 
-    What may stay where it is stays. Without --brokers the partitions are spread over all brokers. --verify and --cancel
-    are about the partitions named, or about all.
+    Replicas that can stay are not moved. Without --brokers, partitions are spread over all brokers. --verify and
+    --cancel apply to the named partitions, or to all moves.
 
     \b
       kraftpy topic reassign flights --brokers 2,3,4
@@ -80,17 +83,17 @@ def reassign(
     """
     if verify or cancel:
         if (verify and cancel) or execute or plan or brokers or replication_factor or throttle:
-            raise click.UsageError("--verify and --cancel go with partitions alone")
+            raise click.UsageError("--verify and --cancel cannot be used with other options")
         print_rows(run(bootstrap, _moving(bootstrap, wanted, cancel=cancel)), form, empty="nothing is moving")
         if cancel:
-            say("the moves were given up")
+            say("the moves were cancelled")
         return
     if (plan is None) == (not wanted):
         raise click.UsageError("give either partitions or --plan")
     if plan is not None and (brokers or replication_factor):
-        raise click.UsageError("--brokers and --replication-factor do not go with --plan")
+        raise click.UsageError("--brokers and --replication-factor cannot be used with --plan")
     if (wait or throttle) and not execute:
-        raise click.UsageError("--wait and --throttle go with --execute")
+        raise click.UsageError("--wait and --throttle require --execute")
     planned = None if plan is None else _read(plan)
 
     async def work() -> list[dict[str, Any]]:
@@ -127,13 +130,13 @@ def reassign(
         ]
 
     rows = run(bootstrap, work())
-    print_rows(rows, form, empty="every partition is where it should be")
+    print_rows(rows, form, empty="every partition is in place")
     if rows and not execute:
-        say("nothing was changed: this is what --execute would do")
+        say("nothing was changed: add --execute to apply this")
 
 
 async def _moving(bootstrap: str, wanted: list[PartitionSet], *, cancel: bool) -> list[dict[str, Any]]:
-    """The moves under way, given up if `cancel`."""
+    """Return the moves in progress, cancelling them if `cancel`."""
     from kraftpy.cli.throttles import lift_throttle
 
     async with _admin(bootstrap) as admin:
@@ -158,22 +161,22 @@ def _move_row(name: TopicPartition, move: Reassignment) -> dict[str, Any]:
 
 
 async def _until_moved(admin: Admin, moves: dict[TopicPartition, Replicas]) -> None:
-    """Wait until none of the partitions is on the move, and tell a person how many are left."""
+    """Wait until none of the partitions is moving, reporting how many are left."""
     told = -1
     while left := await admin.list_partition_reassignments(moves):
         if at_terminal() and len(left) != told:
             told = len(left)
-            say(f"{told} of {len(moves)} partitions are on the move")
+            say(f"{told} of {len(moves)} partitions are moving")
         await asyncio.sleep(POLL_SECONDS)
 
 
 async def _racks(admin: Admin, brokers: tuple[int, ...] | None) -> dict[int, str | None]:
-    """The brokers to spread over, with their racks. Raises Failure for one that is not there."""
+    """Return the brokers to spread over, with their racks. Raises Failure if one is not alive."""
     alive = {node.node_id: node.rack for node in (await admin.describe_cluster()).nodes}
     if brokers is None:
         return alive
     if missing := [broker for broker in brokers if broker not in alive]:
-        raise Failure(f"there is no live broker {missing[0]}")
+        raise Failure(f"broker {missing[0]} is not alive")
     return {broker: alive[broker] for broker in brokers}
 
 

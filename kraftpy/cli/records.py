@@ -1,7 +1,7 @@
-"""Records as lines: JSON for programs, text for people, and JSON back to a record.
+"""Records as lines: JSON for programs, text for people, and JSON parsed back to a record.
 
-Bytes that are UTF-8 are shown as text; others as base64 under the name with `_base64` behind it, so that
-`consume --format json | produce --format json` loses nothing.
+Bytes that are UTF-8 are shown as text, others as base64 under the name with a `_base64` suffix, so that `consume
+--format json | produce --format json` loses nothing.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class RecordLike(Protocol):
-    """What is shown of a record; those of the log and those of the client have it."""
+    """The fields of a record that are shown; the log's and the client's records both have them."""
 
     @property
     def offset(self) -> int:
-        """Its place."""
+        """The record's offset."""
         ...
 
     @property
     def key(self) -> bytes | None:
-        """Its key."""
+        """The record's key."""
         ...
 
     @property
     def value(self) -> bytes | None:
-        """Its value."""
+        """The record's value."""
         ...
 
     @property
     def headers(self) -> Headers:
-        """Its headers, in order."""
+        """The record's headers, in order."""
         ...
 
 
@@ -51,7 +51,7 @@ class NewRecord:
 
 
 def encode_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
-    """One JSON member for some bytes: text where they are UTF-8, base64 where not, null for None."""
+    """Return one JSON member for some bytes: text if they are UTF-8, base64 if not, null for None."""
     if data is None:
         return {name: None}
     try:
@@ -61,7 +61,7 @@ def encode_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
 
 
 def record_row(record: RecordLike) -> dict[str, Any]:
-    """A record as JSON members; topic and partition are there where the record has them. Times are milliseconds."""
+    """Return a record as JSON members, with topic and partition if it has them. Times are milliseconds."""
     row: dict[str, Any] = {}
     for name in ("topic", "partition"):
         if hasattr(record, name):
@@ -75,18 +75,18 @@ def record_row(record: RecordLike) -> dict[str, Any]:
 
 
 def parse_json_record(line: bytes) -> NewRecord:
-    """A record from a JSON line as `record_row` writes it; offset, topic and unknown members are passed over.
+    """Parse a JSON line as `record_row` writes it; offset, topic and unknown members are ignored.
 
-    `headers` may also be an object of texts. Raises ValueError with what is wrong.
+    `headers` may also be an object of strings. Raises ValueError with the reason.
     """
     try:
         members = json.loads(line)
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(members, dict):
-        raise ValueError("a JSON object is expected")
+        raise ValueError("expected a JSON object")
     if not members.keys() & {"value", "value_base64", "key", "key_base64"}:
-        raise ValueError("neither key nor value is there")
+        raise ValueError("neither key nor value is given")
     return NewRecord(
         key=_bytes_of(members, "key"),
         value=_bytes_of(members, "value"),
@@ -97,7 +97,7 @@ def parse_json_record(line: bytes) -> NewRecord:
 
 
 def shown(data: bytes | None) -> str:
-    """Bytes for a person: text with what is not UTF-8 escaped; null for None."""
+    """Format bytes for a person: text, with anything that is not UTF-8 escaped; null for None."""
     return "null" if data is None else data.decode(errors="backslashreplace")
 
 

@@ -1,13 +1,13 @@
-"""`kraftpy topic refetch`: throw a broker's copy of partitions away and have it copied anew from their leaders.
+"""`kraftpy topic refetch`: discard a broker's copy of partitions and fetch it again from their leaders.
 
-For a copy that is damaged on the disk. It is taken out of the partition's replicas, as a move to the other brokers, and
-put back where it was once the broker has deleted it. So it is the controller who sees to it that nothing is lost: a
-broker without its copy is no replica, is in no ISR and leads nothing until it has fetched everything again, and where
-it led, a replica in sync leads first. A copy that is the only one in sync is not thrown away.
+Meant for a copy that is damaged on disk. The broker is removed from the partition's replicas by a reassignment to the
+others, and put back in its place once it has deleted the copy. So the controller makes sure that nothing is lost: a
+broker without its copy is no replica, is in no ISR and leads nothing until it has fetched everything again, and if it
+was the leader, an in-sync replica takes over first. The only copy in sync is never discarded.
 
-Until it is back the partition has one replica less. Where this is interrupted, the last line says how to put it back.
+Meanwhile the partition has one replica less. If the command is interrupted, its last line says how to put it back.
 
-Left out: a broker that does not run (start it first: what is damaged is not delivered).
+Left out: a broker that is down (start it first: it never serves what is damaged).
 """
 
 from __future__ import annotations
@@ -32,16 +32,20 @@ POLL_SECONDS = 0.2
 @click.command()
 @partitions_argument
 @bootstrap_option
-@click.option("--broker", type=click.IntRange(min=0), required=True, metavar="ID", help="Whose copy is thrown away.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option(
+    "--broker", type=click.IntRange(min=0), required=True, metavar="ID", help="Broker whose copy is discarded."
+)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @format_option
 def refetch(wanted: list[PartitionSet], bootstrap: str, broker: int, yes: bool, form: str) -> None:
-    """Throw a broker's copy of partitions away and copy it anew from their leaders.
+    """Replace a broker's copy of partitions.
 
-    For a copy that `kraftpy log verify` or the broker's own log found damaged. Refused where it is the only copy in
-    sync. The partition has one replica less until the new copy is in sync, when the command returns.
+    Discards the copy and fetches it again from the leaders.
 
-    What is damaged in every other copy, too, cannot be fetched: where disks fail in numbers, verify the others first.
+    For a copy that `kraftpy log verify` or the broker itself found damaged. Refuses to discard the only copy in
+    sync. The partition has one replica less until the command returns, when the new copy is in sync.
+
+    If all other copies are damaged as well, there is nothing to fetch: after several disk failures, verify them first.
 
     \b
       kraftpy topic refetch flights:0 --broker 2
@@ -49,7 +53,7 @@ def refetch(wanted: list[PartitionSet], bootstrap: str, broker: int, yes: bool, 
     if not wanted:
         raise click.UsageError("name the partitions, as in flights:0")
     if not yes and at_terminal():
-        click.confirm(f"Delete broker {broker}'s copy of {_list(wanted)} and fetch it anew?", abort=True)
+        click.confirm(f"Delete broker {broker}'s copy of {_list(wanted)} and fetch it again?", abort=True)
 
     async def work() -> list[dict[str, Any]]:
         from kraftpy.client import Admin
@@ -70,19 +74,19 @@ def _list(wanted: list[PartitionSet]) -> str:
 
 
 async def _check(admin: Admin, infos: list[PartitionInfo], broker: int) -> None:
-    """Refuse, before anything is done, what would lose records or could not be finished. Raises Failure."""
+    """Refuse, before anything is done, if records would be lost or the refetch could not finish. Raises Failure."""
     alive = {node.node_id for node in (await admin.describe_cluster()).nodes}
     if broker not in alive:
-        raise Failure(f"broker {broker} does not run; start it, then throw its copy away")
+        raise Failure(f"broker {broker} is not running: start it first")
     moving = await admin.list_partition_reassignments([info.topic_partition for info in infos])
     for info in infos:
         name = info.topic_partition
         if broker not in info.replicas:
             raise Failure(f"broker {broker} has no copy of {name}: its replicas are {_brokers(info.replicas)}")
         if name in moving:
-            raise Failure(f"{name} is on the move; see `kraftpy topic reassign --verify`")
+            raise Failure(f"{name} is being moved: see `kraftpy topic reassign --verify`")
         if not alive.intersection(info.in_sync_replicas).difference({broker}):
-            raise Failure(f"broker {broker} has the only copy of {name} in sync: without it records would be lost")
+            raise Failure(f"broker {broker} has the only in-sync copy of {name}: discarding it would lose records")
 
 
 async def _refetch(admin: Admin, info: PartitionInfo, broker: int) -> dict[str, Any]:
@@ -97,7 +101,7 @@ async def _refetch(admin: Admin, info: PartitionInfo, broker: int) -> dict[str, 
         await admin.alter_partition_reassignments({name: replicas})
         await _until(f"{name}: broker {broker} fetches it", lambda: _is_back(admin, name, broker, replicas))
     except BaseException:
-        say(f"{name} may lack its replica on broker {broker}: with this, `kraftpy topic reassign --plan` puts it back")
+        say(f"{name} may lack its replica on broker {broker}; restore it with `kraftpy topic reassign --plan`:")
         click.echo(render_plan({name: replicas}), err=True)
         raise
     found = await _partition(admin, name)
@@ -135,7 +139,7 @@ async def _is_given_up(admin: Admin, name: Any, broker: int) -> bool:
 
 
 async def _is_gone(admin: Admin, name: Any, broker: int) -> bool:
-    """Whether the broker has let go of its copy: put back before that, it would go on with the old one."""
+    """Return whether the broker has deleted its copy: added back before that, it would continue with the old one."""
     return all(name not in directory.partitions for directory in await admin.describe_log_dirs([broker]))
 
 

@@ -1,4 +1,4 @@
-"""Where a group's offsets shall go: the arithmetic of `kraftpy group reset-offsets`, without a broker.
+"""The arithmetic of `kraftpy group reset-offsets`: a group's new offsets, without a broker.
 
 The targets are those of Kafka's own tool (KIP-122). An offset outside the log is moved to its nearer end.
 """
@@ -14,7 +14,7 @@ from kraftpy.types import TopicPartition
 
 
 class Target(Enum):
-    """What to reset to; the value is the option's name."""
+    """The target of a reset; the value is the option's name."""
 
     EARLIEST = "--to-earliest"
     LATEST = "--to-latest"
@@ -40,7 +40,7 @@ class Ends(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One partition's reset. `committed` is None where nothing was; `clamped` tells that the log has no such offset."""
+    """One partition's reset. `committed` is None without one; `clamped` means that the log lacks the exact offset."""
 
     partition: TopicPartition
     committed: int | None
@@ -54,10 +54,10 @@ def plan(
     committed: Mapping[TopicPartition, int],
     at_time: Mapping[TopicPartition, int],
 ) -> list[Move]:
-    """The move of every partition of `ends`, sorted.
+    """Plan the move of every partition of `ends`, sorted.
 
     `at_time` has the first offset at or after the time for those partitions that have one; the others go to their end.
-    Raises ValueError where a shift has no committed offset to start from.
+    Raises ValueError if a shift has no committed offset to start from.
     """
     return [_move(reset, partition, ends[partition], committed, at_time) for partition in sorted(ends)]
 

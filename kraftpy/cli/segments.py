@@ -1,9 +1,9 @@
-"""Reading a segment's `.log` file from the disk, batch by batch, without a broker and without trust.
+"""Reads a segment's `.log` file from disk, batch by batch, without a broker and without trusting it.
 
-Every batch's length, magic and CRC is checked before a record of it is shown; verifying also decodes the records and
-checks that offsets only rise and leader epochs never fall. Behind damage reading goes on at the next batch that is
-whole: where the damaged one says that it ends, or else wherever one is found, byte by byte. Nothing larger than one
-batch is held in memory.
+Every batch's length, magic and CRC is checked before any of its records is shown; verifying also decodes the records
+and checks that offsets only rise and leader epochs never fall. After damage, reading continues at the next whole batch:
+at the end that the damaged one claims, or else the next one found byte by byte. Nothing larger than one batch is held
+in memory.
 
 Left out: repairing a file (`cli/log_repair.py`).
 """
@@ -30,9 +30,9 @@ _A_HEADER: Final = re.compile(rb"(?=\x00\x00.{14}\x02)", re.DOTALL)  # an offset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """Something that is wrong with a file: one line with the file, and position and offsets where they are known.
+    """Damage to a file: one line with the file, and position and offsets if they are known.
 
-    `next_offset` is the first offset concerned; `resumes_at` is position and base offset of the next whole batch.
+    `next_offset` is the first offset affected; `resumes_at` is position and base offset of the next whole batch.
     """
 
     path: Path
@@ -45,11 +45,13 @@ class Damage:
     def __str__(self) -> str:
         at = "" if self.position is None else f" at position {self.position}"
         around = f", {self.around}" if self.around else ""
-        on = "" if self.resumes_at is None else "; it goes on at position {} with offset {}".format(*self.resumes_at)
+        on = (
+            "" if self.resumes_at is None else "; readable again at position {} from offset {}".format(*self.resumes_at)
+        )
         return f"{self.path}: corrupt{at}{around}: {self.reason}{on}"
 
     def row(self) -> dict[str, Any]:
-        """As a program reads it."""
+        """Return the JSON row."""
         row = {"file": str(self.path), "ok": False, "position": self.position, "next_offset": self.next_offset}
         if self.resumes_at is not None:
             row |= {"resumes_at_position": self.resumes_at[0], "resumes_at_offset": self.resumes_at[1]}
@@ -57,7 +59,7 @@ class Damage:
 
 
 class Corruption(Exception):
-    """A batch that cannot be trusted. The message is the damage in one line."""
+    """A batch that cannot be trusted. The message describes the damage in one line."""
 
     def __init__(self, damage: Damage) -> None:
         super().__init__(str(damage))
@@ -66,7 +68,7 @@ class Corruption(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileBatch:
-    """A whole batch, its CRC checked, and where in the file it starts."""
+    """A whole batch whose CRC was checked, and where in the file it starts."""
 
     position: int
     header: BatchHeader
@@ -85,7 +87,7 @@ class EpochRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """No batch holds the offsets from `next_offset` up to `base_offset`."""
+    """A range of offsets, from `next_offset` up to `base_offset`, that no batch holds."""
 
     position: int
     next_offset: int
@@ -94,7 +96,7 @@ class Gap:
 
 @dataclass(slots=True, kw_only=True)
 class Summary:
-    """What a file holds. `first_offset` and `last_offset` are None where it has no whole batch."""
+    """A summary of a file. `first_offset` and `last_offset` are None if it has no whole batch."""
 
     path: Path
     size_bytes: int = 0
@@ -106,11 +108,11 @@ class Summary:
     epochs: list[EpochRun] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     has_holes: bool = False
-    """Some batch has fewer records than offsets: compaction was here."""
+    """Some batch has fewer records than offsets: the log was compacted."""
 
 
 def read_batches(path: Path) -> Iterator[FileBatch]:
-    """The batches of a segment file in order. Raises Corruption at the first that cannot be trusted, and OSError."""
+    """Yield the batches of a segment file in order. Raises OSError, and Corruption at the first untrustworthy one."""
     for found in survey(path):
         if isinstance(found, Damage):
             raise Corruption(found)
@@ -118,7 +120,7 @@ def read_batches(path: Path) -> Iterator[FileBatch]:
 
 
 def survey(path: Path) -> Iterator[FileBatch | Damage]:
-    """The whole batches of a segment file in order, and between them what is damaged. Raises OSError."""
+    """Yield the whole batches of a segment file in order, and the damage between them. Raises OSError."""
     size = path.stat().st_size
     position = 0
     next_offset: int | None = None
@@ -134,7 +136,7 @@ def survey(path: Path) -> Iterator[FileBatch | Damage]:
                 position = resumed[0]
                 continue
             end = position + batch.header.size_bytes
-            astray = _is_astray(path, file, batch.header, end, size, next_offset)
+            astray = _misplaced(path, file, batch.header, end, size, next_offset)
             if astray is not None:
                 yield astray
             else:
@@ -146,7 +148,7 @@ def survey(path: Path) -> Iterator[FileBatch | Damage]:
 def summarise(
     path: Path, seen: Callable[[FileBatch], None] | None = None, progress: Callable[[int], None] | None = None
 ) -> Summary:
-    """Read every batch and every record: what the file holds, and all that is wrong with it. Raises OSError.
+    """Read every batch and every record, and summarize the file with all its damage. Raises OSError.
 
     `seen` is called with each whole batch, `progress` with the bytes read since it was last called.
     """
@@ -169,13 +171,13 @@ def summarise(
 
 
 def _add(found: Summary, batch: FileBatch) -> None:
-    """Take a batch into the summary, with what its records and its neighbours say against it."""
+    """Add a batch to the summary, with any contradiction to its records or neighbours."""
     header = batch.header
     next_offset = None if found.last_offset is None else found.last_offset + 1
     reason, records = _check_records(batch)
     epoch = header.partition_leader_epoch
     if epoch < -1:
-        reason = reason or f"{_span(header)} are of leader epoch {epoch}"
+        reason = reason or f"{_span(header)} have leader epoch {epoch}"
     if epoch >= 0:
         last = found.epochs[-1] if found.epochs else None
         if last is not None and last.leader_epoch == epoch:
@@ -187,7 +189,7 @@ def _add(found: Summary, batch: FileBatch) -> None:
             )
         else:
             if last is not None and epoch < last.leader_epoch:
-                reason = reason or f"{_span(header)} are of leader epoch {epoch}, after {last.leader_epoch}"
+                reason = reason or f"{_span(header)} have leader epoch {epoch}, after {last.leader_epoch}"
             run = EpochRun(
                 leader_epoch=epoch,
                 first_offset=header.last_offset,
@@ -209,7 +211,7 @@ def _add(found: Summary, batch: FileBatch) -> None:
 
 
 def _check_records(batch: FileBatch) -> tuple[str | None, int]:
-    """What is wrong with a batch whose CRC is right, if anything, and how many records it has."""
+    """Return the first problem of a batch whose CRC is right, if any, and its number of records."""
     header = batch.header
     try:
         offsets = [record.offset for record in iter_records(batch.data)]
@@ -233,16 +235,16 @@ def _read_batch(path: Path, file: BinaryIO, position: int, size: int, next_offse
         raise corrupt(f"{left} bytes are too few for a batch: a torn write?")
     header = read_header(head)
     if header.magic != MAGIC:
-        raise corrupt(f"magic {header.magic} where {MAGIC} should be")
+        raise corrupt(f"magic {header.magic} instead of {MAGIC}")
     if header.size_bytes < HEADER_BYTES:
         raise corrupt(f"batch length {header.batch_length} is too small")
     if header.size_bytes > left:
-        raise corrupt(f"{_span(header)} need {header.size_bytes} bytes, {left} are left: a torn write?")
+        raise corrupt(f"{_span(header)} need {header.size_bytes} bytes, but only {left} are left: a torn write?")
     data = head + _read(file, header.size_bytes - HEADER_BYTES)
     if not check_crc(data):
         raise corrupt(f"the CRC of {_span(header)} does not match")
     if header.attributes & CODEC_MASK not in list(Compression):
-        raise corrupt(f"{_span(header)} are compressed with a codec that nobody knows")
+        raise corrupt(f"{_span(header)} are compressed with an unknown codec")
     if header.last_offset_delta < 0 or header.base_offset < (next_offset or 0):
         raise corrupt(f"{_span(header)} are out of order")
     return FileBatch(position=position, header=header, data=memoryview(data))
@@ -254,7 +256,7 @@ def _damage(path: Path, position: int, next_offset: int | None, reason: str) -> 
 
 
 def _resume(path: Path, file: BinaryIO, position: int, size: int, next_offset: int | None) -> tuple[int, int] | None:
-    """Position and base offset of the first whole batch behind a damaged one."""
+    """Return position and base offset of the first whole batch after a damaged one."""
     file.seek(position)
     head = _read(file, 12)
     if len(head) == 12:
@@ -274,10 +276,10 @@ def _resume(path: Path, file: BinaryIO, position: int, size: int, next_offset: i
     return None
 
 
-def _is_astray(
+def _misplaced(
     path: Path, file: BinaryIO, header: BatchHeader, end: int, size: int, next_offset: int | None
 ) -> Damage | None:
-    """What is wrong with a batch that leaves offsets out which the next one has: no CRC covers its base offset."""
+    """Return the damage of a batch that skips offsets which the next one has: no CRC covers its base offset."""
     expected = first_offset(path) if next_offset is None else next_offset
     if expected is None or header.base_offset <= expected:
         return None
@@ -302,12 +304,12 @@ def _whole_at(path: Path, file: BinaryIO, position: int, size: int, next_offset:
 
 
 def first_offset(path: Path) -> int | None:
-    """The offset a segment's file is named for."""
+    """Return the offset that a segment's file is named for."""
     return int(path.stem) if path.stem.isascii() and path.stem.isdecimal() else None
 
 
 def _read(file: BinaryIO, length: int) -> bytes:
-    """So many bytes, fewer only at the end of the file."""
+    """Read `length` bytes, or fewer at the end of the file."""
     data = file.read(length)
     while len(data) < length and (more := file.read(length - len(data))):
         data += more

@@ -1,4 +1,4 @@
-"""`kraftpy server`: read the settings, say what is odd about them, run the broker."""
+"""`kraftpy server`: read the settings, warn about odd ones, run the broker."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ EXIT_SETTINGS = 2
 @click.argument("properties", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--override", "overrides", multiple=True, metavar="NAME=VALUE", help="Set one setting; may be repeated.")
 def server(properties: Path | None, overrides: tuple[str, ...]) -> None:
-    """Run a broker until it is told to stop (Ctrl-C or SIGTERM).
+    """Run a broker until it is stopped (Ctrl-C or SIGTERM).
 
-    PROPERTIES is a server.properties file as Kafka has it; without one, a single node listens on 127.0.0.1:9092 and
-    keeps its data in ./kraftpy-data. Settings come, the later winning, from the defaults, the file, the environment
+    PROPERTIES is a server.properties file, as for Kafka; without one, a single node listens on 127.0.0.1:9092 and
+    keeps its data in ./kraftpy-data. Later sources override earlier ones: the defaults, the file, the environment
     (KAFKA_NODE_ID is node.id, KAFKA_LOG_DIRS is log.dirs, and so on) and --override.
 
     \b
@@ -45,7 +45,7 @@ def server(properties: Path | None, overrides: tuple[str, ...]) -> None:
 
 
 def _import_run() -> Callable[[BrokerConfig], int]:
-    """Import the broker. Its modules and classes live as long as the process, so they are kept from the collector."""
+    """Import the broker. Its modules and classes live as long as the process, so the garbage collector ignores them."""
     gc.disable()
     try:
         from kraftpy.broker.server import run
@@ -56,7 +56,7 @@ def _import_run() -> Callable[[BrokerConfig], int]:
 
 
 def read_text(properties: Path) -> str:
-    """The file's text. Java writes such files in Latin-1, people write them in UTF-8."""
+    """Return the file's text. Java writes such files in Latin-1, people write them in UTF-8."""
     try:
         data = properties.read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The option by which commands are given settings of a topic or a group."""
+"""The option that gives commands a topic's or a group's settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Settings = dict[str, str]
 
 
 def _settings(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Settings:
-    """NAME=VALUE options as a mapping. Names and values are the broker's to judge: it may know others than we do."""
+    """Parse NAME=VALUE options into a mapping. Only the broker judges them: it may know other settings than we do."""
     settings = {}
     for value in values:
         name, equals, text = value.partition("=")
@@ -25,5 +25,5 @@ config_option = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=_settings,
-    help="A setting under Kafka's own name; may be repeated.",
+    help="Setting under Kafka's own name; repeatable.",
 )

@@ -1,7 +1,7 @@
-"""The throttle of a reassignment, set and lifted through settings, as Kafka's own tool does it (KIP-73).
+"""Sets and removes a reassignment's throttle through settings, as Kafka's own tool does (KIP-73).
 
-Of each partition that moves, the replicas it has may be fetched from, and those it gets may fetch, at the rate that
-each of these brokers is given. What is in sync is not throttled, whatever the settings say.
+Of each partition that moves, its current replicas may be fetched from, and its new ones may fetch, at the rate given to
+each of these brokers. In-sync replicas are never throttled, whatever the settings say.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Moves = Mapping["TopicPartition", Sequence[int]]
 
 
 def throttled_replicas(current: Moves, planned: Moves) -> dict[str, dict[str, str]]:
-    """What each topic's settings become: the replicas that are copied from, and those that copy."""
+    """Return each topic's throttle settings: the replicas copied from, and the replicas that copy."""
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
     for name, replicas in sorted(planned.items()):
@@ -33,7 +33,7 @@ def throttled_replicas(current: Moves, planned: Moves) -> dict[str, dict[str, st
 async def set_throttle(admin: Admin, rate: int, current: Moves, planned: Moves) -> None:
     """Throttle what these moves will copy, before they begin."""
     concerned = {broker for name, replicas in planned.items() for broker in (*current[name], *replicas)}
-    # Each broker is told by itself; one that is gone copies nothing.
+    # Each broker has its own setting; one that is gone copies nothing.
     brokers = [node.node_id for node in (await admin.describe_cluster()).nodes if node.node_id in concerned]
     await admin.alter_configs(
         {(ResourceType.BROKER, str(broker)): {LEADER_RATE: str(rate), FOLLOWER_RATE: str(rate)} for broker in brokers}
@@ -47,7 +47,7 @@ async def set_throttle(admin: Admin, rate: int, current: Moves, planned: Moves) 
 
 
 async def lift_throttle(admin: Admin) -> None:
-    """Take the throttle off every topic of which nothing moves, and off the brokers where nothing moves at all."""
+    """Remove the throttle from every topic that has no moves left, and from the brokers once nothing moves at all."""
     moving = {name.topic for name in await admin.list_partition_reassignments()}
     topics = [(ResourceType.TOPIC, info.name) for info in await admin.describe_topics() if info.name not in moving]
     brokers = [(ResourceType.BROKER, str(node.node_id)) for node in (await admin.describe_cluster()).nodes]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _assignment(ctx: click.Context, param: click.Parameter, value: str | None) -> dict[int, list[int]]:
-    """`1:2,2:3` as partition -> brokers, in the form of Kafka's own tool."""
+    """Parse `1:2,2:3` into partition -> brokers, in the form of Kafka's own tool."""
     assignment: dict[int, list[int]] = {}
     for number, part in enumerate(value.split(",") if value is not None else ()):
         brokers = [broker.strip() for broker in part.split(":")]
@@ -32,7 +32,7 @@ def _assignment(ctx: click.Context, param: click.Parameter, value: str | None) -
 
 @click.group()
 def topic() -> None:
-    """Create, look at, change, move and delete topics."""
+    """Create, list, describe, alter, move and delete topics."""
 
 
 topic.add_command(reassign)
@@ -43,17 +43,27 @@ topic.add_command(refetch)
 @topic.command()
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @bootstrap_option
-@click.option("--partitions", "-p", type=click.IntRange(min=1), help="Else what the broker has as num.partitions.")
-@click.option("--replication-factor", "-r", type=click.IntRange(min=1), help="Else the broker's default.")
+@click.option(
+    "--partitions",
+    "-p",
+    type=click.IntRange(min=1),
+    help="Number of partitions. Defaults to the broker's num.partitions.",
+)
+@click.option(
+    "--replication-factor",
+    "-r",
+    type=click.IntRange(min=1),
+    help="Replicas per partition. Defaults to the broker's default.",
+)
 @click.option(
     "--replica-assignment",
     "assignment",
     callback=_assignment,
     metavar="1:2,2:3",
-    help="The brokers of each partition, the preferred leader first; in place of both counts.",
+    help="Brokers of each partition, preferred leader first; replaces both counts.",
 )
 @config_option
-@click.option("--if-not-exists", is_flag=True, help="An existing topic is no failure.")
+@click.option("--if-not-exists", is_flag=True, help="Do not fail if a topic exists.")
 def create(
     names: tuple[str, ...],
     bootstrap: str,
@@ -70,7 +80,7 @@ def create(
       kraftpy topic create flights --replica-assignment 1:2:3,2:3:1
     """
     if assignment and (partitions or replication_factor):
-        raise click.UsageError("--replica-assignment takes the place of --partitions and --replication-factor")
+        raise click.UsageError("--replica-assignment cannot be used with --partitions or --replication-factor")
 
     async def work() -> list[str]:
         from kraftpy.client import NewTopic
@@ -96,15 +106,18 @@ def create(
 
     existing = run(bootstrap, work())
     for name in names:
-        _tell(f"topic {name} exists already" if name in existing else f"created topic {name}")
+        _tell(f"topic {name} already exists" if name in existing else f"created topic {name}")
 
 
 @topic.command(name="list")
 @bootstrap_option
-@click.option("--internal", is_flag=True, help="Also those the broker keeps for itself, such as __consumer_offsets.")
+@click.option("--internal", is_flag=True, help="Include internal topics such as __consumer_offsets.")
 @format_option
 def list_topics(bootstrap: str, internal: bool, form: str) -> None:
-    """List the topics: a table at a terminal, a name a line in a pipe."""
+    """List topics.
+
+    Prints a table at a terminal, and one name per line in a pipe.
+    """
 
     async def work() -> list[dict[str, Any]]:
         async with _admin(bootstrap) as admin:
@@ -126,25 +139,36 @@ def list_topics(bootstrap: str, internal: bool, form: str) -> None:
 @topic.command()
 @click.argument("names", nargs=-1, metavar="[TOPIC]...")
 @bootstrap_option
-@click.option("--configs", is_flag=True, help="Show every setting and where it comes from, in place of the partitions.")
-@click.option("--unavailable", "only", flag_value="unavailable", help="Only partitions that have no leader.")
+@click.option("--configs", is_flag=True, help="Show every setting and its source instead of the partitions.")
+@click.option("--unavailable", "only", flag_value="unavailable", help="Show only partitions without a leader.")
 @click.option(
-    "--under-replicated", "only", flag_value="under-replicated", help="Only those with a replica that is not in sync."
+    "--under-replicated",
+    "only",
+    flag_value="under-replicated",
+    help="Show only partitions with an out-of-sync replica.",
 )
 @click.option(
-    "--under-min-isr", "only", flag_value="under-min-isr", help="Only those with fewer in sync than acks=all needs."
+    "--under-min-isr",
+    "only",
+    flag_value="under-min-isr",
+    help="Show only partitions with too few in-sync replicas for acks=all.",
 )
 @click.option(
-    "--at-min-isr", "only", flag_value="at-min-isr", help="Only those with just as many in sync as acks=all needs."
+    "--at-min-isr",
+    "only",
+    flag_value="at-min-isr",
+    help="Show only partitions with no more in-sync replicas than acks=all needs.",
 )
 @format_option
 def describe(names: tuple[str, ...], bootstrap: str, configs: bool, only: str | None, form: str) -> None:
-    """Show the partitions of TOPICs (of all without a name), with their leaders, replicas and offsets.
+    """Show the partitions of TOPICs, or of all topics.
 
-    Eligible replicas are not in sync, and yet known to hold all that was committed: one of them may lead.
+    Shows leader, replicas, in-sync replicas and offsets of each partition.
+
+    Eligible replicas are not in sync, but known to hold everything committed: any of them may become leader.
     """
     if configs and only:
-        raise click.UsageError(f"--configs does not go with --{only}")
+        raise click.UsageError(f"--configs cannot be used with --{only}")
 
     async def work() -> list[dict[str, Any]]:
         async with _admin(bootstrap) as admin:
@@ -161,9 +185,16 @@ def describe(names: tuple[str, ...], bootstrap: str, configs: bool, only: str | 
 @topic.command()
 @click.argument("name", metavar="TOPIC")
 @bootstrap_option
-@click.option("--partitions", "-p", type=click.IntRange(min=1), help="Raise the number of partitions to this.")
+@click.option("--partitions", "-p", type=click.IntRange(min=1), help="New total number of partitions.")
 @config_option
-@click.option("--delete-config", "-d", "deleted", multiple=True, metavar="NAME", help="Back to the broker's default.")
+@click.option(
+    "--delete-config",
+    "-d",
+    "deleted",
+    multiple=True,
+    metavar="NAME",
+    help="Restore the broker's default of a setting; repeatable.",
+)
 def alter(name: str, bootstrap: str, partitions: int | None, settings: Settings, deleted: tuple[str, ...]) -> None:
     """Change the settings of TOPIC, or add partitions to it.
 
@@ -191,12 +222,12 @@ def alter(name: str, bootstrap: str, partitions: int | None, settings: Settings,
 @topic.command()
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @bootstrap_option
-@click.option("--if-exists", is_flag=True, help="A topic that is not there is no failure.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--if-exists", is_flag=True, help="Do not fail if a topic does not exist.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def delete(names: tuple[str, ...], bootstrap: str, if_exists: bool, yes: bool) -> None:
-    """Delete TOPICs and all their records. At a terminal you are asked first."""
+    """Delete TOPICs and all their records. Asks for confirmation at a terminal."""
     if not yes and at_terminal():
-        click.confirm(f"Delete {', '.join(names)} with all records?", abort=True)
+        click.confirm(f"Delete {', '.join(names)} and all their records?", abort=True)
 
     async def work() -> list[str]:
         from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -214,11 +245,11 @@ def delete(names: tuple[str, ...], bootstrap: str, if_exists: bool, yes: bool) -
 
     missing = run(bootstrap, work())
     for name in names:
-        _tell(f"there is no topic {name}" if name in missing else f"deleted topic {name}")
+        _tell(f"topic {name} does not exist" if name in missing else f"deleted topic {name}")
 
 
 async def _filtered(admin: Admin, topics: Sequence[TopicInfo], only: str | None) -> list[PartitionInfo]:
-    """The partitions to show, sorted."""
+    """Return the partitions to show, sorted."""
     partitions = [part for info in topics for part in sorted(info.partitions, key=lambda part: part.partition)]
     if only is None:
         return partitions
@@ -242,7 +273,7 @@ async def _filtered(admin: Admin, topics: Sequence[TopicInfo], only: str | None)
 
 
 async def _partition_rows(admin: Admin, partitions: Sequence[PartitionInfo]) -> list[dict[str, Any]]:
-    """A row per partition. Offsets are None where no leader can be asked."""
+    """Return a row per partition. Offsets are None if no leader can be asked."""
     from kraftpy.client import OffsetSpec
 
     led = [part.topic_partition for part in partitions if part.leader >= 0]
@@ -268,7 +299,7 @@ async def _partition_rows(admin: Admin, partitions: Sequence[PartitionInfo]) -> 
 
 
 async def _config_rows(admin: Admin, topics: Sequence[TopicInfo]) -> list[dict[str, Any]]:
-    """A row per setting."""
+    """Return a row per setting."""
     from kraftpy.client import ResourceType
 
     described = await admin.describe_configs([(ResourceType.TOPIC, info.name) for info in topics]) if topics else {}

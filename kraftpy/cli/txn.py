@@ -1,8 +1,8 @@
-"""`kraftpy txn list|describe|find-hanging|abort`: transactions, and those that nobody ends any more.
+"""`kraftpy txn list|describe|find-hanging|abort`: transactions, and those that no coordinator will complete.
 
-As Kafka's `kafka-transactions` tool does it (KIP-664): what is open in a partition (DescribeProducers) is held against
-what the coordinators know (ListTransactions, DescribeTransactions), and what hangs is ended by a marker of our own
-(WriteTxnMarkers).
+Works like Kafka's `kafka-transactions` tool (KIP-664): compares a partition's open transactions (DescribeProducers)
+with those that the coordinators know (ListTransactions, DescribeTransactions), and ends a hanging one by writing a
+marker (WriteTxnMarkers).
 """
 
 from __future__ import annotations
@@ -24,15 +24,27 @@ if TYPE_CHECKING:
 
 @click.group()
 def txn() -> None:
-    """Look at transactions, find those that hang, end them."""
+    """Show transactions, find hanging ones and abort them."""
 
 
 @txn.command(name="list")
 @bootstrap_option
-@click.option("--state", "states", multiple=True, metavar="STATE", help="Only those in this state, such as Ongoing.")
-@click.option("--producer-id", "producer_ids", type=click.IntRange(min=0), multiple=True, help="Only this producer's.")
-@click.option("--duration-filter", type=click.IntRange(min=0), metavar="MS", help="Only those open for longer.")
-@click.option("--transactional-id-pattern", "pattern", metavar="REGEX", help="Only ids that match, in RE2's syntax.")
+@click.option(
+    "--state", "states", multiple=True, metavar="STATE", help="Show only this state, such as Ongoing; repeatable."
+)
+@click.option(
+    "--producer-id",
+    "producer_ids",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Show only this producer's; repeatable.",
+)
+@click.option(
+    "--duration-filter", type=click.IntRange(min=0), metavar="MS", help="Show only those open for longer than this."
+)
+@click.option(
+    "--transactional-id-pattern", "pattern", metavar="REGEX", help="Show only ids that match, in RE2's syntax."
+)
 @format_option
 def list_transactions(
     bootstrap: str,
@@ -42,7 +54,10 @@ def list_transactions(
     pattern: str | None,
     form: str,
 ) -> None:
-    """List the transactional ids of all coordinators: a table at a terminal, an id a line in a pipe."""
+    """List the transactional ids of all coordinators.
+
+    Prints a table at a terminal, and one id per line in a pipe.
+    """
 
     async def work() -> list[dict[str, Any]]:
         async with _admin(bootstrap) as admin:
@@ -70,7 +85,10 @@ def list_transactions(
 @bootstrap_option
 @format_option
 def describe(transactional_ids: tuple[str, ...], bootstrap: str, form: str) -> None:
-    """Show what their coordinators know of TRANSACTIONAL_IDs: the producer, the state, since when, and where."""
+    """Show transactions as their coordinators know them.
+
+    Shows the producer, state, start time and partitions of each TRANSACTIONAL_ID.
+    """
 
     async def work() -> list[dict[str, Any]]:
         async with _admin(bootstrap) as admin:
@@ -82,7 +100,7 @@ def describe(transactional_ids: tuple[str, ...], bootstrap: str, form: str) -> N
 @txn.command(name="find-hanging")
 @partitions_argument
 @bootstrap_option
-@click.option("--broker", type=int, metavar="ID", help="Only partitions that this broker leads.")
+@click.option("--broker", type=int, metavar="ID", help="Check only partitions that this broker leads.")
 @click.option(
     "--max-transaction-timeout",
     "max_minutes",
@@ -90,13 +108,15 @@ def describe(transactional_ids: tuple[str, ...], bootstrap: str, form: str) -> N
     default=15,
     show_default=True,
     metavar="MINUTES",
-    help="The brokers' transaction.max.timeout.ms: what its producer wrote to more recently may go on.",
+    help="The brokers' transaction.max.timeout.ms, in minutes: transactions written to more recently are skipped.",
 )
 @format_option
 def find_hanging(wanted: list[PartitionSet], bootstrap: str, broker: int | None, max_minutes: int, form: str) -> None:
-    """Find transactions that are open in a partition and that no coordinator will end; of all topics, or of these.
+    """Find transactions that no coordinator will complete.
 
-    Readers of committed records stop before such a transaction for ever. `kraftpy txn abort` ends it.
+    Checks the partitions of the given topics, or of all topics.
+
+    A read_committed consumer stops before such a transaction forever. `kraftpy txn abort` ends it.
     """
 
     async def work() -> list[dict[str, Any]]:
@@ -126,16 +146,18 @@ def find_hanging(wanted: list[PartitionSet], bootstrap: str, broker: int | None,
             for each in hanging
         ]
 
-    print_rows(run(bootstrap, work()), form, empty="nothing hangs")
+    print_rows(run(bootstrap, work()), form, empty="no hanging transactions")
 
 
 @txn.command()
 @click.argument("where", metavar="TOPIC:PARTITION")
 @bootstrap_option
-@click.option("--start-offset", type=click.IntRange(min=0), help="Where the transaction began.")
-@click.option("--producer-id", type=click.IntRange(min=0), help="Whose it is; with --producer-epoch.")
+@click.option("--start-offset", type=click.IntRange(min=0), help="First offset of the transaction.")
+@click.option("--producer-id", type=click.IntRange(min=0), help="Its producer's id; requires --producer-epoch.")
 @click.option("--producer-epoch", type=click.IntRange(min=0), help="The producer's epoch in the partition.")
-@click.option("--coordinator-epoch", type=click.IntRange(min=0), help="That of its last marker in the partition.")
+@click.option(
+    "--coordinator-epoch", type=click.IntRange(min=0), help="Epoch of the coordinator of its last marker there."
+)
 def abort(
     where: str,
     bootstrap: str,
@@ -144,10 +166,10 @@ def abort(
     producer_epoch: int | None,
     coordinator_epoch: int | None,
 ) -> None:
-    """Abort a transaction in one partition, in the place of a coordinator that will not.
+    """Abort a hanging transaction in one partition.
 
-    It writes a marker and asks no coordinator, so it is for what `find-hanging` has found. What is committed already
-    stays so.
+    Writes a marker without asking a coordinator: use it only on transactions that `find-hanging` reports. A committed
+    transaction stays committed.
 
     \b
       kraftpy txn find-hanging
@@ -157,13 +179,13 @@ def abort(
     is_by_producer = producer_id is not None and producer_epoch is not None
     is_half_named = (producer_id is None) != (producer_epoch is None)
     if is_half_named or is_by_producer == (start_offset is not None):
-        raise click.UsageError("give --start-offset, or --producer-id and --producer-epoch")
+        raise click.UsageError("give either --start-offset, or --producer-id with --producer-epoch")
 
     async def work() -> tuple[int, int]:
         async with _admin(bootstrap) as admin:
             if start_offset is not None:
                 found = await _open_since(admin, partition, start_offset)
-                # -1 where no marker of it was ever written: any coordinator's will do.
+                # -1 if no marker of it was ever written: any coordinator epoch will do.
                 its = (found.producer_id, found.producer_epoch, max(0, found.coordinator_epoch))
             else:
                 assert producer_id is not None
@@ -180,7 +202,7 @@ async def _open_since(admin: Admin, partition: TopicPartition, start_offset: int
     for producer in (await admin.describe_producers([partition]))[partition]:
         if producer.current_transaction_start_offset == start_offset:
             return producer
-    raise Failure(f"no transaction is open in {partition} since offset {start_offset}")
+    raise Failure(f"no transaction is open in {partition} from offset {start_offset}")
 
 
 def _one_partition(text: str) -> TopicPartition:

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 _MODEL = "kraftpy.client.model"
 _TRANSACTIONS = "kraftpy.client.producer.transaction_events"
-_HOMES = {
+_MODULES = {
     "AcknowledgeType": _MODEL,
     "Admin": "kraftpy.client.admin.admin",
     "AlterOperation": _MODEL,
@@ -111,14 +111,14 @@ _HOMES = {
     "UnsupportedVersion": "kraftpy.client.connection",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(home), name)
+    value = globals()[name] = getattr(import_module(module), name)
     return value
 
 

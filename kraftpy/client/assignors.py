@@ -1,15 +1,15 @@
-"""Who reads which partition: the four classic assignors as pure functions.
+"""The four classic assignors as pure functions: they decide which member reads which partition.
 
     assign(partition_counts, subscriptions) -> {member: partitions}
 
-`partition_counts` holds every subscribed topic that exists. Every existing partition of a topic somebody subscribed to
-goes to exactly one subscriber of it. Members are ordered as in Kafka (static ones by instance id, before dynamic ones
-by member id), so `range` and `roundrobin` agree with other clients to the partition.
+`partition_counts` holds every subscribed topic that exists. Every partition of these topics goes to exactly one of the
+topic's subscribers. Members are ordered as in Kafka (static ones by instance id, before dynamic ones by member id), so
+`range` and `roundrobin` agree with other clients to the partition.
 
-`sticky` and `cooperative-sticky` first balance, then move as little as possible. Balance is optimal: as long as a
-chain of moves exists that takes one partition from a member to one holding at least two fewer, it is made. The
-cooperative one withholds a partition from its new owner while the old one still claims it; the old one gives it up
-and everybody joins again (KIP-429).
+`sticky` and `cooperative-sticky` first balance, then move as little as possible. The balance is optimal: as long as
+some chain of moves takes one partition from a member to another that holds at least two fewer, that chain is carried
+out. The cooperative assignor withholds a partition from its new owner while the old one still claims it; the old owner
+gives it up, and all members join again (KIP-429).
 
 Left out: rack awareness (KIP-881).
 """
@@ -40,13 +40,13 @@ Subscriptions = Mapping[str, Subscription]
 class RebalanceProtocol(Enum):
     """What members do with their partitions while they rejoin."""
 
-    EAGER = "eager"  # everybody gives up everything first
+    EAGER = "eager"  # every member gives up everything first
     COOPERATIVE = "cooperative"  # keep all, give up only what must move (KIP-429)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignor:
-    """An assignor under the name members agree on."""
+    """An assignor, under the name that members agree on."""
 
     name: str
     assign: Callable[[PartitionCounts, Subscriptions], Assignment]
@@ -55,7 +55,7 @@ class Assignor:
 
 
 def _ordered(subscriptions: Subscriptions) -> list[str]:
-    """Members in Kafka's order."""
+    """Return the members in Kafka's order."""
 
     def key(member: str) -> tuple[bool, str]:
         instance = subscriptions[member].group_instance_id
@@ -65,7 +65,7 @@ def _ordered(subscriptions: Subscriptions) -> list[str]:
 
 
 def _subscribers(counts: PartitionCounts, subscriptions: Subscriptions) -> dict[str, list[str]]:
-    """Topic to its subscribers in order, topics in order, only topics that exist."""
+    """Map each topic that exists to its subscribers, both in order."""
     members = _ordered(subscriptions)
     wanted: dict[str, list[str]] = {}
     for member in members:
@@ -76,7 +76,10 @@ def _subscribers(counts: PartitionCounts, subscriptions: Subscriptions) -> dict[
 
 
 def assign_range(counts: PartitionCounts, subscriptions: Subscriptions) -> Assignment:
-    """Per topic, neighbouring partitions; the first members get one more where it does not divide."""
+    """Give each subscriber neighbouring partitions, topic by topic.
+
+    The first members get one more if they do not divide.
+    """
     assignment: Assignment = {member: [] for member in subscriptions}
     for topic, members in _subscribers(counts, subscriptions).items():
         each, extra = divmod(counts[topic], len(members))
@@ -89,7 +92,7 @@ def assign_range(counts: PartitionCounts, subscriptions: Subscriptions) -> Assig
 
 
 def assign_round_robin(counts: PartitionCounts, subscriptions: Subscriptions) -> Assignment:
-    """All partitions in order, dealt like cards to the members subscribed to them."""
+    """Deal all partitions in order to the members, skipping those that are not subscribed to the topic."""
     assignment: Assignment = {member: [] for member in subscriptions}
     members = _ordered(subscriptions)
     topics = {member: frozenset(subscriptions[member].topics) for member in members}
@@ -104,7 +107,7 @@ def assign_round_robin(counts: PartitionCounts, subscriptions: Subscriptions) ->
 
 
 def assign_sticky(counts: PartitionCounts, subscriptions: Subscriptions) -> Assignment:
-    """Balanced, moving as little as possible; owned partitions come from the assignor's own user data."""
+    """Balance the partitions, moving as few as possible. The assignor's own user data says who owned what."""
     claims = {}
     for member, subscription in subscriptions.items():
         owned, generation_id = decode_sticky_user_data(subscription.user_data)
@@ -115,7 +118,7 @@ def assign_sticky(counts: PartitionCounts, subscriptions: Subscriptions) -> Assi
 
 
 def assign_cooperative_sticky(counts: PartitionCounts, subscriptions: Subscriptions) -> Assignment:
-    """As sticky, but nothing is given to a member while another still holds it."""
+    """Like sticky, but give a member nothing that another still holds."""
     claims = {
         member: (
             subscription.owned,
@@ -140,7 +143,7 @@ Claims = Mapping[str, tuple[tuple[TopicPartition, ...], int]]
 
 
 def _accepted_claims(claims: Claims, subscribers: Mapping[str, list[str]], counts: PartitionCounts) -> Assignment:
-    """Each partition with the claimant of the highest generation; nobody where two tie (one of them is a zombie)."""
+    """Map each partition to the claimant of the highest generation, or to none in a tie: one of the two is a zombie."""
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     eligible = {topic: frozenset(members) for topic, members in subscribers.items()}
     for member in sorted(claims):
@@ -180,7 +183,7 @@ def _assign_stickily(counts: PartitionCounts, subscriptions: Subscriptions, clai
 
 
 def _fill_quotas(assignment: Assignment, members: list[str], unassigned: list[TopicPartition]) -> None:
-    """Everybody may have everything: cut to the quota, then fill up to it."""
+    """Every member may have any partition: cut each to the quota, then fill it up."""
     total = len(unassigned) + sum(map(len, assignment.values()))
     if not members:
         return
@@ -214,7 +217,7 @@ def _balance(assignment: Assignment, subscribers: Mapping[str, list[str]], unass
 
 
 def _shift_one(assignment: Assignment, subscribers: Mapping[str, list[str]], start: str) -> bool:
-    """Take one partition from `start` and, through as few hands as possible, give one to a member with two fewer."""
+    """Take a partition from `start` and give one, through as few members as possible, to a member with two fewer."""
     came_by: dict[str, tuple[str, TopicPartition]] = {}
     seen = {start}
     queue = deque([start])

@@ -1,13 +1,13 @@
-"""What the client knows of the cluster, and its connections to it.
+"""The client's view of the cluster, and its connections to it.
 
-Metadata is one immutable snapshot, replaced as a whole. A partition's leader is believed only with a leader epoch not
-older than the one known for the same topic id (KIP-320), so a broker that lags cannot lead us back. Coordinators get
+Metadata is one immutable snapshot, replaced as a whole. A partition's leader is believed only if its leader epoch is
+not older than the one known for the same topic id (KIP-320), so a lagging broker cannot lead us back. Coordinators get
 a connection of their own: a long poll for records must not hold up a heartbeat (brokers answer in order).
 
-Retries: `retry` repeats what failed with a retriable code, with a backoff that grows and jitters, until the time is up;
-whatever may have been caused by old metadata or a moved coordinator is looked up again first.
+Retries: `retry` repeats what failed with a retriable code, with exponential backoff and jitter, until the time is up.
+Metadata or a coordinator that may have caused the failure is looked up again first.
 
-Left out: nearest-replica lookups (KIP-392), rebootstrapping on demand of the broker (KIP-1102); the bootstrap servers
+Left out: nearest-replica lookups (KIP-392), rebootstrapping when a broker demands it (KIP-1102); the bootstrap servers
 are tried whenever no known broker can be reached.
 """
 
@@ -50,7 +50,7 @@ STALE_METADATA = frozenset(
         ErrorCode.NOT_CONTROLLER,
     }
 )
-"""Errors after which metadata is asked for again."""
+"""Errors after which metadata is fetched again."""
 
 COORDINATOR_MOVED = frozenset(
     {
@@ -64,7 +64,7 @@ COORDINATOR_MOVED = frozenset(
 
 
 class Purpose(Enum):
-    """What a connection is for; each purpose has one per broker."""
+    """The use of a connection; a broker gets one connection for each."""
 
     DATA = "data"
     COORDINATOR = "coordinator"
@@ -72,19 +72,19 @@ class Purpose(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
-    """One snapshot."""
+    """One snapshot of the cluster's metadata."""
 
     cluster_id: str | None = None
     controller_id: int = -1
     nodes: Mapping[int, Node] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     errors: Mapping[str, ErrorCode] = field(default_factory=dict)
-    """Topics asked for that cannot be described, and why."""
+    """Topics that were asked for and cannot be described, with the reason."""
     names: Mapping[bytes, str] = field(default_factory=dict)
     """Topic id to name."""
 
     def partition(self, partition: TopicPartition) -> PartitionInfo | None:
-        """What is known of a partition."""
+        """Return the partition's metadata, or None if it is unknown."""
         topic = self.topics.get(partition.topic)
         if topic is None or not 0 <= partition.partition < len(topic.partitions):
             return None
@@ -92,7 +92,7 @@ class ClusterMetadata:
 
 
 def read_metadata(answer: MetadataResponse, known: ClusterMetadata) -> ClusterMetadata:
-    """The answer as a snapshot, keeping what `known` says of a partition under a newer leader epoch."""
+    """Turn the answer into a snapshot, keeping a partition of `known` if its leader epoch is newer."""
     topics: dict[str, TopicInfo] = {}
     errors: dict[str, ErrorCode] = {}
     for topic in answer.topics:
@@ -147,21 +147,21 @@ def metadata_request(topics: Iterable[str] | None, *, create: bool) -> MetadataR
 
 @dataclass(slots=True)
 class _Endpoint:
-    """How connecting to one address has gone."""
+    """The record of failed attempts to connect to one address."""
 
     failures: int = 0
     not_before_ms: float = 0.0
 
 
 class Cluster:
-    """Connections and metadata of one client. `start` it inside the loop it shall live in, `close` it once."""
+    """The connections and metadata of one client. Call `start` inside its event loop, and `close` once."""
 
     def __init__(self, options: ClientOptions, runtime: Runtime | None = None) -> None:
         self.options = options
         self.runtime: Runtime = runtime or RealRuntime()
         self.tasks = TaskKeeper(options.client_id, on_failure=self._tasks_failed)
         self.metadata = ClusterMetadata()
-        self.features: Mapping[str, int] = {}  # the cluster's, by the broker that knew most when it was connected to
+        self.features: Mapping[str, int] = {}  # the cluster's, from the broker that knew most when it was connected to
         self._features_epoch = -1
         self.on_metadata: list[Callable[[], None]] = []
         self.on_failure: list[Callable[[BaseException], None]] = []
@@ -184,7 +184,7 @@ class Cluster:
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin keeping metadata fresh. Nothing is asked yet."""
+        """Start keeping metadata fresh. Sends nothing yet."""
         await self.tasks.start()
         if self._refreshing is None:
             self._refreshing = self.tasks.spawn(self._keep_fresh(), "metadata")
@@ -207,14 +207,17 @@ class Cluster:
     # --- connections ----------------------------------------------------------------------------------------------
 
     async def connect(self, node_id: int, purpose: Purpose = Purpose.DATA) -> Connection:
-        """The open connection to a broker. Raises `KafkaError` (BROKER_NOT_AVAILABLE: no such broker is known)."""
+        """Return the open connection to a broker, or open it.
+
+        Raises `KafkaError` (`BrokerUnreachable` if it is unknown).
+        """
         node = self._node(node_id)
         if node is None:
-            raise BrokerUnreachable(f"broker {node_id} is not known")
+            raise BrokerUnreachable(f"broker {node_id} is unknown")
         return await self._connect_to(node.host, node.port, purpose)
 
     def connected(self, node_id: int, purpose: Purpose = Purpose.DATA) -> Connection | None:
-        """The connection to a broker where it is open already."""
+        """Return the connection to a broker if it is open already."""
         node = self._node(node_id)
         if node is None:
             return None
@@ -271,7 +274,7 @@ class Cluster:
         return connection
 
     async def any_connection(self) -> Connection:
-        """A connection to whichever broker answers first to our knocking. Raises the last `KafkaError`."""
+        """Return a connection to the first broker that accepts one. Raises the last `KafkaError`."""
         usable = [c for (_, _, purpose), c in self._connections.items() if purpose is Purpose.DATA and not c.closed]
         if usable:
             return min(usable, key=lambda connection: connection.in_flight)
@@ -304,33 +307,29 @@ class Cluster:
     # --- metadata -------------------------------------------------------------------------------------------------
 
     def want(self, topics: Collection[str]) -> None:
-        """Keep these topics in the snapshot too; a refresh is asked for where one is missing."""
+        """Add topics to the snapshot. If any of them is missing, request a refresh."""
         if not self._wanted.issuperset(topics):
             self._wanted.update(topics)
             self.request_refresh()
 
-    def unwant(self, topics: Collection[str]) -> None:
-        """Leave these topics out from the next refresh on."""
-        self._wanted.difference_update(topics)
-
     def want_all(self, wanted: bool) -> None:
-        """Keep every topic in the snapshot, for subscriptions by pattern."""
+        """Set if the snapshot holds every topic, which subscriptions by pattern need."""
         if wanted and not self._want_all:
             self.request_refresh()
         self._want_all = wanted
 
     def learn_nodes(self, known: ClusterMetadata) -> None:
-        """Take brokers and controller from metadata asked for elsewhere."""
+        """Take brokers and controller from metadata that was fetched elsewhere."""
         self.metadata = replace(
             self.metadata, cluster_id=known.cluster_id, controller_id=known.controller_id, nodes=known.nodes
         )
 
     def request_refresh(self) -> None:
-        """Ask for metadata soon, without waiting."""
+        """Request a metadata refresh soon, without waiting."""
         self._refresh_needed.set()
 
     async def refresh(self) -> ClusterMetadata:
-        """Ask for metadata, wait, and return it. Raises the `KafkaError` of that round."""
+        """Fetch metadata, wait for it, and return it. Raises the `KafkaError` of that round."""
         wanted = self._rounds_started + 1
         self.request_refresh()
         while self._rounds_done < wanted:
@@ -383,7 +382,7 @@ class Cluster:
         topics = None if self._want_all else frozenset(self._wanted)
         version = connection.version(ApiKey.METADATA)
         if topics is not None and not topics and version == 0:
-            topics = None  # version 0 has no way to ask for no topic
+            topics = None  # version 0 cannot ask for no topics
         request = metadata_request(topics, create=self.options.allow_auto_create_topics and version >= 4)
         answer: MetadataResponse = await connection.send(ApiKey.METADATA, request, version)
         error = ErrorCode.of(answer.error_code)
@@ -400,7 +399,7 @@ class Cluster:
         )
 
     async def leader(self, partition: TopicPartition) -> PartitionInfo:
-        """The partition with its leader, from the snapshot or after one refresh. Raises `KafkaError`."""
+        """Return the partition with its leader, from the snapshot or after one refresh. Raises `KafkaError`."""
         self.want((partition.topic,))
         info = self.metadata.partition(partition)
         if info is None or info.leader < 0:
@@ -409,11 +408,11 @@ class Cluster:
         if info is None:
             raise self.unknown(partition.topic, partition.partition)
         if info.leader < 0:
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader at present")
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
         return info
 
     def unknown(self, topic: str, partition: int | None = None) -> KafkaError:
-        """Why a topic or partition is not in the snapshot."""
+        """Return the error that says why a topic or partition is not in the snapshot."""
         error = self.metadata.errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         what = (
             f"topic {topic!r}"
@@ -425,7 +424,7 @@ class Cluster:
     # --- coordinators ---------------------------------------------------------------------------------------------
 
     async def coordinator(self, key: str, kind: CoordinatorType = CoordinatorType.GROUP) -> int:
-        """The broker that coordinates a group or transactional id. Raises `KafkaError`."""
+        """Return the broker that coordinates a group or transactional id. Raises `KafkaError`."""
         known = self._coordinators.get((kind, key))
         if known is not None:
             return known
@@ -447,13 +446,13 @@ class Cluster:
         return found.node_id
 
     def forget_coordinator(self, key: str, kind: CoordinatorType = CoordinatorType.GROUP) -> None:
-        """Look it up again next time."""
+        """Look the coordinator up again next time."""
         self._coordinators.pop((kind, key), None)
 
     async def ask_coordinator(
         self, group_id: str, key: ApiKey, message: Any, *, high: int = 0x7FFF, timeout_ms: float | None = None
     ) -> Any:
-        """Ask a group's coordinator once, over its own connection; what fails on the way makes it forgotten."""
+        """Ask a group's coordinator once, over its own connection. After a failure it is looked up again."""
         connection = await self.connect_coordinator(group_id)
         try:
             return await connection.request(key, message, high=high, timeout_ms=timeout_ms)
@@ -463,7 +462,7 @@ class Cluster:
             raise
 
     async def connect_coordinator(self, key: str, kind: CoordinatorType = CoordinatorType.GROUP) -> Connection:
-        """The connection to the coordinator of a group or transactional id, found first where it is not known."""
+        """Return the connection to the coordinator of a group or transactional id, looking it up if it is unknown."""
         node_id = await self.coordinator(key, kind)
         try:
             return await self.connect(node_id, Purpose.COORDINATOR)

@@ -1,15 +1,14 @@
-"""One connection to one broker: requests out in order, answers matched by correlation id, versions agreed at the start.
+"""One connection to one broker: pipelined requests, answers matched by correlation id, versions agreed on at the start.
 
-Requests are pipelined; `send` returns a future at once and creates no task. A request that times out takes the
-connection with it (the answers behind it would be late too), and every request still open fails with
-NETWORK_EXCEPTION.
+`send` returns a future at once and creates no task. A request that times out closes the connection (the answers behind
+it would be late too), and every request still open fails with NETWORK_EXCEPTION.
 
-ApiVersions is asked first, in the newest version; a broker that does not know that answers with UNSUPPORTED_VERSION
-in the form of version 0, and is asked again in the best it knows (KIP-511). For every API the highest common version
-is used.
+ApiVersions is asked first, in its newest version. A broker that does not know that version answers UNSUPPORTED_VERSION
+in the form of version 0, and is asked again in the best version it knows (KIP-511). Every API then uses the highest
+common version.
 
-A response may have `ResponseLimit.bytes` and, if it answers a fetch, what the fetch asked for: a fetch answer holds at
-least one batch, however large. A larger one is refused when its size is read, and closes the connection.
+A response may have `ResponseLimit.bytes`, plus the bytes that a fetch asked for: a fetch answer holds at least one
+batch, however large. A larger response is refused as soon as its size is read, and closes the connection.
 
 Left out: TLS, SASL, brokers before 0.10 (which have no ApiVersions), waiting for the socket to drain before writing
 more: the callers' own limits (in-flight requests, buffer memory) bound what is queued.
@@ -40,14 +39,14 @@ VersionRanges = Mapping[int, tuple[int, int]]
 
 
 class UnsupportedVersion(KafkaError):
-    """The broker and this client share no version of an API that would do."""
+    """The broker and this client share no suitable version of an API."""
 
     def __init__(self, text: str) -> None:
         super().__init__(ErrorCode.UNSUPPORTED_VERSION, text)
 
 
 class ResponseTooLarge(KafkaError):
-    """A broker announced a response above the limit. Asking again would not help a reader."""
+    """A broker announced a response above the limit. Asking again would not help."""
 
     def __init__(self, text: str) -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, text)
@@ -61,31 +60,31 @@ class BrokerUnreachable(KafkaError):
 
 
 class ResponseLimit(NamedTuple):
-    """The largest response that is accepted, and the setting that says so."""
+    """The largest response that is accepted, and the setting that limits it."""
 
     bytes: int = DEFAULT_RECEIVE_BYTES
-    """Of any response; a fetch may bring as many bytes as it asks for in addition."""
+    """The limit for any response; a fetch may return as many bytes as it asks for in addition."""
     setting: str = "receive_message_max_bytes"
 
     def in_all(self, asked: int) -> int:
-        """The largest frame accepted by a connection whose largest fetch asked for `asked` bytes."""
+        """Return the largest frame that a connection accepts if its largest fetch asked for `asked` bytes."""
         return min(self.bytes + asked, MAX_RESPONSE_BYTES)
 
     def exceeded(self, name: str, size: int, allowed: int) -> ResponseTooLarge:
-        """The error for a broker that announced `size` bytes where `allowed` are accepted."""
+        """Return the error for a broker that announced `size` bytes when only `allowed` are accepted."""
         return ResponseTooLarge(
             f"{name} announced a response of {size} bytes; at most {allowed} are accepted "
-            f"({self.setting}={self.bytes}, and what a fetch asks for)"
+            f"({self.setting}={self.bytes} plus what a fetch asks for)"
         )
 
 
 def bytes_asked(message: object) -> int:
-    """How many bytes of records a request asks for: `max_bytes` of a Fetch or ShareFetch, 0 for all others."""
+    """Return how many bytes of records a request asks for: `max_bytes` of a Fetch or ShareFetch, else 0."""
     return getattr(message, "max_bytes", 0)
 
 
 def choose_version(theirs: VersionRanges, key: ApiKey, *, low: int = 0, high: int = 0x7FFF) -> int:
-    """The highest version of `key` from `low` to `high` that both sides speak. Raises `UnsupportedVersion`."""
+    """Return the highest version of `key` from `low` to `high` that both sides speak. Raises `UnsupportedVersion`."""
     first, last = API_VERSIONS[key]
     offered = theirs.get(key)
     if offered is None:
@@ -95,44 +94,44 @@ def choose_version(theirs: VersionRanges, key: ApiKey, *, low: int = 0, high: in
     if best < worst:
         raise UnsupportedVersion(
             f"no common version of {key.name}: the broker has {offered[0]}-{offered[1]}, "
-            f"this client wants {max(first, low)}-{min(last, high)}"
+            f"this client supports {max(first, low)}-{min(last, high)}"
         )
     return best
 
 
 @cache
 def response_class(key: ApiKey) -> type[Any]:
-    """The class an answer to `key` is decoded to."""
+    """Return the class that an answer to `key` is decoded to."""
     return APIS[key].response
 
 
 def hello(software: tuple[str, str] | None = None) -> ApiVersionsRequest:
-    """The request that opens a connection. `software` is its name and version, kraftpy's own where it is None."""
+    """Build the request that opens a connection. `software` is a name and version; None stands for kraftpy's own."""
     name, version = ("kraftpy", kraftpy.__version__) if software is None else software
     return ApiVersionsRequest(client_software_name=name, client_software_version=version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """What a broker says of itself and its cluster."""
+    """A broker's answer to `hello`: its API versions and its cluster's features."""
 
     error: ErrorCode
     versions: VersionRanges
     features_epoch: int = -1
-    """Rises with every change of `features`; -1 where the broker has none to tell."""
+    """Rises with every change of `features`; -1 if the broker does not report it."""
     features: Mapping[str, int] = field(default_factory=dict)
-    """The features the cluster runs, at their finalized levels (KIP-584)."""
+    """The cluster's features at their finalized levels (KIP-584)."""
 
 
 def read_hello(frame: memoryview | bytes, version: int) -> Hello:
-    """The answer to `hello`."""
+    """Read the answer to `hello`."""
     _, body = decode_response_header(ApiKey.API_VERSIONS, version, frame)
     error = ErrorCode.of(int.from_bytes(body[:2], "big", signed=True))
     if error is ErrorCode.UNSUPPORTED_VERSION:
         try:
             answer = decode(ApiVersionsResponse, body, 0)  # KIP-511: such an answer has the form of version 0
         except ProtocolError:
-            return Hello(error=error, versions={})  # some brokers get that wrong; version 0 is understood by all
+            return Hello(error=error, versions={})  # some brokers get that wrong; all of them understand version 0
     else:
         answer = decode(ApiVersionsResponse, body, version, exact=False)
     return Hello(
@@ -144,7 +143,7 @@ def read_hello(frame: memoryview | bytes, version: int) -> Hello:
 
 
 class _Waiting(NamedTuple):
-    """A request whose answer is due."""
+    """A request that has not been answered yet."""
 
     key: ApiKey
     version: int
@@ -153,7 +152,7 @@ class _Waiting(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """An open connection. Use `Connection.open`."""
+    """An open connection. Create it with `Connection.open`."""
 
     def __init__(
         self,
@@ -172,7 +171,7 @@ class Connection(asyncio.Protocol):
         self.versions: VersionRanges = {}
         self.features_epoch = -1
         self.features: Mapping[str, int] = {}
-        self.throttled_until_ms = 0.0  # the broker asked to be left alone until then (KIP-219)
+        self.throttled_until_ms = 0.0  # the broker asked not to be sent anything until then (KIP-219)
         self._client_id = client_id
         self._runtime = runtime
         self._request_timeout_ms = request_timeout_ms
@@ -200,7 +199,10 @@ class Connection(asyncio.Protocol):
         software: tuple[str, str] | None = None,
         limit: ResponseLimit = ResponseLimit(),  # noqa: B008 - immutable
     ) -> Connection:
-        """Connect and agree on versions; `software` is as in `hello`. Raises `BrokerUnreachable` or a `KafkaError`."""
+        """Connect and agree on versions; `software` is as in `hello`.
+
+        Raises `BrokerUnreachable` or another `KafkaError`.
+        """
         name = f"{host}:{port}"
         connection: Connection | None = None
         try:
@@ -223,7 +225,7 @@ class Connection(asyncio.Protocol):
                 connection.close()
             raise BrokerUnreachable(f"{name} did not answer within {setup_timeout_ms:g} ms") from late
         except OSError as failed:
-            raise BrokerUnreachable(f"{name} cannot be reached: {failed}") from failed
+            raise BrokerUnreachable(f"cannot connect to {name}: {failed}") from failed
         except BaseException:
             if connection is not None:
                 connection.close()
@@ -242,7 +244,7 @@ class Connection(asyncio.Protocol):
         self.features_epoch, self.features = answer.features_epoch, answer.features
 
     async def _ask_versions(self, version: int) -> Hello:
-        """Send ApiVersions; its answer is read by hand because its form depends on its error."""
+        """Send ApiVersions. The answer is read by hand because its form depends on its error."""
         waiter = self._raw_hello = self._loop.create_future()
         asked = hello(self._software)
         self._write(encode_request(ApiKey.API_VERSIONS, version, self._take_id(), self._client_id, asked))
@@ -255,7 +257,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """True once nothing can be sent any more."""
         return self._error is not None
 
     def close(self, error: KafkaError | None = None) -> None:
@@ -267,18 +269,21 @@ class Connection(asyncio.Protocol):
             self._fail_all()
 
     async def wait_closed(self) -> None:
-        """Until the transport is gone."""
+        """Wait until the transport is closed."""
         if self._transport is not None:
             await asyncio.wait([self._lost])
 
     # --- requests -------------------------------------------------------------------------------------------------
 
     def version(self, key: ApiKey, *, low: int = 0, high: int = 0x7FFF) -> int:
-        """The version to use for `key`. Raises `UnsupportedVersion`."""
+        """Return the version to use for `key`. Raises `UnsupportedVersion`."""
         return choose_version(self.versions, key, low=low, high=high)
 
     def send(self, key: ApiKey, message: Any, version: int, *, timeout_ms: float | None = None) -> asyncio.Future[Any]:
-        """Send `message`; the future gives the answer or a `KafkaError`. Raises where the connection is closed."""
+        """Send `message`; the future gives the answer or a `KafkaError`.
+
+        Raises `KafkaError` if the connection is closed.
+        """
         if self._error is not None:
             raise self._error
         correlation_id = self._take_id()
@@ -294,7 +299,7 @@ class Connection(asyncio.Protocol):
         return future
 
     def send_without_answer(self, key: ApiKey, message: Any, version: int) -> None:
-        """Send a request the broker never answers: Produce with acks=0."""
+        """Send a request that the broker never answers: Produce with acks=0."""
         if self._error is not None:
             raise self._error
         self._write(encode_request(key, version, self._take_id(), self._client_id, message))
@@ -302,12 +307,12 @@ class Connection(asyncio.Protocol):
     async def request(
         self, key: ApiKey, message: Any, *, low: int = 0, high: int = 0x7FFF, timeout_ms: float | None = None
     ) -> Any:
-        """Send and wait. The version is the best from `low` to `high`."""
+        """Send a request and wait for its answer. The version is the best one from `low` to `high`."""
         return await self.send(key, message, self.version(key, low=low, high=high), timeout_ms=timeout_ms)
 
     @property
     def in_flight(self) -> int:
-        """Requests not yet answered."""
+        """The number of requests not yet answered."""
         return len(self._waiting)
 
     def _take_id(self) -> int:
@@ -336,12 +341,12 @@ class Connection(asyncio.Protocol):
     # --- asyncio.Protocol -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is open."""
+        """Note that the socket is open."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
+        """Fail the open requests: the socket is closed."""
         if self._error is None:
             why = f": {exc}" if exc is not None else ""
             self._error = KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.name} closed the connection{why}")
@@ -350,14 +355,14 @@ class Connection(asyncio.Protocol):
             self._lost.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes arrived."""
+        """Split the received bytes into answers."""
         try:
             for frame in self._decoder.feed(data):
                 self._answered(frame)
         except FrameTooLarge as large:
             self.close(self._limit.exceeded(self.name, large.size, large.limit))
         except ProtocolError as bad:
-            self.close(KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.name} sent what cannot be read: {bad}"))
+            self.close(KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.name} sent an unreadable frame: {bad}"))
 
     def _answered(self, frame: memoryview | bytes) -> None:
         if self._raw_hello is not None and not self._raw_hello.done():
@@ -368,15 +373,15 @@ class Connection(asyncio.Protocol):
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         entry = self._waiting.pop(correlation_id, None)
         if entry is None:
-            raise ProtocolError(f"an answer to {correlation_id}, which was not asked")
+            raise ProtocolError(f"an answer to {correlation_id}, which was never sent")
         entry.timer.cancel()
-        if entry.future.done():  # nobody waits any more
+        if entry.future.done():  # the caller no longer waits
             return
         try:
             _, body = decode_response_header(entry.key, entry.version, frame)
             answer = decode(response_class(entry.key), body, entry.version, exact=False)
         except ProtocolError as bad:
-            text = f"{self.name} answered {entry.key.name} v{entry.version} with what cannot be read: {bad}"
+            text = f"{self.name} answered {entry.key.name} v{entry.version} unreadably: {bad}"
             entry.future.set_exception(KafkaError(ErrorCode.CORRUPT_MESSAGE, text))
             raise
         throttle_ms = getattr(answer, "throttle_time_ms", 0)

@@ -1,10 +1,10 @@
-"""What an application may put between itself and a client: to count, to trace, to change or to drop records (KIP-42).
+"""Interceptors: code that an application puts between itself and a client, to count, trace, change or drop records.
 
 An interceptor is any object with some of the methods of `ProducerInterceptor` or `ConsumerInterceptor`; one object may
-serve both. They are called in the order given, each with what the one before returned, on the client's event loop: they
-must be quick and must not wait.
+serve both. They are called in the order given, each with the result of the one before, on the client's event loop: they
+must be quick and must not block. KIP-42.
 
-Invariant: what an interceptor raises is logged and changes nothing; its turn is passed over.
+Invariant: an exception in an interceptor is logged and changes nothing; that interceptor is skipped.
 """
 
 from __future__ import annotations
@@ -27,38 +27,41 @@ class ProducerInterceptor:
     """Sees every record on its way out. Override what matters."""
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord | None:
-        """A record is about to be sent, its partition perhaps not chosen yet; what is returned is sent in its place.
+        """Called before a record is sent, perhaps before its partition is chosen. Returns the record to send instead.
 
-        None: as it is.
+        None: send it unchanged.
         """
         return None
 
     def on_acknowledgement(self, metadata: RecordMetadata, error: KafkaError | None) -> None:
-        """A record was delivered, or failed: then its offset is -1, and so is its partition where none was chosen."""
+        """Called once a record is delivered or has failed.
+
+        A failed one has offset -1, and partition -1 if none was chosen.
+        """
 
     def close(self) -> None:
-        """The producer was closed."""
+        """Called when the producer is closed."""
 
 
 class ConsumerInterceptor:
     """Sees every record on its way in. Override what matters."""
 
     def on_consume(self, records: Records) -> Records | None:
-        """These are about to be handed out; what is returned is handed out in their place. None: as they are.
+        """Called before records are handed out. Returns the records to hand out instead; None: hand them out unchanged.
 
-        `async for` and `getone` hand out one record at a time. What is left out counts as read.
+        `async for` and `getone` hand out one record at a time. Records left out count as read.
         """
         return None
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """These were committed, by the application or automatically; not those committed in transactions."""
+        """Called after a commit, by the application or automatic; not after one in a transaction."""
 
     def close(self) -> None:
-        """The consumer was closed."""
+        """Called when the consumer is closed."""
 
 
 class Interceptors:
-    """Those of one client. `known` are the methods of which each has at least one, else TypeError."""
+    """The interceptors of one client. Raises TypeError if one of them has none of the `known` methods."""
 
     def __init__(self, interceptors: Iterable[object], known: tuple[str, ...]) -> None:
         self._interceptors = tuple(interceptors)
@@ -70,23 +73,23 @@ class Interceptors:
         return bool(self._interceptors)
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """The record to send."""
+        """Return the record to send."""
         return self._passed_through("on_send", record)
 
     def on_consume(self, records: Records) -> Records:
-        """The records to hand out."""
+        """Return the records to hand out."""
         return self._passed_through("on_consume", records)
 
     def on_acknowledgement(self, metadata: RecordMetadata, error: KafkaError | None) -> None:
-        """Tell of an outcome."""
+        """Notify the interceptors of a delivery or failure."""
         self._tell("on_acknowledgement", metadata, error)
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Tell of committed offsets."""
+        """Notify the interceptors of committed offsets."""
         self._tell("on_commit", offsets)
 
     def close(self) -> None:
-        """Tell of the end."""
+        """Notify the interceptors of the client's end."""
         self._tell("close")
 
     def _passed_through(self, name: str, value: T) -> T:

@@ -1,4 +1,4 @@
-"""The words a user of the client meets: records, metadata, offsets, and what can be asked about them."""
+"""The client's vocabulary: records, metadata, offsets, and the constants that requests use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class TimestampType(IntEnum):
-    """What a record's timestamp means, with Kafka's numbers."""
+    """The meaning of a record's timestamp, with Kafka's numbers."""
 
     NONE = -1  # a record format without timestamps
     CREATE_TIME = 0
@@ -21,12 +21,12 @@ class TimestampType(IntEnum):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record ended up."""
+    """The place of a record in the log, once it is delivered."""
 
     topic: str
     partition: int
     offset: int
-    """-1 where the broker did not say (acks=0, or a duplicate it no longer remembers)."""
+    """-1 if the broker did not report it (acks=0, or a duplicate it no longer remembers)."""
     timestamp_ms: int
     """The producer's, or the broker's under LogAppendTime."""
 
@@ -45,7 +45,7 @@ class ProducerRecord(NamedTuple):
 
 
 class ConsumerRecord(NamedTuple):
-    """A record as it was read."""
+    """A record read from a partition."""
 
     topic: str
     partition: int
@@ -59,7 +59,7 @@ class ConsumerRecord(NamedTuple):
 
 
 class ShareRecord(NamedTuple):
-    """A record as a share group handed it out: this consumer's until it is acknowledged, or its lock runs out."""
+    """A record handed out by a share group. It is this consumer's until it is acknowledged or its lock expires."""
 
     topic: str
     partition: int
@@ -71,20 +71,20 @@ class ShareRecord(NamedTuple):
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
     leader_epoch: int = -1
     delivery_count: int = 1
-    """How often the group has handed it out, this time included."""
+    """How often the group has handed the record out, this time included."""
 
 
 class AcknowledgeType(IntEnum):
-    """What became of a record of a share group, with the wire's numbers."""
+    """The acknowledgement of a record of a share group, with the wire's numbers."""
 
     ACCEPT = 1  # it was processed
-    RELEASE = 2  # somebody shall have it again
-    REJECT = 3  # nobody shall have it again
-    RENEW = 4  # it takes longer: the lock begins anew (KIP-1222); another acknowledgement follows
+    RELEASE = 2  # deliver it again, to any member
+    REJECT = 3  # never deliver it again
+    RENEW = 4  # processing takes longer: restart the lock (KIP-1222); another acknowledgement follows
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: the next record to read, and a note beside it."""
+    """A committed offset: the next record to read, with a note."""
 
     offset: int
     metadata: str = ""
@@ -92,11 +92,11 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """Which group, and which of its members, committed offsets come from (KIP-447)."""
+    """The identity of a group and of the member that commits its offsets (KIP-447)."""
 
     group_id: str
     generation_id: int = -1
-    """The generation or, with `group_protocol='consumer'`, the member's epoch; -1 outside of any membership."""
+    """The generation or, with `group_protocol='consumer'`, the member's epoch; -1 outside any membership."""
     member_id: str = ""
     group_instance_id: str | None = None
 
@@ -110,13 +110,13 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class OffsetSpec(IntEnum):
-    """Places in a partition that ListOffsets knows by a number below zero; any other number is a time in ms."""
+    """Places in a partition that ListOffsets knows by a negative number; any other number is a time in ms."""
 
     LATEST = -1  # the end: high watermark, or last stable offset under read_committed
     EARLIEST = -2
     MAX_TIMESTAMP = -3  # the record with the largest timestamp (KIP-734)
-    EARLIEST_LOCAL = -4  # first record not only in remote storage (KIP-405)
-    LATEST_TIERED = -5  # last record in remote storage (KIP-1005)
+    EARLIEST_LOCAL = -4  # the first record on the broker's own disk (KIP-405)
+    LATEST_TIERED = -5  # the last record in remote storage (KIP-1005)
 
 
 class IsolationLevel(IntEnum):
@@ -127,14 +127,14 @@ class IsolationLevel(IntEnum):
 
 
 class CoordinatorType(IntEnum):
-    """What a coordinator is looked up for."""
+    """The kinds of keys that coordinators are looked up for."""
 
     GROUP = 0
     TRANSACTION = 1
 
 
 class ResourceType(IntEnum):
-    """What a configuration belongs to, with the wire's numbers."""
+    """The kinds of resources that have a configuration, with the wire's numbers."""
 
     TOPIC = 2
     BROKER = 4
@@ -144,7 +144,7 @@ class ResourceType(IntEnum):
 
 
 class AlterOperation(IntEnum):
-    """What IncrementalAlterConfigs does to one setting."""
+    """The change that IncrementalAlterConfigs makes to one setting."""
 
     SET = 0
     DELETE = 1
@@ -153,7 +153,7 @@ class AlterOperation(IntEnum):
 
 
 class AutoOffsetReset(Enum):
-    """Where to begin without a valid offset."""
+    """The place to start if there is no valid offset."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -162,7 +162,7 @@ class AutoOffsetReset(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A broker as metadata names it."""
+    """A broker, from metadata."""
 
     node_id: int
     host: str
@@ -172,7 +172,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInfo:
-    """One partition as metadata tells it. `leader` is -1 while there is none."""
+    """One partition, from metadata. `leader` is -1 while it has none."""
 
     topic: str
     partition: int
@@ -182,18 +182,18 @@ class PartitionInfo:
     in_sync_replicas: tuple[int, ...] = ()
     offline_replicas: tuple[int, ...] = ()
     eligible_leader_replicas: tuple[int, ...] | None = None
-    """Not in sync, and known to hold all that was committed (KIP-966); None where the broker did not tell."""
+    """Not in sync, but known to hold everything committed (KIP-966); None if the broker did not report them."""
     last_known_eligible_replicas: tuple[int, ...] | None = None
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Its name."""
+        """The partition's topic and number."""
         return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicInfo:
-    """One topic as metadata tells it. `topic_id` is 16 zero bytes where the broker has no ids."""
+    """One topic, from metadata. `topic_id` is 16 zero bytes if the broker has no ids."""
 
     name: str
     topic_id: bytes
@@ -201,7 +201,7 @@ class TopicInfo:
     partitions: tuple[PartitionInfo, ...]
 
     def with_more(self, partitions: tuple[PartitionInfo, ...]) -> TopicInfo:
-        """The topic with partitions of a later page."""
+        """Return the topic with the partitions of a later page added."""
         return replace(self, partitions=self.partitions + partitions)
 
 

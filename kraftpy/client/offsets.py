@@ -1,8 +1,8 @@
-"""Questions about offsets: where a log stands, and where a group does. Shared by consumer, admin and range reader.
+"""Requests about offsets: those of a log, and those of a group. Shared by consumer, admin and range reader.
 
-Requests and answers are plain functions; the coroutines below them ask over a `Cluster`, group what goes to one
-broker into one request, and retry what failed for a passing reason. Versions of OffsetCommit and OffsetFetch that
-name topics by id (10 and up) are left out: a commit by name means the topic that bears it now.
+Requests and answers are plain functions. The coroutines below them ask over a `Cluster`, send everything for one broker
+in one request, and retry transient failures. Versions of OffsetCommit and OffsetFetch that name topics by id (10 and
+up) are left out: a commit by name refers to the topic that has the name now.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Found = dict[TopicPartition, OffsetAndTimestamp | None]
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partitions grouped, in order."""
+    """Group partitions by topic, in order."""
     grouped: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         grouped.setdefault(topic, []).append(partition)
@@ -56,7 +56,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 def list_offsets_request(
     wanted: Mapping[TopicPartition, int], isolation: IsolationLevel, metadata: ClusterMetadata, timeout_ms: float
 ) -> tuple[ListOffsetsRequest, int]:
-    """The request for times or `OffsetSpec`s of partitions one broker leads, and the lowest version that will do."""
+    """Build the request for times or `OffsetSpec`s of partitions with one leader. Returns also its lowest version."""
     topics = []
     for topic, indexes in by_topic(wanted).items():
         partitions = []
@@ -76,7 +76,7 @@ def list_offsets_request(
 def read_list_offsets(
     answer: ListOffsetsResponse,
 ) -> Iterator[tuple[TopicPartition, OffsetAndTimestamp | KafkaError | None]]:
-    """Each partition with its offset, None where no record is that late, or its error."""
+    """Yield each partition with its offset, None if no record is that late, or its error."""
     for topic in answer.topics:
         for part in topic.partitions:
             name = TopicPartition(topic.name, part.partition_index)
@@ -92,7 +92,7 @@ def read_list_offsets(
 async def ask_offsets(
     cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel
 ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError | None]:
-    """Ask every leader once: each partition's offset, None where no record is that late, or why it is not known."""
+    """Ask every leader once. Returns each partition's offset, None if no record is that late, or an error."""
     results: dict[TopicPartition, OffsetAndTimestamp | KafkaError | None] = {}
     by_leader: dict[int, dict[TopicPartition, int]] = {}
     for partition, leader in (await leaders(cluster, wanted)).items():
@@ -115,7 +115,7 @@ async def ask_offsets(
 
 
 async def leaders(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
-    """The leader of each partition, or why there is none, after at most one refresh of metadata."""
+    """Return the leader of each partition, or why it has none, after at most one refresh of metadata."""
     names = list(partitions)
     cluster.want({name.topic for name in names})
     known = {name: cluster.metadata.partition(name) for name in names}
@@ -130,7 +130,7 @@ async def leaders(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dic
         if info is None:
             found[name] = cluster.unknown(name.topic, name.partition)
         elif info.leader < 0:
-            found[name] = KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{name} has no leader at present")
+            found[name] = KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{name} has no leader")
         else:
             found[name] = info.leader
     return found
@@ -143,9 +143,9 @@ async def list_offsets(
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     timeout_ms: float | None = None,
 ) -> Found:
-    """The offset of each partition for a time in ms or an `OffsetSpec`; None where no record is that late.
+    """Return each partition's offset for a time in ms or an `OffsetSpec`; None if no record is that late.
 
-    Raises the first `KafkaError` that does not pass.
+    Raises the first `KafkaError` that a retry does not fix.
     """
     found: Found = {}
 
@@ -218,9 +218,9 @@ async def fetch_committed(
     require_stable: bool = False,
     timeout_ms: float | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The committed offsets of `partitions` (None: of all that have one); those without one are not in the answer.
+    """Return the committed offsets of `partitions` (None: of all that have one), leaving out partitions without one.
 
-    With `require_stable` offsets of open transactions are waited for (KIP-447). Raises `KafkaError`.
+    With `require_stable`, waits for offsets of open transactions (KIP-447). Raises `KafkaError`.
     """
     topics = None if partitions is None else by_topic(partitions)
     if topics is not None and not topics:
@@ -263,7 +263,7 @@ def _read_committed(
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     several = version >= _SEVERAL_GROUPS_VERSION
     if several and not answer.groups:
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's answer left group {group_id!r} out")
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker's answer lacks group {group_id!r}")
     whole = ErrorCode.of(answer.groups[0].error_code if several else answer.error_code)
     if whole is not ErrorCode.NONE:
         raise KafkaError(whole, f"group {group_id!r}: {whole.meaning}")
@@ -280,7 +280,7 @@ def _read_committed(
 
 
 async def partition_counts(cluster: Cluster, topics: Iterable[str]) -> dict[str, int]:
-    """How many partitions each of the topics that exist has, by metadata asked for now."""
+    """Return the partition counts of those topics that exist, from metadata fetched now."""
     wanted = set(topics)
     cluster.want(wanted)
     while True:

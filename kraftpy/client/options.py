@@ -1,11 +1,10 @@
-"""Options under Kafka's names, dots as underscores, checked where they are given.
+"""Client options under Kafka's names, with underscores for dots, checked where they are given.
 
-Each is a typed keyword argument of `Producer`, `Consumer` or `Admin`; these classes say what is allowed and what the
-default is. A bad value raises `ValueError` that begins with the option's name.
+Each is a typed keyword argument of `Producer`, `Consumer` or `Admin`; these classes define the allowed values and the
+defaults. A bad value raises a `ValueError` that begins with the option's name.
 
-Defaults are Kafka's, except `batch_size` (128 KiB: a batch costs this client more than a record does) and
-`client_id`. `receive_message_max_bytes` is librdkafka's `receive.message.max.bytes`; Kafka's own clients have no such
-limit.
+Defaults are Kafka's, except `batch_size` (128 KiB: a batch costs this client more than a record does) and `client_id`.
+`receive_message_max_bytes` is librdkafka's `receive.message.max.bytes`; Kafka's own clients have no such limit.
 
 Left out: TLS and SASL (`security_protocol` knows PLAINTEXT only), metrics reporters.
 """
@@ -21,11 +20,11 @@ KNOWN_COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 MAX_IN_FLIGHT_IDEMPOTENT = 5
 INT32_MAX = 2**31 - 1
 DEFAULT_RECEIVE_BYTES = 134_217_728
-"""The largest batch that brokers take by default (100 MiB), with a margin."""
+"""The largest batch that brokers accept by default (100 MiB), with a margin."""
 
 
 def number(name: str, value: object, *, low: float = 0, high: float = INT32_MAX) -> None:
-    """Refuse what is not a number from `low` to `high`. Raises ValueError."""
+    """Check that `value` is a number from `low` to `high`. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} must be a number, not {value!r}")
     if not low <= value <= high:
@@ -33,32 +32,32 @@ def number(name: str, value: object, *, low: float = 0, high: float = INT32_MAX)
 
 
 def whole(name: str, value: object, *, low: int = 0, high: int = INT32_MAX) -> None:
-    """Refuse what is not a whole number from `low` to `high`. Raises ValueError."""
+    """Check that `value` is a whole number from `low` to `high`. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} must be a whole number, not {value!r}")
     number(name, value, low=low, high=high)
 
 
 def flag(name: str, value: object) -> None:
-    """Refuse what is neither True nor False. Raises ValueError."""
+    """Check that `value` is True or False. Raises ValueError."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be True or False, not {value!r}")
 
 
 def text(name: str, value: object) -> None:
-    """Refuse what is not a string of reasonable length. Raises ValueError."""
+    """Check that `value` is a non-empty string that fits the wire. Raises ValueError."""
     if not isinstance(value, str) or not value or len(value.encode()) > 32_767:
-        raise ValueError(f"{name} must be a string that is neither empty nor long, not {value!r}")
+        raise ValueError(f"{name} must be a non-empty string of at most 32767 bytes, not {value!r}")
 
 
 def one_of(name: str, value: object, allowed: Collection[object]) -> None:
-    """Refuse what is not among `allowed`. Raises ValueError."""
+    """Check that `value` is among `allowed`. Raises ValueError."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}, not {value!r}")
 
 
 def parse_bootstrap(servers: str | Iterable[str]) -> tuple[tuple[str, int], ...]:
-    """`host:port,host:port` (or a list of them, IPv6 in brackets) as pairs. Raises ValueError."""
+    """Parse `host:port,host:port` (or a list of them, IPv6 in brackets) into pairs. Raises ValueError."""
     listed = servers.split(",") if isinstance(servers, str) else list(servers)
     addresses = []
     for server in (item.strip() for item in listed):
@@ -69,13 +68,13 @@ def parse_bootstrap(servers: str | Iterable[str]) -> tuple[tuple[str, int], ...]
             raise ValueError(f"bootstrap_servers: {server!r} is not host:port")
         addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
     if not addresses:
-        raise ValueError("bootstrap_servers names no server")
+        raise ValueError("bootstrap_servers contains no server")
     return tuple(addresses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """What every client has."""
+    """Options of every client."""
 
     bootstrap_servers: str | Sequence[str] = "127.0.0.1:9092"
     client_id: str = "kraftpy"
@@ -87,7 +86,7 @@ class ClientOptions:
     reconnect_backoff_max_ms: float = 1_000
     socket_connection_setup_timeout_ms: float = 10_000
     metadata_max_age_ms: float = 300_000
-    receive_message_max_bytes: int = DEFAULT_RECEIVE_BYTES  # a fetch may bring what it asks for in addition
+    receive_message_max_bytes: int = DEFAULT_RECEIVE_BYTES  # a fetch may return the bytes it asks for in addition
     default_api_timeout_ms: float = 60_000
     allow_auto_create_topics: bool = True
 
@@ -109,7 +108,7 @@ class ClientOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions(ClientOptions):
-    """What a producer has."""
+    """Options of a producer."""
 
     acks: int | str = "all"
     enable_idempotence: bool | None = None  # None: on, unless another option rules it out
@@ -170,7 +169,7 @@ class ProducerOptions(ClientOptions):
 
     @property
     def idempotent(self) -> bool:
-        """Whether sequence numbers are used."""
+        """True if records get sequence numbers."""
         if self.enable_idempotence is not None:
             return self.enable_idempotence
         return (
@@ -181,12 +180,12 @@ class ProducerOptions(ClientOptions):
 
 
 _CLASSIC_ONLY = ("partition_assignment_strategy", "session_timeout_ms", "heartbeat_interval_ms")
-"""Options of the classic group protocol alone."""
+"""Options that only the classic group protocol has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions(ClientOptions):
-    """What a consumer has."""
+    """Options of a consumer."""
 
     group_id: str | None = None
     group_instance_id: str | None = None
@@ -222,7 +221,9 @@ class ConsumerOptions(ClientOptions):
         if self.group_protocol == "consumer":
             for field in fields(ConsumerOptions):
                 if field.name in _CLASSIC_ONLY and getattr(self, field.name) != field.default:
-                    raise ValueError(f"{field.name} is the broker's to say with group_protocol='consumer'")
+                    raise ValueError(
+                        f"{field.name} cannot be set with group_protocol='consumer': the broker decides it"
+                    )
         elif self.group_remote_assignor is not None:
             raise ValueError("group_remote_assignor needs group_protocol='consumer'")
         strategies = self.partition_assignment_strategy
@@ -260,7 +261,7 @@ class ConsumerOptions(ClientOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareConsumerOptions(ClientOptions):
-    """What a consumer of a share group has. Where a group begins, and what it may read, are the group's settings."""
+    """Options of a share consumer. A share group's starting point and isolation level are settings of the group."""
 
     group_id: str
     client_rack: str = ""
@@ -285,7 +286,7 @@ class ShareConsumerOptions(ClientOptions):
 
     @property
     def is_explicit(self) -> bool:
-        """Whether the application acknowledges every record itself."""
+        """True if the application acknowledges every record itself."""
         return self.share_acknowledgement_mode == "explicit"
 
     @property

@@ -1,8 +1,8 @@
 """The tasks of one client: named, in one TaskGroup, ended together.
 
 A `TaskGroup` must be left by the task that entered it, but a client may be started in one task and closed in another.
-So one keeper task owns the group, and the client's other tasks are born in it. A task that fails takes the others
-with it, and `failure` tells why; the owner passes it to whoever waits.
+So one keeper task owns the group, and the client's other tasks are created in it. A task that fails takes the others
+with it and sets `failure`; the owner raises that in its waiting calls.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class TaskKeeper:
-    """Create with the client, `start` inside a running loop, `close` once."""
+    """A client's task group. Create it with the client, `start` it inside a running loop, `close` it once."""
 
     def __init__(self, name: str, *, on_failure: Callable[[BaseException], None] | None = None) -> None:
         self._name = name
@@ -32,10 +32,10 @@ class TaskKeeper:
             await opened.wait()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run `coroutine` in the group. Raises RuntimeError where it is not open.
+        """Run `coroutine` in the group. Raises RuntimeError if the group is not open.
 
-        One of the group's own tasks may get to ask for another one between `close` and its own cancellation: it is
-        cancelled then and there.
+        One of the group's own tasks may ask for another between `close` and its own cancellation. It is cancelled at
+        that point.
         """
         if self._group is None or self._closing.is_set():
             coroutine.close()
@@ -48,7 +48,7 @@ class TaskKeeper:
         return task
 
     async def close(self) -> None:
-        """Cancel what still runs and wait for it. A second call does nothing."""
+        """Cancel the tasks that still run and wait for them. A second call does nothing."""
         self._closing.set()
         if self._keeper is not None:
             await asyncio.wait([self._keeper])

@@ -1,10 +1,10 @@
-"""Which batches of a fetch response hold records for the application: never markers, and no aborted transaction's.
+"""Decides which batches of a fetch response hold records for the application: no markers, no aborted transactions.
 
 A read_committed fetch comes with the transactions aborted within its range, each as (producer id, first offset). A
-producer's transactional batches are hidden from that offset on until its abort marker goes by.
+producer's transactional batches are hidden from that offset on, until its abort marker passes.
 
-Invariant: batches are asked about in log order, all of one response, starting with its first.
-Left out: the last stable offset; the broker already ends a read_committed response there. KIP-98.
+Invariant: batches are asked about in log order, all of one response, starting with its first. Left out: the last stable
+offset; the broker already ends a read_committed response there. KIP-98.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Visibility:
         self._aborting: set[int] = set()
 
     def shows(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Whether the batch's records are for the application. CorruptBatch where a marker cannot be read."""
+        """Return whether the batch's records are for the application. Raises CorruptBatch for an unreadable marker."""
         while self._ahead and self._ahead[0][0] <= header.last_offset:
             self._aborting.add(self._ahead.popleft()[1])
         if header.is_control:

@@ -1,4 +1,4 @@
-"""For users: a broker and a cluster for tests, and files in memory for tests of what keeps files.
+"""Tools for users' tests: a broker, a cluster, and in-memory files for code that stores files.
 
 The names are loaded when first used: pytest loads this package, for its plugin, at each start.
 """

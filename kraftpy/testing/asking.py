@@ -1,4 +1,4 @@
-"""One question to one node over a connection of its own, without an event loop."""
+"""Sends one request to one node over a connection of its own, without an event loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_ANSWER_BYTES = 64 << 20
 
 
 def ask(address: tuple[str, int], key: ApiKey, version: int, request: object, *, timeout: float) -> Any:
-    """The decoded answer. Raises OSError where the node is not reached, closes, or says nothing for `timeout` s."""
+    """Return the decoded answer. Raises OSError if the node is unreachable, closes, or is silent for `timeout` s."""
     decoder = FrameDecoder(_MAX_ANSWER_BYTES)
     with socket.create_connection(address, timeout) as connection:
         connection.sendall(encode_request(key, version, 1, "kraftpy-testing", request))

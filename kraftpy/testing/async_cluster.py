@@ -1,4 +1,4 @@
-"""`AsyncCluster`: a `Cluster` for a test that has an event loop; its methods are coroutines, and run in threads."""
+"""`AsyncCluster`: a `Cluster` for tests with an event loop. Its methods are coroutines that run in threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AsyncFault:
 
     def __init__(self, blocking: Fault) -> None:
         self.blocking = blocking
-        """The fault itself."""
+        """The blocking fault."""
 
     async def __aenter__(self) -> AsyncFault:
         return self
@@ -37,21 +37,21 @@ class AsyncFault:
         return repr(self.blocking)
 
     async def heal(self) -> None:
-        """As `Fault.heal`."""
+        """Like `Fault.heal`."""
         await asyncio.to_thread(self.blocking.heal)
 
     async def wait(self, hits: int = 1, timeout: float = 30.0) -> None:  # noqa: ASYNC109 - handed on
-        """As `Fault.wait`."""
+        """Like `Fault.wait`."""
         await asyncio.to_thread(self.blocking.wait, hits, timeout)
 
     @property
     def is_over(self) -> bool:
-        """As `Fault.is_over`."""
+        """Like `Fault.is_over`."""
         return self.blocking.is_over
 
     @property
     def hits(self) -> list[Hit]:
-        """As `Fault.hits`."""
+        """Like `Fault.hits`."""
         return self.blocking.hits
 
 
@@ -59,7 +59,7 @@ Entered = TypeVar("Entered", bound=AsyncFault)
 
 
 class Pending(Coroutine[Any, Any, Entered], Generic[Entered]):
-    """A coroutine that gives something to enter: it may be awaited, or entered at once by `async with`."""
+    """A coroutine that returns a context manager. Await it, or enter it at once with `async with`."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Entered]) -> None:
         self._coroutine = coroutine
@@ -69,15 +69,15 @@ class Pending(Coroutine[Any, Any, Entered], Generic[Entered]):
         return self._coroutine.__await__()
 
     def send(self, value: Any, /) -> Any:
-        """As of any coroutine."""
+        """Like a coroutine's `send`."""
         return self._coroutine.send(value)
 
     def throw(self, *args: Any) -> Any:
-        """As of any coroutine."""
+        """Like a coroutine's `throw`."""
         return self._coroutine.throw(*args)
 
     def close(self) -> None:
-        """As of any coroutine."""
+        """Like a coroutine's `close`."""
         self._coroutine.close()
 
     async def __aenter__(self) -> Entered:
@@ -102,7 +102,7 @@ def _fault(begin: Callable[[], Fault]) -> Pending[AsyncFault]:
 def _begins(
     method: Callable[Concatenate[Any, P], Fault],
 ) -> Callable[Concatenate[AsyncCluster, P], Pending[AsyncFault]]:
-    """A method of a cluster that begins a fault, as one of an `AsyncCluster`."""
+    """Turn a cluster's method that begins a fault into one of `AsyncCluster`."""
 
     @functools.wraps(method)
     def begin(self: AsyncCluster, /, *args: P.args, **kwargs: P.kwargs) -> Pending[AsyncFault]:
@@ -112,64 +112,65 @@ def _begins(
 
 
 class AsyncCluster:
-    """A `Cluster` whose methods are coroutines: what `async with Cluster() as cluster` gives.
+    """A `Cluster` whose methods are coroutines, as returned by `async with Cluster() as cluster`.
 
-    What begins a fault gives an `AsyncFault` when awaited, or is entered: `async with cluster.drop("Produce"):`.
+    A method that begins a fault gives an `AsyncFault` if awaited, or can be entered: `async with
+    cluster.drop("Produce"):`.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self.blocking = cluster
-        """The cluster itself."""
+        """The blocking cluster."""
 
     @property
     def bootstrap_servers(self) -> str:
-        """Host and port of every broker, with commas, whether it runs or not."""
+        """The addresses of all brokers, separated by commas, whether they are running or not."""
         return self.blocking.bootstrap_servers
 
     def address(self, node: int) -> str:
-        """Host and port at which clients reach this broker."""
+        """Return the host and port at which clients reach this broker."""
         return self.blocking.address(node)
 
     @property
     def brokers(self) -> tuple[int, ...]:
-        """The node ids of those that serve clients."""
+        """The node ids of the brokers."""
         return self.blocking.brokers
 
     @property
     def controllers(self) -> tuple[int, ...]:
-        """The node ids of those that vote on the metadata."""
+        """The node ids of the quorum's voters."""
         return self.blocking.controllers
 
     # --- nodes ----------------------------------------------------------------------------------------------------
 
     async def start(self, node: int, *, wait: bool = True) -> None:
-        """As `Cluster.start`."""
+        """Like `Cluster.start`."""
         await asyncio.to_thread(self.blocking.start, node, wait=wait)
 
     def kill(self, node: int) -> Pending[AsyncFault]:
-        """As `Cluster.kill`."""
+        """Like `Cluster.kill`."""
         return _fault(lambda: self.blocking.kill(node))
 
     def stop(self, node: int) -> Pending[AsyncFault]:
-        """As `Cluster.stop`."""
+        """Like `Cluster.stop`."""
         return _fault(lambda: self.blocking.stop(node))
 
     def pause(self, node: int) -> Pending[AsyncFault]:
-        """As `Cluster.pause`."""
+        """Like `Cluster.pause`."""
         return _fault(lambda: self.blocking.pause(node))
 
     async def resume(self, node: int) -> None:
-        """As `Cluster.resume`."""
+        """Like `Cluster.resume`."""
         self.blocking.resume(node)
 
     async def wait_ended(self, node: int, timeout: float | None = None) -> int:  # noqa: ASYNC109 - handed on
-        """As `Cluster.wait_ended`."""
+        """Like `Cluster.wait_ended`."""
         return await asyncio.to_thread(self.blocking.wait_ended, node, timeout)
 
     # --- faults ---------------------------------------------------------------------------------------------------
 
     def partition(self, some: Nodes | str, others: Nodes | str, *, one_way: bool = False) -> Pending[AsyncFault]:
-        """As `Cluster.partition`."""
+        """Like `Cluster.partition`."""
         return _fault(lambda: self.blocking.partition(some, others, one_way=one_way))
 
     drop = _begins(Faulty.drop)
@@ -192,7 +193,7 @@ class AsyncCluster:
         pause: tuple[float, float] = (0.2, 1.0),
         settle: float = 60.0,
     ) -> AsyncChaos:
-        """As `Cluster.chaos`, for `async with`."""
+        """Like `Cluster.chaos`, for `async with`."""
         from kraftpy.testing.chaos import AsyncChaos
 
         return AsyncChaos(
@@ -208,35 +209,35 @@ class AsyncCluster:
         )
 
     async def heal(self) -> None:
-        """As `Cluster.heal`."""
+        """Like `Cluster.heal`."""
         await asyncio.to_thread(self.blocking.heal)
 
     # --- what it says ---------------------------------------------------------------------------------------------
 
     async def wait_ready(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - handed on
-        """As `Cluster.wait_ready`."""
+        """Like `Cluster.wait_ready`."""
         await asyncio.to_thread(self.blocking.wait_ready, timeout)
 
     async def wait_in_sync(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - handed on
-        """As `Cluster.wait_in_sync`."""
+        """Like `Cluster.wait_in_sync`."""
         await asyncio.to_thread(self.blocking.wait_in_sync, timeout)
 
     async def leader_of(self, topic: str, partition: int = 0, *, ask: int | None = None) -> int | None:
-        """As `Cluster.leader_of`."""
+        """Like `Cluster.leader_of`."""
         return await asyncio.to_thread(self.blocking.leader_of, topic, partition, ask=ask)
 
     async def move_leader(self, topic: str, partition: int = 0, *, to: int | None = None) -> int:
-        """As `Cluster.move_leader`."""
+        """Like `Cluster.move_leader`."""
         return await asyncio.to_thread(self.blocking.move_leader, topic, partition, to=to)
 
     async def coordinator_of(self, group: str) -> int | None:
-        """As `Cluster.coordinator_of`."""
+        """Like `Cluster.coordinator_of`."""
         return await asyncio.to_thread(self.blocking.coordinator_of, group)
 
     async def quorum_leader(self) -> int | None:
-        """As `Cluster.quorum_leader`."""
+        """Like `Cluster.quorum_leader`."""
         return await asyncio.to_thread(self.blocking.quorum_leader)
 
     def logs(self, node: int) -> str:
-        """As `Cluster.logs`."""
+        """Like `Cluster.logs`."""
         return self.blocking.logs(node)

@@ -1,13 +1,13 @@
-"""Requests that are dropped, delayed, held back or answered with errors, in the process of a node of a test.
+"""Request faults in the process of a test's node: requests are dropped, delayed, held or answered with errors.
 
-What is replaced is `broker.apis.answer`, through which every request of a client and of another broker goes; what
-voters and observers of the quorum say to each other goes elsewhere. A connection's requests are served one after the
-other, so what holds one up holds up those behind it.
+They replace `broker.apis.answer`, which serves every request of a client or another broker; messages between voters and
+observers of the quorum go elsewhere. A connection's requests are served one after the other, so one that is held up
+holds up those behind it.
 
-An answer with an error has the shape that the API gives it: the request's topics and partitions each with the code, and
-the code at the top where there is a place for it.
+An answer with an error has the shape that the API gives it: the request's topics and partitions, each with the code,
+and the code at the top if there is a field for it.
 
-Left out: of the requests that a client sent ahead on a connection that was cut, and closed meanwhile, only the first
+Left out: if a client's connection was cut and has closed meanwhile, only the first of the requests it sent ahead
 arrives in the end.
 """
 
@@ -58,11 +58,11 @@ Answer = Callable[["Broker", bytearray, str, str, "Connection | None"], Awaitabl
 
 
 class Dropped(ProtocolError):
-    """The connection is to be closed."""
+    """Raised to close the connection."""
 
 
 def replacements(in_force: InForce, what: str) -> Iterable[tuple[Any, str, Callable[[Any], Any]]]:
-    """What is replaced where there are rules about "requests"."""
+    """Return the replacements to make while there are rules about "requests"."""
     assert what == "requests"
     late: set[asyncio.Task[None]] = set()
 
@@ -136,7 +136,7 @@ async def _wait(in_force: InForce, rule: Rule, header: RequestHeader) -> None:
         return
     if rule.kind == "drop":
         what = "the answer of a" if rule.is_response else "a"
-        raise Dropped(f"a test has {what} {_name(header.api_key)} request dropped")
+        raise Dropped(f"a test drops {what} {_name(header.api_key)} request")
     await in_force.until_gone(rule, rule.seconds)
 
 
@@ -146,7 +146,7 @@ async def _afterwards(in_force: InForce, rule: Rule, arrives: Callable[[], Await
 
 
 def _release(response: Response | None) -> None:
-    """Let go of files that were to be sent."""
+    """Release files that were waiting to be sent."""
     if isinstance(response, list):
         for piece in response:
             if isinstance(piece, LogSlice):
@@ -157,11 +157,11 @@ def _release(response: Response | None) -> None:
 
 
 _ERRORS = ("error_code", "partition_error_code")
-"""What a field with an error is called."""
+"""The names of error fields."""
 
 
 def can_fail(key: ApiKey) -> bool:
-    """Whether the API's answer has a place for an error at all."""
+    """Return whether the API's answer has a field for an error."""
     return _has_error(APIS[key].response)
 
 
@@ -172,7 +172,7 @@ def _has_error(kind: type) -> bool:
 
 
 def failed(header: RequestHeader, body: memoryview, error: int) -> bytes | None:
-    """The answer to a request that had no effect; None where none is due."""
+    """Return the answer to a request that had no effect; None if the request gets none."""
     api = APIS[header.api_key]
     request = decode(api.request, body, header.api_version, exact=False)
     if header.api_key == ApiKey.PRODUCE and request.acks == 0:
@@ -183,8 +183,8 @@ def failed(header: RequestHeader, body: memoryview, error: int) -> bytes | None:
 
 
 def spoilt(header: RequestHeader, body: memoryview, response: Response, error: int) -> bytes | None:
-    """An answer as it was, but for the error."""
-    if isinstance(response, list):  # a Fetch: its records are no part of an error
+    """Return an answer with its error replaced."""
+    if isinstance(response, list):  # a Fetch with an error carries no records
         return failed(header, body, error)
     api = APIS[header.api_key]
     _, answered = decode_response_header(header.api_key, header.api_version, memoryview(response)[4:])
@@ -215,11 +215,11 @@ _OTHER_WORDS = {
     "name": "topic",
     "group_id": "key",
 }
-"""What a field of an answer may be called in its request, if not the same."""
+"""An answer's field names, if the request uses another name."""
 
 
 def _shaped(kind: type, asked: Any, version: int) -> Any:
-    """An answer, or a part of one, about what was asked: called as the request calls it, and empty otherwise."""
+    """Build an answer, or part of one, about what was asked: names from the request, everything else empty."""
     known = {name: getattr(asked, name) for name in asked.__slots__} if isinstance(asked, Struct) else {}
     values: dict[str, Any] = {}
     is_named = bool(known)
@@ -233,7 +233,7 @@ def _shaped(kind: type, asked: Any, version: int) -> Any:
         elif field.name not in _ERRORS and word in known and isinstance(known[word], type(_empty(field))):
             values[field.name] = known[word]
         elif field.name not in _ERRORS and not is_named and isinstance(asked, type(_empty(field))):
-            values[field.name] = asked  # the request has a list of names, or numbers, for these
+            values[field.name] = asked  # in the request, this is a list of names or numbers
             is_named = True
         elif field.default is REQUIRED or (field.default is None and version not in field.nullable):
             values[field.name] = _empty(field)
@@ -241,7 +241,7 @@ def _shaped(kind: type, asked: Any, version: int) -> Any:
 
 
 def _asked_for(name: str, known: dict[str, Any]) -> list[Any]:
-    """The list in a request that a list in its answer is about."""
+    """Return the list in a request that corresponds to a list in its answer."""
     return known.get(name) or next((value for value in known.values() if isinstance(value, list) and value), [])
 
 

@@ -1,12 +1,12 @@
-"""Disks that are slow, full or broken, in the process of a node of a test.
+"""Disk faults in the process of a test's node: slow, full and broken disks.
 
-An fsync is that of a file, of a directory, or of a file that is replaced (which is one of each). What is replaced here
-are the methods of `broker.runtime` that do it.
+An fsync is that of a file, of a directory, or of a file that is replaced (which is one of each). The faults replace the
+methods of `broker.runtime` that do these.
 
-A full disk has no room for new files and for writes beyond a file's end; what is overwritten, read, deleted and synced
-is as ever.
+A full disk has no room for new files or for writes beyond a file's end; overwriting, reading, deleting and syncing work
+as usual.
 
-Left out: the process that compacts (`broker.storage.cleaning_worker`), whose disk is always well.
+Left out: the process that compacts (`broker.storage.cleaning_worker`), whose disk always works.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kraftpy.testing.misbehaviour import InForce
 from kraftpy.testing.rules import Hit, Rule, claim
 
 Replacement = tuple[Any, str, Callable[[Any], Any]]
-"""Whose, which, and what makes another of it."""
+"""The object, the name of its method, and a function that wraps the original."""
 
 
 def replacements(in_force: InForce, what: str) -> Iterable[Replacement]:
-    """What is replaced where there are rules about "syncs", or about "room"."""
+    """Return the replacements to make while there are rules about "syncs", or about "room"."""
     return _syncs(in_force) if what == "syncs" else _room(in_force)
 
 
@@ -112,7 +112,7 @@ def _hit(in_force: InForce, path: str) -> Hit:
 
 
 def _is_about(rule: Rule, path: str) -> bool:
-    """Whether the path is one of the topic's, if the rule is about one: its directories are called `topic-0`."""
+    """Return whether the rule covers the path. A topic's directories are named like `topic-0`."""
     if rule.topic is None:
         return True
     for part in path.split("/"):

@@ -1,25 +1,26 @@
-"""Faults by themselves, from a seed, while a test does its work: `with cluster.chaos(seed) as chaos:`.
+"""Random faults from a seed while a test does its work: `with cluster.chaos(seed) as chaos:`.
 
     kill         nodes are killed, and started again
-    pause        nodes do nothing for a while
+    pause        nodes are paused for a while
     partition    nodes are cut off from the other nodes, in one direction or in both
     clients      brokers are cut off from clients, in one direction or in both
     slow-disk    fsyncs of nodes take longer
     drop         requests of an API are dropped, or their answers
     delay        requests of an API take longer, or their answers
-    move-leader  a partition's replicas are put into another order, and the first of them leads
+    move-leader  a partition's replicas are reordered, and the first of them becomes leader
 
-`schedule` gives one fault after the other, each with the pause before it, by the seed and the cluster's shape alone.
-One at a time is carried out, after the cluster has recovered from the one before: every node is ready and every replica
-in sync. So at most `most_nodes` nodes are behind at once, a minority by default (of one broker or two: one).
+`schedule` yields one fault after the other, each with the pause before it, from the seed and the cluster's shape alone.
+Faults are carried out one at a time, after the cluster has recovered from the previous one: every node is ready and
+every replica in sync. So at most `most_nodes` nodes are down or behind at once, by default a minority (of one broker or
+two: one).
 
-At the end of the block everything is healed, and the cluster is ready and in sync when it returns. What was done when
-is in `Chaos.log`, and in a note of the exception that the block ended with, with the seed.
+At the end of the block everything is healed, and the cluster is ready and in sync when it returns. `Chaos.log` says
+what was done when. If the block ends with an exception, a note on it has the same, with the seed.
 
-Nodes that the test itself has killed, stopped or paused are not killed or paused: that is noted as spared.
+Nodes that the test itself has killed, stopped or paused are not killed or paused; the log says that they were spared.
 
-Left out: what harms data, and faults on top of each other. What the test breaks itself counts for no limit here: with
-one node of three down, the next one that is killed ends the quorum's majority until it is back.
+Left out: faults that harm data, and overlapping faults. Faults by the test itself do not count towards the limit: with
+one node of three down, killing another one stops the quorum until it is back.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 KINDS = ("kill", "pause", "partition", "clients", "slow-disk", "drop", "delay", "move-leader")
 
 _APIS = (
-    *("Produce", "Fetch") * 3,  # most of what clients ask
+    *("Produce", "Fetch") * 3,  # most client requests are these
     "ListOffsets",
     "Metadata",
     "OffsetCommit",
@@ -62,23 +63,23 @@ _MANY_SEEDS = 1 << 32
 Range = tuple[float, float]
 
 RUNS: list[Chaos] = []
-"""Those of the test that runs now, for the pytest plugin, which forgets them."""
+"""The runs of the current test, for the pytest plugin, which clears them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What is done next: a fault, the seconds before it, and those it lasts."""
+    """The next fault, the seconds before it, and the seconds that it lasts."""
 
     pause: float
     kind: str
     lasts: float
     nodes: tuple[int, ...] = ()
     direction: str = "both"
-    """Of a cut: both, what the nodes send ("out"), or what is sent to them ("in")."""
+    """The direction of a cut: both, what the nodes send ("out"), or what is sent to them ("in")."""
     api: str = ""
     response: bool = False
     number: int = 0
-    """How many requests; of the partitions that there are, which; how much slower, in milliseconds."""
+    """The number of requests, the number of the partition, or the delay in milliseconds."""
 
     def __str__(self) -> str:
         nodes = f"node{'' if len(self.nodes) == 1 else 's'} {', '.join(map(str, self.nodes))}"
@@ -105,7 +106,7 @@ def schedule(
     lasts: Range = (0.5, 3.0),
     pause: Range = (0.2, 1.0),
 ) -> Iterator[Step]:
-    """The faults of a seed, without end."""
+    """Yield the faults of a seed, endlessly."""
     chance = random.Random(seed)
     every = sorted({*brokers, *controllers})
     while True:
@@ -126,7 +127,7 @@ def schedule(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happened:
-    """Something that was done."""
+    """An entry of the log: something that was done."""
 
     at: float
     """Seconds since the block began."""
@@ -139,9 +140,9 @@ class Happened:
 class Chaos:
     """Faults in the background, for as long as its block lasts.
 
-    `faults` is how many at most; `chaos.wait()` waits for all of them, `chaos.wait(3)` for three. `lasts` and `pause`
-    are between how many seconds a fault lasts, and how many pass before it. `settle` is how long the cluster may take
-    to recover after each.
+    `faults` is the maximum number of faults; `chaos.wait()` waits for all of them, `chaos.wait(3)` for three. `lasts`
+    and `pause` are ranges: how many seconds a fault lasts, and how many pass before it. `settle` is how long the
+    cluster may take to recover after each.
     """
 
     def __init__(
@@ -157,12 +158,12 @@ class Chaos:
         settle: float = 60.0,
     ) -> None:
         if unknown := sorted(set(kinds or ()) - set(KINDS)):
-            raise ValueError(f"there is no {unknown[0]!r}; there are {', '.join(KINDS)}")
+            raise ValueError(f"unknown kind of fault {unknown[0]!r}; expected one of {', '.join(KINDS)}")
         possible = [kind for kind in KINDS if cluster.can_partition or kind != "partition"]
         self.seed = random.SystemRandom().randrange(_MANY_SEEDS) if seed is None else seed
-        """What repeats it."""
+        """The seed that repeats this run."""
         self.log: list[Happened] = []
-        """What was done, in order."""
+        """The log of what was done, in order."""
         minority = (min(len(cluster.brokers), len(cluster.controllers)) - 1) // 2
         self._steps = itertools.islice(
             schedule(
@@ -180,7 +181,7 @@ class Chaos:
         self._settle = settle
         self._began = 0.0
         self._over = 0
-        """Faults that have begun and ended."""
+        """The number of faults that have begun and ended."""
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._is_done = False
@@ -215,14 +216,14 @@ class Chaos:
             raise failure
 
     def __str__(self) -> str:
-        """The seed, and what was done when."""
-        lines = [f"chaos({self.seed}): repeat it with this seed. What was done:"]
+        """Format the seed and the log."""
+        lines = [f"chaos({self.seed}): repeat it with this seed. Log:"]
         return "\n".join(lines + [f"  {each}" for each in self.log])
 
     def wait(self, faults: int | None = None, timeout: float = 300.0) -> None:
-        """Until so many faults have begun and ended; by default, all that there are to be.
+        """Wait until that many faults have begun and ended; by default, all of them.
 
-        Raises TimeoutError, and whatever went wrong with them.
+        Raises TimeoutError, and any exception of the faults themselves.
         """
         with self._changed:
             reached = self._changed.wait_for(
@@ -276,7 +277,7 @@ class Chaos:
             self._note(f"healed: {step}{f'; met {met} times' if step.kind in ('drop', 'delay', 'slow-disk') else ''}")
 
     def _faults(self, step: Step) -> list[Callable[[], Fault]]:
-        """What begins the faults of a step; nothing for one that is over when it is done."""
+        """Return functions that begin the faults of a step; none if the step is complete once carried out."""
         cluster, one_way = self._cluster, step.direction != "both"
         match step.kind:
             case "kill":
@@ -315,7 +316,7 @@ class Chaos:
             self._note(f"{topic}-{partition} is led by {now}, no more by {leader}")
 
     def _recover(self) -> None:
-        """Wait until the cluster is as it was. Raises BrokerDied."""
+        """Wait until the cluster has recovered. Raises BrokerDied."""
         try:
             self._cluster.wait_ready(self._settle)
             self._cluster.wait_in_sync(self._settle)
@@ -332,7 +333,7 @@ class AsyncChaos:
 
     def __init__(self, blocking: Chaos) -> None:
         self.blocking = blocking
-        """The chaos itself."""
+        """The blocking chaos."""
 
     async def __aenter__(self) -> AsyncChaos:
         self.blocking.__enter__()
@@ -348,14 +349,14 @@ class AsyncChaos:
 
     @property
     def seed(self) -> int:
-        """What repeats it."""
+        """The seed that repeats this run."""
         return self.blocking.seed
 
     @property
     def log(self) -> list[Happened]:
-        """What was done, in order."""
+        """The log of what was done, in order."""
         return self.blocking.log
 
     async def wait(self, faults: int | None = None, timeout: float = 300.0) -> None:  # noqa: ASYNC109 - handed on
-        """As `Chaos.wait`."""
+        """Like `Chaos.wait`."""
         await asyncio.to_thread(self.blocking.wait, faults, timeout)

@@ -1,8 +1,8 @@
-"""A real broker for a test, a notebook or a demo: its own process, its own directory, a free port.
+"""A real broker for a test, a notebook or a demo, with its own process, its own directory and a free port.
 
-`EmbeddedBroker` is a context manager around `kraftpy server`. The process ends with the `with` block, and its data
-too unless `data_dir` was given. Nothing here is a mock: the same code serves in production. Several nodes at once are
-`kraftpy.testing.nodes.Cluster`. What can go wrong in it is in `kraftpy.testing.faults`.
+`EmbeddedBroker` is a context manager around `kraftpy server`. The process ends with the `with` block, and its data are
+deleted unless `data_dir` was given. Nothing here is a mock: the same code serves in production. For several nodes, use
+`kraftpy.testing.nodes.Cluster`; for faults, see `kraftpy.testing.faults`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class EmbeddedBroker(Faulty):
     """One `kraftpy server` on a free port of 127.0.0.1.
 
     `data_dir` keeps the data after the block (a temporary directory otherwise). `settings` are broker settings by
-    Kafka's own names: `EmbeddedBroker(settings={"num.partitions": "3"})`. Raises BrokerDied where it does not start.
+    Kafka's own names: `EmbeddedBroker(settings={"num.partitions": "3"})`. Raises BrokerDied if the broker does not
+    start.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class EmbeddedBroker(Faulty):
 
     @property
     def log_text(self) -> str:
-        """What the broker wrote to standard error, of all its runs."""
+        """The broker's standard error, over all of its runs."""
         path = self.data_dir / "server.log"
         return path.read_text() if path.exists() else ""
 
@@ -77,7 +78,7 @@ class EmbeddedBroker(Faulty):
         self.close()
 
     def start(self) -> None:
-        """Start, or start again on the same port and directory; returns when clients can connect."""
+        """Start, or restart on the same port and directory. Returns when clients can connect."""
         assert not self._processes, "the broker is running"
         self.data_dir.mkdir(parents=True, exist_ok=True)
         settings = {
@@ -110,28 +111,28 @@ class EmbeddedBroker(Faulty):
         self._port = int(self.bootstrap.rpartition(":")[2])
 
     def stop(self) -> int:
-        """SIGTERM, and wait; the exit status. Does nothing when it is not running."""
+        """Send SIGTERM and wait. Returns the exit status, 0 if the broker was not running."""
         self.resume()
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
-        """SIGKILL, and wait: what a crash of the process leaves behind."""
+        """Send SIGKILL and wait, leaving behind what a crash of the process would."""
         return self._end(signal.SIGKILL)
 
     def pause(self) -> Fault:
-        """SIGSTOP: it does nothing any more, and its connections stay open. Healed by `resume`."""
+        """Send SIGSTOP: the broker stops working, and its connections stay open. Healed by `resume`."""
         self._running.send(signal.SIGSTOP)
         self._paused.add(self._node)
         return Fault("pause", self.resume)
 
     def resume(self) -> None:
-        """SIGCONT. Does nothing where it was not paused, or does not run."""
+        """Send SIGCONT. Does nothing unless the broker is paused."""
         if self._paused:
             self._running.send(signal.SIGCONT)
             self._paused.clear()
 
     def heal(self) -> None:
-        """Undo every fault, but that it is paused."""
+        """Heal every fault except a pause."""
         self._faults.heal()
 
     @property
@@ -151,7 +152,7 @@ class EmbeddedBroker(Faulty):
         return 0 if process is None else process.end(number, self._stop_timeout)
 
     def close(self) -> None:
-        """Heal and stop it, and remove the data unless its directory was given."""
+        """Heal all faults, stop the broker, and remove its data unless their directory was given."""
         try:
             self.resume()
             self.heal()

@@ -1,23 +1,22 @@
-"""A cluster's companion process: it carries the traffic between nodes, cuts it when told, and cleans up when the
-test that started it is gone.
+"""A cluster's companion process: carries and cuts the traffic between nodes, and cleans up after a test that died.
 
-Its only argument is a JSON object; the listening sockets of its links are inherited.
+Its only argument is a JSON object; it inherits the listening sockets of its links.
 
-**Links.** Each is a listening socket that one or all nodes take for the address of another, and every connection to it
-is passed on to that other's real one. Where all nodes share a link (the inter-broker listener is advertised once),
-whose connection it is shows the client id of its first request: `broker-<node id>`, whatever follows.
+**Links.** Each is a listening socket that one or all nodes take for the address of another node; every connection to it
+is forwarded to that node's real address. If all nodes share a link (the inter-broker listener is advertised once), the
+client id of a connection's first request tells which node opened it: `broker-<node id>`, with any suffix.
 
-**A cut** between two nodes is what a network that drops packets looks like: bytes are held, closes are held, a new
-connection opens and stays silent; nothing is lost and nothing is closed. Healed, everything held goes on in its order.
-At most what the sockets' buffers take is held; beyond that the sender waits.
+**A cut** between two nodes looks like a network that drops packets: bytes are held, closes are held, a new connection
+opens and stays silent; nothing is lost and nothing is closed. After healing, everything held is delivered in order. At
+most what the sockets' buffers take is held; beyond that the sender waits.
 
-It has a direction, which may be the only one: bytes from one node to the other pass, those back are held, whichever of
-the two opened the connection.
+A cut has a direction, possibly just one: bytes from one node to the other pass and those back are held, regardless of
+which of the two opened the connection.
 
-**Commands** are lines on standard input: a JSON list of pairs `[sender, receiver]`, of which nothing passes from the
-first to the second from now on; each is answered with a line. End of file, or another parent process than at the start,
-means that the test is gone: every process with the cluster's token in its environment is killed, and a temporary
-directory is deleted.
+**Commands** are lines on standard input: a JSON list of pairs `[sender, receiver]`; from now on, nothing passes from
+the first to the second of each pair. Each command is answered with a line. End of file, or a change of the parent
+process, means that the test is gone: every process with the cluster's token in its environment is killed, and a
+temporary directory is deleted.
 
 Left out: delays, clients (only links between nodes come through here).
 """
@@ -42,35 +41,35 @@ TOKEN = "KRAFTPY_TESTING_CLUSTER"
 
 _PEER = re.compile(rb"broker-(\d+)(?!\d)")
 _FIRST_BYTES = struct.Struct(">ihhih")
-"""What opens a request: size, API key, version, correlation id, length of the client id."""
+"""The first bytes of a request: size, API key, version, correlation id, length of the client id."""
 _ORPHAN_CHECK_SECONDS = 0.5
 _GIVE_UP_READING_AT = 1024
 
 Pair = tuple[int, int]
-"""Who sends, and who does not get it."""
+"""The sender, and the receiver that it does not reach."""
 
 
 class Cuts:
-    """Which nodes do not reach which."""
+    """The pairs of nodes that are cut off from each other."""
 
     def __init__(self) -> None:
         self._pairs: frozenset[Pair] = frozenset()
         self._connections: set[Carried] = set()
 
     def is_cut(self, sender: int, receiver: int) -> bool:
-        """Whether nothing passes from one to the other."""
+        """Return whether nothing passes from one to the other."""
         return (sender, receiver) in self._pairs
 
     def opened(self, connection: Carried) -> None:
-        """A connection that is told of changes from now on."""
+        """Notify this connection of changes from now on."""
         self._connections.add(connection)
 
     def closed(self, connection: Carried) -> None:
-        """Both ends are gone."""
+        """Forget a connection: both ends are closed."""
         self._connections.discard(connection)
 
     def change(self, pairs: frozenset[Pair]) -> None:
-        """Exactly these from now on."""
+        """Make exactly these cuts."""
         self._pairs = pairs
         for connection in list(self._connections):
             connection.release()
@@ -88,36 +87,36 @@ class End(asyncio.Protocol):
         self.other: End | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """What waited for this socket goes on."""
+        """Pass on what waited for this socket."""
         self._transport = cast("asyncio.Transport", transport)
         self._carried.release()
 
     def data_received(self, data: bytes) -> None:
-        """Hold it, and pass on what may pass."""
+        """Hold the data, and pass on what may pass."""
         self._held.append(data)
         self._carried.received(self, data)
         self.release()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The other end is told once all that was received is passed on."""
+        """Close the other end once everything received was passed on."""
         self._is_over = True
         self._carried.ended(self)
         self.release()
 
     def pause_writing(self) -> None:
-        """This end takes no more: the other is not read."""
+        """Stop reading from the other end: this one accepts no more data."""
         self._is_told_to_wait = True
         if self.other is not None:
             self.other.release()
 
     def resume_writing(self) -> None:
-        """It takes more."""
+        """Read from the other end again."""
         self._is_told_to_wait = False
         if self.other is not None:
             self.other.release()
 
     def release(self) -> None:
-        """Pass on what may pass; read on, or wait, as the other end can take it."""
+        """Pass on what may pass; pause or resume reading to match the other end."""
         other = self.other
         may_pass = other is not None and other._transport is not None and not self._carried.is_held(self)
         if may_pass:
@@ -139,7 +138,7 @@ class End(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def close(self) -> None:
-        """Close it once what was written has left."""
+        """Close the socket once everything written has left."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
@@ -159,7 +158,7 @@ class Carried:
         cuts.opened(self)
 
     def is_held(self, end: End) -> bool:
-        """Whether nothing that arrived at this end may pass: it is cut, or it is not known yet whose it is."""
+        """Return whether nothing received at this end may pass: it is cut, or its node is not known yet."""
         if not self._is_known or self._from_node is None:
             return not self._is_known
         if end is self.near:
@@ -167,11 +166,11 @@ class Carried:
         return self._cuts.is_cut(self._to_node, self._from_node)
 
     def needs_first_bytes(self, end: End) -> bool:
-        """Whether bytes of this end are wanted although none may pass."""
+        """Return whether this end must be read although nothing may pass, to learn its node."""
         return not self._is_known and end is self.near
 
     def received(self, end: End, data: bytes) -> None:
-        """Find out whose connection it is, from the first bytes of who opened it."""
+        """Learn which node opened the connection from its first bytes."""
         if self._is_known or end is not self.near:
             return
         self._opening += data
@@ -184,22 +183,22 @@ class Carried:
             self.far.release()
 
     def ended(self, end: End) -> None:
-        """Who opened it is gone: if it has not said who it was by now, it never will."""
+        """Note that an end is closed. If the opener has not identified itself by now, it never will."""
         if end is self.near:
             self._is_known = True
 
     def release(self) -> None:
-        """The cuts changed, or an end is there."""
+        """Pass on what may pass, because the cuts changed or an end is open."""
         self.near.release()
         self.far.release()
 
     def over(self) -> None:
-        """An end is gone and the other was told."""
+        """Forget the connection: one end is closed and the other was notified."""
         self._cuts.closed(self)
 
 
 def _client_id(opening: bytes) -> bytes | None:
-    """The client id of the request that begins so; empty where there is none; None where more bytes are needed."""
+    """Return the client id of the request that begins so; empty without one; None if more bytes are needed."""
     if len(opening) < _FIRST_BYTES.size:
         return None
     *_, length = _FIRST_BYTES.unpack_from(opening)
@@ -210,7 +209,7 @@ def _client_id(opening: bytes) -> bytes | None:
 
 
 class Companion:
-    """The links of one cluster, and its end."""
+    """The links of one cluster, and its cleanup."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self._spec = spec
@@ -218,7 +217,7 @@ class Companion:
         self._opening: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Until the test is gone."""
+        """Carry traffic until the test is gone."""
         loop = asyncio.get_running_loop()
         servers = []
         for link in self._spec["links"]:
@@ -242,7 +241,7 @@ class Companion:
         watching.cancel()
 
     async def _reach(self, carried: Carried, port: int) -> None:
-        """Open the far end; where nobody listens, the near end is closed, as a refused connection is."""
+        """Open the far end. If nothing listens there, close the near end, as for a refused connection."""
         try:
             await asyncio.get_running_loop().create_connection(lambda: carried.far, "127.0.0.1", port)
         except OSError:
@@ -250,14 +249,14 @@ class Companion:
             carried.over()
 
     async def _watch_parent(self, parent: int, commands: asyncio.StreamReader) -> None:
-        """A parent that was killed may have left its end of the pipe to a child of its own."""
+        """Watch the parent: if it was killed, a child of its own may still hold its end of the pipe."""
         while os.getppid() == parent:  # noqa: ASYNC110 - nobody says so
             await asyncio.sleep(_ORPHAN_CHECK_SECONDS)
         commands.feed_eof()
 
 
 def kill_marked(token: str) -> None:
-    """SIGKILL to every process that has the token in its environment, this one excepted."""
+    """Send SIGKILL to every process that has the token in its environment, except this one."""
     wanted = f"{TOKEN}={token}".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

@@ -1,6 +1,6 @@
-"""Faults of a node that a test asks for: requests that go wrong, disks that are slow, full or broken.
+"""Faults of a node that a test asks for: failing requests; slow, full or broken disks.
 
-`Cluster` and `EmbeddedBroker` have the methods of `Faulty`. Each begins a fault and gives a `Fault`, which ends with
+`Cluster` and `EmbeddedBroker` have the methods of `Faulty`. Each begins a fault and returns a `Fault`, which ends with
 its `with` block, or with `heal`:
 
     with cluster.drop("Produce", response=True, count=1) as fault:
@@ -9,10 +9,10 @@ its `with` block, or with `heal`:
     slow = cluster.slow_disk(1, seconds=0.2)
     slow.heal()
 
-A fault is in force when the method returns; on a node that is killed or stopped, again when it starts; on one that is
-paused as soon as it goes on. Several may be in force at once: a request meets them in the order they were begun.
+A fault is in force when the method returns. A node that is killed or stopped has it again when it starts; a paused node
+gets it when it resumes. Several may be in force at once: a request meets them in the order they were begun.
 
-Left out: faults of what the nodes of a quorum say to each other, but for `Cluster.partition`.
+Left out: faults of the quorum's own messages, except for `Cluster.partition`.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ Nodes = int | Iterable[int] | None
 """One broker, several, or all of them."""
 
 Api = str | int | None
-"""Its name, as Kafka's documentation spells it or as `ApiKey` does, or its number; None for every API."""
+"""The API's name, as in Kafka's documentation or in `ApiKey`, or its number; None for every API."""
 
 _POLL_SECONDS = 0.005
 
 
 class Fault:
-    """Something that goes wrong until it is healed; by the end of its `with` block at the latest."""
+    """Something that goes wrong until it is healed, at the latest by the end of its `with` block."""
 
     def __init__(self, what: str, heal: Callable[[], None], hits: Callable[[], list[Hit]] = lambda: []) -> None:
         self.what = what
-        """What it is, for people."""
+        """A description for people."""
         self._heal: Callable[[], None] | None = heal
         self._hits: Callable[[], list[Hit]] = hits
 
@@ -58,7 +58,7 @@ class Fault:
         return f"<{self.what}{'' if self._heal is not None else ', healed'}>"
 
     def heal(self) -> None:
-        """End it; nothing happens where it has ended."""
+        """End the fault. Does nothing if it has ended."""
         heal, self._heal = self._heal, None
         if heal is not None:
             heal()
@@ -67,19 +67,19 @@ class Fault:
 
     @property
     def is_over(self) -> bool:
-        """Whether it was healed."""
+        """True once the fault was healed."""
         return self._heal is None
 
     @property
     def hits(self) -> list[Hit]:
-        """Each time that it was met: on which node, which API or file, and whose request.
+        """Each time that the fault was met: on which node, which API or file, and by which client.
 
-        None are counted of faults that are not met one by one: nodes that are killed, or cut off from each other.
+        Faults that are not met one by one (nodes killed, or cut off from each other) have no hits.
         """
         return self._hits()
 
     def wait(self, hits: int = 1, timeout: float = 30.0) -> None:
-        """Until it was met so many times. Raises TimeoutError."""
+        """Wait until the fault was met that many times. Raises TimeoutError."""
         deadline = time.monotonic() + timeout
         while (found := len(self.hits)) < hits:
             if time.monotonic() > deadline:
@@ -88,10 +88,10 @@ class Fault:
 
 
 class Faults:
-    """The faults of some nodes that are in force, and telling the nodes.
+    """The faults that are in force on some nodes; notifies the nodes.
 
-    `processes` are those that run, by node id, and `paused` those of them that cannot answer now. `directory` is where
-    hits are noted.
+    `processes` are the running nodes, by node id, and `paused` those of them that cannot answer now. `directory` is
+    where hits are recorded.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Faults:
         self._begun = 0
 
     def begin(self, nodes: Iterable[int], what: str, kind: str, **settings: Any) -> Fault:
-        """Have a rule in force on these nodes."""
+        """Put a rule in force on these nodes."""
         hit = frozenset(nodes)
         with self._lock:
             self._begun += 1
@@ -123,12 +123,12 @@ class Faults:
         return fault
 
     def of(self, node: int) -> list[Rule]:
-        """What a node does wrong."""
+        """Return the rules of a node."""
         with self._lock:
             return [rule for nodes, rule in self._rules.values() if node in nodes]
 
     def heal(self) -> None:
-        """End all of them."""
+        """End all faults."""
         for fault in list(self._faults.values()):
             fault.heal()
 
@@ -145,13 +145,13 @@ class Faults:
 
 
 class Faulty(ABC):
-    """What can go wrong in a node. `broker` is a node id or several; without it, it is every broker."""
+    """The faults that a node can have. `broker` is a node id or several; by default, every broker."""
 
     _faults: Faults
 
     @abstractmethod
     def _hit(self, broker: Nodes) -> tuple[int, ...]:
-        """The nodes that are meant."""
+        """Return the node ids that `broker` stands for."""
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -165,10 +165,10 @@ class Faulty(ABC):
         client_id: str | None = None,
         sender: Sender = "clients",
     ) -> Fault:
-        """Close the connection of such a request without an answer: the request is lost, and has no effect.
+        """Drop matching requests: close their connection without an answer. The request is lost and has no effect.
 
-        With `response` it is the answer that is lost: the request has taken effect. With `count` so many are dropped
-        and no more, by all brokers together; only those of `client_id`, if given. Requests of the other brokers are
+        With `response` the answer is lost instead: the request has taken effect. `count` limits how many are dropped,
+        by all brokers together; `client_id` restricts it to requests of that client. Requests of other brokers are
         spared, unless `sender` is "brokers" or "all".
         """
         return self._request_fault("drop", "drop", api, broker, response, count, client_id, sender)
@@ -184,9 +184,9 @@ class Faulty(ABC):
         client_id: str | None = None,
         sender: Sender = "clients",
     ) -> Fault:
-        """Let such a request wait before it is served, or with `response` its answer before it is sent.
+        """Delay matching requests before they are served or, with `response`, their answers before they are sent.
 
-        What is behind it on its connection waits too. As `drop` otherwise.
+        Requests behind it on the same connection wait, too. Otherwise like `drop`.
         """
         what = f"delay by {seconds:g} s"
         return self._request_fault("delay", what, api, broker, response, count, client_id, sender, seconds=seconds)
@@ -201,9 +201,9 @@ class Faulty(ABC):
         client_id: str | None = None,
         sender: Sender = "clients",
     ) -> Fault:
-        """Let such a request wait until the fault is healed; with `response`, its answer. As `drop` otherwise.
+        """Hold matching requests (with `response`, their answers) until the fault is healed. Otherwise like `drop`.
 
-        A request whose client goes away meanwhile is never served.
+        If the client goes away meanwhile, its request is never served.
         """
         return self._request_fault("hold", "hold", api, broker, response, count, client_id, sender)
 
@@ -218,11 +218,11 @@ class Faulty(ABC):
         client_id: str | None = None,
         sender: Sender = "clients",
     ) -> Fault:
-        """Answer such a request with an error, by its name ("NOT_LEADER_OR_FOLLOWER") or number, and do nothing.
+        """Answer matching requests with an error, given by name ("NOT_LEADER_OR_FOLLOWER") or number, and do nothing.
 
-        With `response` the request takes effect, and is answered as if it had not. Metadata is always answered with
-        the brokers as they are, and the error for each topic. As `drop` otherwise. Raises ValueError for an API whose
-        answer has no place for an error.
+        With `response` the request takes effect, but is answered as if it had not. A Metadata answer always has the
+        real brokers, and the error for each topic. Otherwise like `drop`. Raises ValueError for an API whose answer has
+        no field for an error.
         """
         from kraftpy.protocol.apis import ApiKey
         from kraftpy.protocol.errors import ErrorCode
@@ -231,7 +231,7 @@ class Faulty(ABC):
         code = ErrorCode[error.upper()] if isinstance(error, str) else ErrorCode.of(error)
         number = _number(api)
         if number is None or not can_fail(ApiKey(number)):
-            raise ValueError(f"{api}: its answer has no place for an error")
+            raise ValueError(f"{api}: its answer has no field for an error")
         response = response or number == ApiKey.METADATA
         what = f"fail with {code.name}"
         return self._request_fault("fail", what, api, broker, response, count, client_id, sender, error=int(code))
@@ -252,7 +252,7 @@ class Faulty(ABC):
         if count is not None and count < 1:
             raise ValueError(f"count={count}")
         if sender not in ("clients", "brokers", "all"):
-            raise ValueError(f"sender={sender!r}; it is clients, brokers or all")
+            raise ValueError(f"sender must be clients, brokers or all, not {sender!r}")
         requests = "requests" if number is None else f"{_api_name(number)} {'answers' if response else 'requests'}"
         return self._faults.begin(
             self._hit(broker),
@@ -271,34 +271,34 @@ class Faulty(ABC):
     def slow_disk(
         self, broker: Nodes = None, *, seconds: float, topic: str | None = None, count: int | None = None
     ) -> Fault:
-        """Every fsync takes that much longer; with `topic`, those of its partitions' files."""
+        """Make every fsync take that much longer; with `topic`, only those of its partitions' files."""
         what = f"fsync slower by {seconds:g} s"
         return self._faults.begin(self._hit(broker), what, "sync", seconds=seconds, topic=topic, count=count)
 
     def hold_fsync(self, broker: Nodes = None, *, topic: str | None = None, count: int | None = None) -> Fault:
-        """Every fsync waits until the fault is healed; with `topic`, those of its partitions' files.
+        """Make every fsync wait until the fault is healed; with `topic`, only those of its partitions' files.
 
-        A node does not stop cleanly meanwhile. One that keeps the metadata gets nowhere without a `topic`.
+        A node cannot stop cleanly meanwhile. Without a `topic`, a voter of the quorum makes no progress.
         """
         return self._faults.begin(self._hit(broker), "hold fsync", "sync", topic=topic, count=count)
 
     def fail_fsync(self, broker: Nodes = None, *, topic: str | None = None, count: int | None = None) -> Fault:
-        """An fsync fails with EIO. A broker takes the log directory out of use then, and ends where it has no other.
+        """Make fsyncs fail with EIO. The broker takes the log directory offline, and stops if it has no other.
 
-        Each one fails until the fault is healed, or `count` of them.
+        Every fsync fails until the fault is healed, or the first `count` of them.
         """
         return self._faults.begin(self._hit(broker), "fail fsync", "eio", topic=topic, count=count)
 
     def disk_full(self, broker: Nodes = None, *, topic: str | None = None) -> Fault:
-        """There is no room: what makes a file, or makes one longer, fails with ENOSPC; with `topic`, of its partitions.
+        """Fill the disk: creating or extending a file fails with ENOSPC; with `topic`, only files of its partitions.
 
-        A node that keeps the metadata ends where it cannot write those; a `topic` spares them.
+        A voter stops if it cannot write the metadata; a `topic` spares that.
         """
         return self._faults.begin(self._hit(broker), "disk full", "full", topic=topic)
 
 
 def _number(api: Api) -> int | None:
-    """The API's number. Raises ValueError for one that is not spoken."""
+    """Return the API's number. Raises ValueError for an unknown API."""
     from kraftpy.protocol.apis import APIS, ApiKey
 
     if api is None:
@@ -309,19 +309,19 @@ def _number(api: Api) -> int | None:
     else:
         found = int(api) if int(api) in APIS else None
     if found is None:
-        raise ValueError(f"there is no API {api!r}; there are {', '.join(_api_name(key) for key in sorted(APIS))}")
+        raise ValueError(f"unknown API {api!r}; expected one of {', '.join(_api_name(key) for key in sorted(APIS))}")
     return int(found)
 
 
 def _api_name(number: int) -> str:
-    """As Kafka spells it."""
+    """Return the API's name as Kafka spells it."""
     from kraftpy.protocol.apis import ApiKey
 
     return ApiKey(number).name.replace("_", " ").title().replace(" ", "")
 
 
 def several(broker: Nodes, every: Iterable[int]) -> tuple[int, ...]:
-    """The node ids that are meant."""
+    """Return the node ids that `broker` stands for."""
     if broker is None:
         return tuple(every)
     return (broker,) if isinstance(broker, int) else tuple(broker)

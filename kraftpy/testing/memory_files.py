@@ -2,22 +2,22 @@
 for tests.
 
 A write is visible at once and durable only after `sync`, a name only after its directory's `sync`, as `kraftpy.ports`
-says. `MemoryDisk.crash` is a power loss: of everything that was not synced, what survives is drawn from the given
-random numbers. Handles from before it raise. The same seed gives the same disk.
+says. `MemoryDisk.crash` is a power loss: random numbers decide what survives of everything that was not synced. Handles
+from before it raise. The same seed gives the same disk.
 
 * `Loss.EVERYTHING`: nothing that was not synced survives.
 * `Loss.PREFIX`: of each file, its first un-synced writes survive, the last of them in part (torn).
-* `Loss.SECTORS`: each 512-byte sector of each un-synced write survives or not on its own; holes read as zeros.
-* `Loss.REORDERED`: each sector of a file is as it was at some moment since the last sync, and the file's size as it was
-  at some moment, all of them drawn on their own; and of a directory's changes any may survive without those before.
+* `Loss.SECTORS`: each 512-byte sector of each un-synced write survives or not, independently; holes read as zeros.
+* `Loss.REORDERED`: each sector of a file, and its size, is as it was at some moment since the last sync, independently;
+  and of a directory's changes any may survive without those before.
 * `Loss.NOTHING`: the process died, the machine did not.
 
 Names survive as a prefix of their directory's changes, in order, and each directory has a prefix of its own; with
-EVERYTHING none, with NOTHING all of them. With REORDERED a change survives alone, but for what it rests on: changes of
-the same name before it (a rename has two names, and is whole or not at all). That is harsher than any one file system:
-ext4 and XFS commit one journal in order, so that names survive as a prefix of all changes there were, and a sync of
-anything commits what came before it; btrfs brings single files and names forward out of that order by its log tree.
-What POSIX promises of a sync is all that is relied on here: a file's own bytes and size, a directory's own names.
+EVERYTHING none, with NOTHING all of them. With REORDERED a change survives independently, except that it needs the
+earlier changes of the same name (a rename has two names, and is whole or not at all). That is harsher than any one file
+system: ext4 and XFS commit one journal in order, so that names survive as a prefix of all changes, and a sync of
+anything commits what came before it; btrfs moves single files and names ahead of that order through its log tree. The
+broker may rely only on what POSIX promises of a sync: a file's own bytes and size, a directory's own names.
 
 A sync that failed loses what it should have synced, even if a later one succeeds, as on Linux.
 
@@ -40,7 +40,7 @@ _SECTOR_BYTES: Final = 512
 
 
 class Loss(Enum):
-    """What a crash does to changes that were not synced."""
+    """The effect of a crash on changes that were not synced."""
 
     EVERYTHING = "everything"
     PREFIX = "prefix"
@@ -67,7 +67,7 @@ class _Content:
         self.changes.append(change)
 
     def sync(self) -> None:
-        done = len(self.changes)  # while a thread syncs, others may write on: that is not synced
+        done = len(self.changes)  # other threads may write during the sync: that is not synced
         for change in self.changes[:done]:
             _apply(self.durable, change)
         del self.changes[:done]
@@ -102,9 +102,9 @@ class _Content:
 
 
 def _reordered(durable: bytearray, changes: list[_Change], random: Random) -> bytearray:
-    """A file of which each sector, and the size, is as it was at some moment: before the changes, or after any."""
+    """Return a file whose sectors and size are each as they were at some moment, before the changes or after any."""
     newest = len(changes)
-    share = random.choice([0.0, 0.5, 0.9, 1.0])  # how much of it the disk had got around to
+    share = random.choice([0.0, 0.5, 0.9, 1.0])  # how much of it the disk had already written
 
     def moment() -> int:
         return newest if random.random() < share else random.randrange(newest + 1)
@@ -139,7 +139,7 @@ def _apply(data: bytearray, change: _Change) -> None:
     data[position : position + len(written)] = written
 
 
-_Names = dict[str, "_Content | _Folder | None"]  # what a change made of names: another node, or (None) nothing
+_Names = dict[str, "_Content | _Folder | None"]  # the names that a change affected: to a node, or to nothing (None)
 
 
 class _Folder:
@@ -153,7 +153,7 @@ class _Folder:
         self.changes: list[_Names] = []
 
     def changed(self, *names: str) -> None:
-        """These names, together, are what they are now."""
+        """Record one change that affects these names together."""
         self.changes.append({name: self.names.get(name) for name in names})
 
     def sync(self) -> None:
@@ -202,20 +202,20 @@ class MemoryDisk:
 
     def __init__(self, *, capacity_bytes: int | None = None) -> None:
         self.capacity_bytes = capacity_bytes
-        """Writes beyond it end part-way with ENOSPC. None: no end."""
+        """Writes beyond it end part-way with ENOSPC. None: unlimited."""
         self.generation = 0
         self.syncs = 0
         self.bytes_read: Counter[str] = Counter()
-        """Per path, what was read through the port."""
+        """The bytes read through the port, by path."""
         self.on_operation: Callable[[str, str], None] | None = None
-        """Called with operation and path before each; what it raises is what the operation raises."""
+        """Called with operation and path before each operation, which raises whatever this raises."""
         self._used_bytes = 0
         self._faults: list[_Fault] = []
         self._root = _Folder()
 
     @property
     def used_bytes(self) -> int:
-        """What counts against `capacity_bytes`."""
+        """The bytes that count against `capacity_bytes`."""
         return self._used_bytes
 
     @property
@@ -224,17 +224,18 @@ class MemoryDisk:
         return MemoryDirectory(self, self._root, "")
 
     def fail(self, operation: str, error: int = errno.EIO, *, name: str = "", skip: int = 0, count: int = 1) -> None:
-        """Let operations fail: the next `count` after `skip` of that name (`write`, `sync`, `open`, `rename`, ...) on a
-        path that ends in `name`. A failing write leaves half of its bytes.
+        """Make the next `count` operations after `skip` fail, of those on a path that ends in `name`.
+
+        `operation` is `write`, `sync`, `open`, `rename` and so on. A failing write leaves half of its bytes.
         """
         self._faults.append(_Fault(operation, error, name, skip, count))
 
     def heal(self) -> None:
-        """Forget all faults that are still to come."""
+        """Forget all faults that have not happened yet."""
         self._faults.clear()
 
     def crash(self, random: Random, loss: Loss | None = None) -> None:
-        """Lose power. Without `loss`, `random` draws one of those that lose something."""
+        """Lose power. Without `loss`, `random` chooses one that loses something."""
         self.generation += 1
         self._faults.clear()
         if loss is None:
@@ -258,7 +259,7 @@ class MemoryDisk:
     # --- for the handles ---
 
     def check(self, operation: str, path: str, generation: int) -> None:
-        """Raise where the handle is of before a crash, or a fault is due."""
+        """Raise if the handle is from before a crash, or a fault is due."""
         if generation != self.generation:
             raise OSError(errno.EIO, "the machine has crashed since", path)
         if self.on_operation is not None:
@@ -274,14 +275,14 @@ class MemoryDisk:
                 raise OSError(fault.error, os.strerror(fault.error), path)
 
     def room_for(self, more_bytes: int) -> int:
-        """How many of so many more bytes there is room for; they count as used."""
+        """Return how many of that many more bytes there is room for; they count as used."""
         if self.capacity_bytes is not None:
             more_bytes = min(more_bytes, max(0, self.capacity_bytes - self._used_bytes))
         self._used_bytes += more_bytes
         return more_bytes
 
     def freed(self, node: _Content | _Folder) -> None:
-        """A file or directory has lost its name."""
+        """Release the space of a file or directory that has lost its name."""
         self._used_bytes -= _size(node)
 
 
@@ -307,7 +308,7 @@ class MemoryFile:
         self._disk.check(operation, self._path, self._generation)
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`."""
+        """Return up to `length` bytes from `position`."""
         self._check("read")
         if position < 0 or length < 0:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self._path)
@@ -316,7 +317,7 @@ class MemoryFile:
         return data
 
     def write(self, position: int, data: Buffer) -> None:
-        """All of `data` at `position`; where that fails, a part of it."""
+        """Write all of `data` at `position`; on failure, a part of it."""
         written = bytes(data)
         try:
             self._check("write")
@@ -334,7 +335,7 @@ class MemoryFile:
         self._content.apply((position, written))
 
     def size(self) -> int:
-        """Bytes in the file now."""
+        """Return the file's size in bytes."""
         self._check("size")
         return len(self._content.data)
 
@@ -345,10 +346,10 @@ class MemoryFile:
         self._content.apply((size, None))
 
     def reserve(self, position: int, length: int) -> None:
-        """Nothing: memory has no extents."""
+        """Do nothing: memory has no extents."""
 
     def sync(self) -> None:
-        """Make what was written durable; what a failed sync should have made so is lost."""
+        """Make writes durable. If the sync fails, they are lost."""
         try:
             self._check("sync")
         except OSError:
@@ -358,7 +359,7 @@ class MemoryFile:
         self._content.sync()
 
     def close(self) -> None:
-        """Close it, once."""
+        """Close the file, once."""
         self._is_closed = True
 
 
@@ -378,21 +379,21 @@ class MemoryDirectory:
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """The directory's path."""
         return self._path or "/"
 
     def names(self) -> list[str]:
-        """Every name in it, sorted."""
+        """Return every name in the directory, sorted."""
         self._check("names")
         return sorted(self._folder.names)
 
     def exists(self, name: str) -> bool:
-        """Whether `name` is there."""
+        """Return whether `name` exists."""
         self._check("exists", name)
         return name in self._folder.names
 
     def open(self, name: str) -> MemoryFile:
-        """Open for reading and writing; created empty where missing."""
+        """Open for reading and writing, creating an empty file if it is missing."""
         self._check("open", name)
         content = self._folder.names.get(name)
         if content is None:
@@ -409,7 +410,7 @@ class MemoryDirectory:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self._path}/{name}")
 
     def read(self, name: str) -> bytes:
-        """The whole file. Raises FileNotFoundError."""
+        """Return the whole file. Raises FileNotFoundError."""
         self._check("read", name)
         node = self._folder.names.get(name)
         if node is None:
@@ -434,7 +435,7 @@ class MemoryDirectory:
         self._folder.sync()
 
     def rename(self, old: str, new: str) -> None:
-        """Rename within this directory, replacing what is called `new`."""
+        """Rename within this directory, replacing any file called `new`."""
         self._check("rename", old)
         if old not in self._folder.names:
             raise self._missing(old)
@@ -444,7 +445,7 @@ class MemoryDirectory:
         self._folder.changed(old, new)
 
     def delete(self, name: str) -> None:
-        """Delete a file or a whole directory; missing is fine."""
+        """Delete a file or a whole directory; it may be missing."""
         self._check("delete", name)
         if name in self._folder.names:
             self._drop(name)
@@ -456,7 +457,7 @@ class MemoryDirectory:
             self._disk.freed(node)
 
     def child(self, name: str) -> MemoryDirectory:
-        """The directory `name` within this one, created where missing."""
+        """Return the directory `name` within this one, creating it if it is missing."""
         self._check("child", name)
         node = self._folder.names.get(name)
         if node is None:

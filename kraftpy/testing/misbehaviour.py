@@ -1,11 +1,10 @@
-"""What a node of a test does wrong, in its process: the rules in force, and where the broker meets them.
+"""The rules in force in the process of a test's node, and their hooks in the broker.
 
-While there are rules about requests, `broker.apis.answer` is another function; while there are some about disks,
-methods of `broker.runtime.OsFile` and `OsDirectory` are. Otherwise they are the broker's own: production has no hook
-for any of this, and pays nothing.
+While there are rules about requests, `broker.apis.answer` is replaced by another function; while there are some about
+disks, methods of `broker.runtime.OsFile` and `OsDirectory` are. Otherwise they are the broker's own: production has no
+hook for any of this, and pays nothing.
 
-`obey` is called by a thread that does nothing else, so that a rule can be taken back while the event loop hangs in an
-fsync.
+`obey` is called by a dedicated thread, so that a rule can be withdrawn while the event loop hangs in an fsync.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ REQUESTS = frozenset({"drop", "delay", "hold", "fail", "cut"})
 
 
 class InForce:
-    """The rules of now, and who waits for one to be gone."""
+    """The current rules, and the tasks and threads that wait for one to be withdrawn."""
 
     def __init__(self) -> None:
         self.rules: tuple[Rule, ...] = ()
@@ -33,7 +32,7 @@ class InForce:
         self._replaced: dict[str, list[tuple[Any, str, Any]]] = {}
 
     def change(self, rules: Sequence[Rule]) -> None:
-        """Exactly these from now on."""
+        """Put exactly these rules in force."""
         with self._changed:
             self.rules = tuple(rules)
             still = set(rules)
@@ -49,7 +48,7 @@ class InForce:
         self._have("room", is_wanted="full" in kinds)
 
     async def until_gone(self, rule: Rule, seconds: float | None = None) -> None:
-        """Wait until the rule is taken back, and no longer than `seconds`."""
+        """Wait until the rule is withdrawn, and no longer than `seconds`."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         waiting = rule, loop, future
@@ -64,7 +63,7 @@ class InForce:
                 self._waiting = [each for each in self._waiting if each is not waiting]
 
     def block_until_gone(self, rule: Rule, seconds: float | None = None) -> None:
-        """The same for a thread."""
+        """Wait like `until_gone`, in a thread."""
         deadline = None if seconds is None else time.monotonic() + seconds
         with self._changed:
             while rule in self.rules:
@@ -74,7 +73,7 @@ class InForce:
                 self._changed.wait(left)
 
     def _have(self, what: str, *, is_wanted: bool) -> None:
-        """Replace what has to do with this, or put it back. What stays is not touched: nothing slips through."""
+        """Install or remove the replacements for one subject. Others are not touched, so that nothing slips through."""
         if is_wanted and what not in self._replaced:
             if what == "requests":
                 from kraftpy.testing.bad_answers import replacements
@@ -99,6 +98,6 @@ _in_force = InForce()
 
 
 def obey(node: int, rules: Sequence[Rule]) -> None:
-    """Have these rules, and no others, in force in this process, which is that node."""
+    """Put exactly these rules in force in this process, which is that node."""
     _in_force.node = node
     _in_force.change(rules)

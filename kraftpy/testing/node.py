@@ -1,11 +1,11 @@
-"""What a node of a test is started with: `kraftpy server`, and an ear for the test that started it.
+"""The entry point of a test's node: `kraftpy server`, with a connection to the test that started it.
 
 `python -m kraftpy.testing.node <descriptor> server ...`. The descriptor is one end of a socket; there is no other way
-in: no setting, no variable, no port. What comes over it are lines: the node's id and all rules (`rules`) that hold from
-then on, as JSON; the first before anything starts, each other one answered with a line once it is in force. Without
-rules nothing of the broker is touched, and nothing more is loaded; the ear is a thread that sleeps.
+in: no setting, no variable, no port. It receives lines: the node's id and all rules (`rules`) in force from then on, as
+JSON. The first line comes before anything starts; each later one is answered with a line once it is in force. Without
+rules nothing of the broker is touched, and nothing more is loaded; the connection costs one sleeping thread.
 
-Where the test's end is closed no rule holds any more.
+If the test closes its end, no rule is in force any more.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import threading
 
 
 def main() -> None:
-    """Listen to the test, and run the command line on the rest of the arguments."""
+    """Listen to the test, and run the command line with the rest of the arguments."""
     test = socket.socket(fileno=int(sys.argv.pop(1)))
     test.set_inheritable(False)
-    lines = test.makefile("rb", buffering=0)  # a reader with a buffer has a lock, in the way of the process's end
+    lines = test.makefile("rb", buffering=0)  # a buffered reader has a lock, which could hang the process as it ends
     _obey(lines.readline())
 
     def listen() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _obey(line: bytes) -> None:
-    """Have these rules, and no others, in force."""
+    """Put exactly these rules in force."""
     node, rules = json.loads(line)
     if rules or "kraftpy.testing.misbehaviour" in sys.modules:
         from kraftpy.testing.misbehaviour import obey

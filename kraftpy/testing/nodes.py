@@ -1,20 +1,20 @@
-"""A cluster of real nodes for a test: processes on free ports under one directory, killed, paused and cut off at will.
+"""A cluster of real nodes for a test: processes on free ports under one directory, to kill, pause and cut off at will.
 
     with Cluster(brokers=3) as cluster:
         run_your_client(cluster.bootstrap_servers)
         cluster.kill(1)
         cluster.start(1)
 
-`async with` gives an `AsyncCluster`, whose methods are coroutines. Nodes are named by their node id: the brokers are
-1, 2, ..., and controllers apart from them, if any, have the numbers that follow.
+`async with` gives an `AsyncCluster`, whose methods are coroutines. Nodes are named by their node id: the brokers are 1,
+2, ..., and separate controllers, if any, have the numbers that follow.
 
 Nothing stays behind. The nodes end with the block, and with the test's process however that ends: a companion process
-(`kraftpy.testing.companion`) notices, kills them and deletes what was temporary. The companion also carries the
-connections between nodes, so that `partition` can hold them back without being root. Clients connect directly: cut off,
-their requests, or the answers, are held back in the node itself, which costs nothing while they are not.
+(`kraftpy.testing.companion`) notices, kills them and deletes temporary files. The companion also carries the
+connections between nodes, so that `partition` can hold them back without being root. Clients connect directly: if they
+are cut off, the node itself holds their requests or the answers, which costs nothing otherwise.
 
-Whatever breaks something gives a `Fault` (`kraftpy.testing.faults`, which has the rest of what can go wrong), which
-repairs it at the end of its `with` block or when told. `chaos` breaks things by itself, from a seed.
+Every method that breaks something returns a `Fault` (see `kraftpy.testing.faults` for the other faults), which repairs
+it at the end of its `with` block or on request. `chaos` breaks things on its own, from a seed.
 
 Left out: TLS, systems without /proc.
 """
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from kraftpy.testing.chaos import Chaos
 
 MOST_COMBINED_VOTERS = 3
-"""Where no controllers are asked for, so many brokers vote too."""
+"""Without separate controllers, at most this many brokers also vote."""
 
 CLIENTS = "clients"
-"""Everybody who is no node, for `Cluster.partition`."""
+"""Everything that is not a node, for `Cluster.partition`."""
 
 _POLL_SECONDS = 0.02
 _TAIL_CHARACTERS = 4000
@@ -56,18 +56,18 @@ _TAIL_CHARACTERS = 4000
 class Cluster(Faulty, Questions):
     """`brokers` nodes that serve clients, and the quorum that keeps their metadata.
 
-    `controllers` is how many nodes keep the metadata and nothing else; without it the first three brokers do that too.
-    `settings` are settings of every node, by Kafka's names; `node_settings` are of single nodes, by node id. `racks`
-    are those of the brokers, in order. A topic that is created without a count of replicas has three, or as many as
-    there are brokers; `__consumer_offsets`, `__transaction_state` and `__share_group_state` have so many too,
-    and 8 partitions.
+    `controllers` is the number of nodes that only keep the metadata; without it the first three brokers do that, too.
+    `settings` apply to every node, by Kafka's names; `node_settings` to single nodes, by node id. `racks` are those of
+    the brokers, in order. A topic created without a replication factor gets three replicas, or as many as there are
+    brokers; so do `__consumer_offsets`, `__transaction_state` and `__share_group_state`, which have 8 partitions.
 
-    Data are kept where a `directory` is given; the nodes then stop cleanly at the end of the block, rather than being
-    killed. With `keep_on_failure` a temporary one is kept too where the block ends with an exception, which says where.
+    A given `directory` keeps the data, and the nodes then stop cleanly at the end of the block, rather than being
+    killed. With `keep_on_failure`, a temporary directory is kept, too, if the block ends with an exception, which names
+    it.
 
-    `can_partition=False` lets nodes reach each other directly, for what counts every microsecond.
+    `can_partition=False` lets nodes reach each other directly, for measurements of microseconds.
 
-    Raises BrokerDied where a node does not start, or has ended by itself by the time the block ends.
+    Raises BrokerDied if a node does not start, or has ended on its own by the time the block ends.
     """
 
     def __init__(
@@ -89,15 +89,15 @@ class Cluster(Faulty, Questions):
         if racks is not None and len(racks) != brokers:
             raise ValueError(f"{len(racks)} racks for {brokers} brokers")
         self.brokers = tuple(range(1, brokers + 1))
-        """The node ids of those that serve clients."""
+        """The node ids of the brokers."""
         self.controllers = self.brokers[:MOST_COMBINED_VOTERS]
-        """The node ids of those that vote on the metadata."""
+        """The node ids of the quorum's voters."""
         if controllers is not None:
             self.controllers = tuple(range(brokers + 1, brokers + controllers + 1))
         self.nodes = tuple(sorted({*self.brokers, *self.controllers}))
-        """The node ids of all."""
+        """All node ids."""
         if unknown := sorted(set(node_settings or {}) - set(self.nodes)):
-            raise ValueError(f"node_settings: there is no node {unknown[0]}")
+            raise ValueError(f"node_settings: unknown node {unknown[0]}")
         self._settings = dict(settings or {})
         self._node_settings = {node: dict(given) for node, given in (node_settings or {}).items()}
         self._racks = dict(zip(self.brokers, racks or (), strict=False))
@@ -105,7 +105,7 @@ class Cluster(Faulty, Questions):
         self._given_directory = directory
         self._keep_on_failure = keep_on_failure
         self.can_partition = can_partition
-        """Whether nodes may be cut off from each other."""
+        """True if nodes can be cut off from each other."""
         self._start_timeout = start_timeout
         self._stop_timeout = stop_timeout
         self._wiring = Wiring(self.brokers, self.controllers, can_partition=can_partition)
@@ -137,7 +137,7 @@ class Cluster(Faulty, Questions):
         await asyncio.to_thread(self.close, error)
 
     def open(self) -> None:
-        """Start every node; returns when all of them serve and know each other. What `with` does at its start."""
+        """Start every node. Returns when all of them are ready and know each other. `with` calls this."""
         assert self._directory is None, "the cluster is open"
         self._directory = Path(
             tempfile.mkdtemp(prefix="kraftpy-cluster-") if self._given_directory is None else self._given_directory
@@ -155,10 +155,10 @@ class Cluster(Faulty, Questions):
             raise
 
     def close(self, error: BaseException | None = None) -> None:
-        """End every node and remove what is temporary. What `with` does at its end, `error` being how its block ended.
+        """End every node and remove temporary files. `with` calls this with the exception of its block, if any.
 
-        Raises BrokerDied where a node had ended by itself, or does not stop cleanly where that matters, unless there is
-        an error already.
+        Raises BrokerDied if a node had ended on its own, or does not stop cleanly when it should, unless there is an
+        error already.
         """
         directory, self._directory = self._directory, None
         if directory is None:
@@ -177,12 +177,12 @@ class Cluster(Faulty, Questions):
             raise BrokerDied("; ".join(problems))
 
     def _end_all(self) -> list[str]:
-        """End what runs; what was wrong with it."""
+        """End the running nodes. Returns the problems."""
         problems = []
         for node, process in self._processes.items():
             if (status := process.exit_status) is not None:
                 text = process.log_text[-_TAIL_CHARACTERS:]
-                problems.append(f"node {node} had ended by itself with status {status}: {text}")
+                problems.append(f"node {node} had ended on its own with status {status}: {text}")
         try:
             self.heal()
         except BrokerDied as mute:
@@ -208,40 +208,40 @@ class Cluster(Faulty, Questions):
 
     @property
     def bootstrap_servers(self) -> str:
-        """Host and port of every broker, with commas, whether it runs or not."""
+        """The addresses of all brokers, separated by commas, whether they are running or not."""
         return ",".join(self.address(node) for node in self.brokers)
 
     def address(self, node: int) -> str:
-        """Host and port at which clients reach this broker."""
+        """Return the host and port at which clients reach this broker."""
         assert node in self.brokers, f"node {node} serves no clients"
         return f"{HOST}:{self._wiring.ports[node].clients}"
 
     @property
     def directory(self) -> Path:
-        """Where everything is; `node-1` and so on within it are the nodes'."""
+        """The cluster's directory; the nodes have `node-1` and so on within it."""
         assert self._directory is not None, "the cluster is not open"
         return self._directory
 
     def node_directory(self, node: int) -> Path:
-        """The node's own: `server.properties`, `server.log` and `data`."""
+        """Return the node's own directory, with `server.properties`, `server.log` and `data`."""
         return self.directory / f"node-{node}"
 
     def logs(self, node: int) -> str:
-        """What the node wrote to standard error, of all its runs."""
+        """Return the node's standard error, over all of its runs."""
         path = self.node_directory(node) / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def can_ask(self, node: int) -> bool:
-        """Whether it runs, and is not paused."""
+        """Return whether the node is running and not paused."""
         return node in self._processes and node not in self._paused
 
     def is_running(self, node: int) -> bool:
-        """Whether it was started and has not ended, paused or not."""
+        """Return whether the node was started and has not ended, paused or not."""
         process = self._processes.get(self._known(node))
         return process is not None and process.exit_status is None
 
     def pid(self, node: int) -> int:
-        """The process id of a node that was started."""
+        """Return the process id of a node that was started."""
         return self._started(node).pid
 
     # --- what is done to nodes ------------------------------------------------------------------------------------
@@ -255,12 +255,12 @@ class Cluster(Faulty, Questions):
             self.wait_ready()
 
     def kill(self, node: int) -> Fault:
-        """SIGKILL, and wait: what a crash of the process leaves behind. Healed by `start`."""
+        """Send SIGKILL and wait, leaving behind what a crash of the process would. Healed by `start`."""
         self._end(node, signal.SIGKILL)
         return Fault(f"kill node {node}", lambda: self._start_again(node))
 
     def stop(self, node: int) -> Fault:
-        """SIGTERM, and wait. Healed by `start`. Raises BrokerDied where it stops late or with another status than 0."""
+        """Send SIGTERM and wait. Healed by `start`. Raises BrokerDied if it is late or its status is not 0."""
         self.resume(node)
         status = self._end(node, signal.SIGTERM)
         if status != 0:
@@ -268,22 +268,22 @@ class Cluster(Faulty, Questions):
         return Fault(f"stop node {node}", lambda: self._start_again(node))
 
     def pause(self, node: int) -> Fault:
-        """SIGSTOP: the node does nothing any more, and its connections stay open. Healed by `resume`."""
+        """Send SIGSTOP: the node stops working, and its connections stay open. Healed by `resume`."""
         with self._lock:
             self._started(node).send(signal.SIGSTOP)
             self._paused.add(node)
         return Fault(f"pause node {node}", lambda: self._resume_again(node))
 
     def resume(self, node: int) -> None:
-        """SIGCONT. Does nothing where it was not paused."""
+        """Send SIGCONT. Does nothing unless the node is paused."""
         with self._lock:
             self._started(node).send(signal.SIGCONT)
             self._paused.discard(node)
 
     def wait_ended(self, node: int, timeout: float | None = None) -> int:
-        """Until a node ends by itself, as one does whose disk fails; the exit status. Healed by `start`.
+        """Wait until a node ends on its own, as after a disk failure. Returns the exit status. Healed by `start`.
 
-        Raises BrokerDied where it does not end, and kills it.
+        If it does not end, kills it and raises BrokerDied.
         """
         return self._ended(node, self._stop_timeout if timeout is None else timeout)
 
@@ -312,13 +312,13 @@ class Cluster(Faulty, Questions):
         return process
 
     def _known(self, node: int) -> int:
-        assert node in self.nodes, f"there is no node {node}"
+        assert node in self.nodes, f"unknown node {node}"
         return node
 
     def _hit(self, broker: Nodes) -> tuple[int, ...]:
         nodes = several(broker, self.brokers)
         if unknown := sorted(set(nodes) - set(self.nodes)):
-            raise ValueError(f"there is no node {unknown[0]}")
+            raise ValueError(f"unknown node {unknown[0]}")
         return nodes
 
     # --- what is done to the network ------------------------------------------------------------------------------
@@ -326,16 +326,17 @@ class Cluster(Faulty, Questions):
     def partition(self, some: Nodes | str, others: Nodes | str, *, one_way: bool = False) -> Fault:
         """Cut each of `some` off from each of `others`: nothing passes between them until it is healed.
 
-        Either may be `CLIENTS` ("clients"): all who are no nodes. `one_way` loses only what `some` send to `others`.
+        Either may be `CLIENTS` ("clients"), which is everything but the nodes. With `one_way`, only what `some` send to
+        `others` is lost.
 
-        It is as if packets were dropped, not as connections that are closed: all have to notice by themselves. What
-        was held back arrives in the end, even what a client sent that has given up. May be called again for more cuts.
+        It looks as if packets were dropped, not as if connections were closed: each side has to notice. What was held
+        back arrives in the end, even from a client that has given up. Call it again for more cuts.
         """
         what = f"{_named(some)} {'does not reach' if one_way else 'cut off from'} {_named(others)}"
         if CLIENTS in (some, others):
             return self._cut_clients(some, others, what, one_way=one_way)
         if not self.can_partition:
-            raise ValueError("the cluster was made with can_partition=False")
+            raise ValueError("the cluster was created with can_partition=False")
         cuts: set[tuple[int, int]] = set()
         for one, other in itertools.product(_nodes(some), _nodes(others)):
             if self._known(one) == self._known(other):
@@ -373,14 +374,14 @@ class Cluster(Faulty, Questions):
         pause: tuple[float, float] = (0.2, 1.0),
         settle: float = 60.0,
     ) -> Chaos:
-        """Break things by itself for as long as the block lasts: `with cluster.chaos(seed) as chaos:`.
+        """Break things at random for as long as the block lasts: `with cluster.chaos(seed) as chaos:`.
 
-        The same seed breaks the same things in the same order (`kraftpy.testing.chaos` says which there are); without
-        one it is drawn, and reported. `faults` is how many at most, `most_nodes` how many nodes at once: by default
-        no majority. `lasts` and `pause` are between how many seconds each lasts, and how many pass before it. When the
-        block has ended, all is healed and in sync.
+        The same seed breaks the same things in the same order (`kraftpy.testing.chaos` lists them); without one, a
+        random seed is chosen and reported. `faults` is the maximum number of faults, `most_nodes` that of nodes
+        affected at once: by default, no majority. `lasts` and `pause` are ranges of seconds: how long a fault lasts,
+        and how long the pause before it. After the block, everything is healed and in sync.
 
-        Raises BrokerDied where the cluster does not recover from a fault within `settle` seconds.
+        Raises BrokerDied if the cluster does not recover from a fault within `settle` seconds.
         """
         from kraftpy.testing.chaos import Chaos
 
@@ -396,7 +397,7 @@ class Cluster(Faulty, Questions):
         )
 
     def heal(self) -> None:
-        """Undo every cut and every other fault, but what `start` and `resume` are for."""
+        """Heal every cut and every other fault, except those that `start` and `resume` end."""
         with self._lock:
             partitions, self._partitions = self._partitions, []
         for fault in partitions:
@@ -406,7 +407,7 @@ class Cluster(Faulty, Questions):
     # --- what it says about itself --------------------------------------------------------------------------------
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Until every node that runs is ready and every broker that runs knows all of them. Raises BrokerDied.
+        """Wait until every running node is ready and every running broker knows all of them. Raises BrokerDied.
 
         Paused nodes are left out.
         """
@@ -430,10 +431,9 @@ class Cluster(Faulty, Questions):
                 time.sleep(_POLL_SECONDS)
 
     def wait_in_sync(self, timeout: float | None = None) -> None:
-        """Until every partition has a leader and all its replicas in sync, to every broker that runs.
+        """Wait until every running broker sees every partition with a leader and all its replicas in sync.
 
-        What to wait for between two failures, if one at a time is to be survived. Raises BrokerDied. Paused nodes are
-        not asked.
+        Call it between two failures if the cluster must survive each. Raises BrokerDied. Paused nodes are not asked.
         """
         deadline = time.monotonic() + (self._start_timeout if timeout is None else timeout)
         for node in self.brokers:
@@ -445,12 +445,12 @@ class Cluster(Faulty, Questions):
                 self._wait_process(node, deadline)
                 if left < 0:
                     what = "does not answer" if lagging is None else f"sees {', '.join(lagging[:5])}"
-                    raise BrokerDied(f"not all is in sync: node {node} {what}")
+                    raise BrokerDied(f"not everything is in sync: node {node} {what}")
                 time.sleep(_POLL_SECONDS)
 
     def _wait_process(self, node: int, deadline: float) -> None:
         process = self._processes.get(node)
-        if process is None:  # somebody killed it meanwhile
+        if process is None:  # another thread killed it meanwhile
             return
         try:
             process.wait_ready(deadline)
@@ -465,7 +465,7 @@ class Cluster(Faulty, Questions):
     # --- making it ------------------------------------------------------------------------------------------------
 
     def _configure(self, node: int) -> None:
-        """The node's properties file."""
+        """Write the node's properties file."""
         ports = self._wiring.ports[node]
         is_broker, is_controller = node in self.brokers, node in self.controllers
         replicas = str(min(3, len(self.brokers)))
@@ -507,7 +507,7 @@ class Cluster(Faulty, Questions):
         self.node_directory(node).mkdir(exist_ok=True)
         text = "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
         properties = self.node_directory(node) / "server.properties"
-        properties.touch(mode=0o600)  # a secret may be in it
+        properties.touch(mode=0o600)  # it may contain a secret
         properties.write_text(text, encoding="utf-8")
 
     def _launch(self, node: int) -> None:
@@ -536,5 +536,5 @@ def _named(given: Nodes | str) -> str:
 
 
 def _escaped(value: str) -> str:
-    """As a properties file wants it."""
+    """Escape a value for a properties file."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")

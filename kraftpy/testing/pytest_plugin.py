@@ -1,15 +1,15 @@
-"""The pytest plugin: fixtures `kraftpy_broker` and `kraftpy_cluster`, there as soon as kraftpy is installed.
+"""The pytest plugin: fixtures `kraftpy_broker` and `kraftpy_cluster`, available once kraftpy is installed.
 
 `kraftpy_broker` is a running `EmbeddedBroker`, one for the whole session. `kraftpy_cluster` is a running `Cluster` of
-three brokers, one for each test; where the test failed, the end of each node's log is in the report.
+three brokers, a new one for each test; if a test fails, its report has the end of each node's log.
 
-What they are made with is the fixtures `kraftpy_broker_options` and `kraftpy_cluster_options`: dictionaries of the two
-classes' arguments, empty unless a project overrides them. How long they live is set in pytest's own configuration:
+Their arguments come from the fixtures `kraftpy_broker_options` and `kraftpy_cluster_options`: dictionaries of the two
+classes' arguments, empty unless a project overrides them. Their scopes are set in pytest's own configuration:
 `kraftpy_broker_scope` and `kraftpy_cluster_scope`, one of function, class, module, package, session; an overriding
-fixture of options needs a scope that is as wide. `--kraftpy-keep` keeps the clusters' data where a test failed.
+fixture of options needs a scope at least as wide. `--kraftpy-keep` keeps the clusters' data if a test failed.
 
-`kraftpy_seed` is a number for `cluster.chaos`: that of `--kraftpy-seed`, or another one in every session. What chaos
-did in a test that failed is in its report, and the seed.
+`kraftpy_seed` is a number for `cluster.chaos`: that of `--kraftpy-seed`, or a new one in every session. If a test
+fails, its report has the seed and what chaos did.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-if TYPE_CHECKING:  # every pytest run loads this module: what it needs is loaded with the first fixture
+if TYPE_CHECKING:  # every pytest run loads this module: the rest is imported with the first fixture
     from kraftpy.testing.cluster import EmbeddedBroker
     from kraftpy.testing.nodes import Cluster
 
@@ -33,14 +33,14 @@ _MANY_SEEDS = 1_000_000
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The plugin's settings."""
+    """Add the plugin's settings."""
+    parser.addini("kraftpy_broker_scope", "scope of kraftpy_broker: function, class, ..., session", default="session")
     parser.addini(
-        "kraftpy_broker_scope", "how long kraftpy_broker lives: function, class, ..., session", default="session"
+        "kraftpy_cluster_scope", "scope of kraftpy_cluster: function, class, ..., session", default="function"
     )
-    parser.addini("kraftpy_cluster_scope", "how long kraftpy_cluster lives: function, ..., session", default="function")
     group = parser.getgroup("kraftpy")
-    group.addoption("--kraftpy-keep", action="store_true", help="keep a kraftpy cluster's data where its test failed")
-    group.addoption("--kraftpy-seed", type=int, metavar="N", help="what kraftpy_seed is: repeats a session's chaos")
+    group.addoption("--kraftpy-keep", action="store_true", help="keep a kraftpy cluster's data if its test failed")
+    group.addoption("--kraftpy-seed", type=int, metavar="N", help="value of kraftpy_seed, to repeat a session's chaos")
 
 
 def _broker_scope(fixture_name: str, config: pytest.Config) -> Any:
@@ -53,19 +53,19 @@ def _cluster_scope(fixture_name: str, config: pytest.Config) -> Any:
 
 @pytest.fixture(scope="session")
 def kraftpy_broker_options() -> dict[str, Any]:
-    """Arguments of `EmbeddedBroker`; override it."""
+    """Arguments of `EmbeddedBroker`; override this fixture."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def kraftpy_cluster_options() -> dict[str, Any]:
-    """Arguments of `Cluster`; override it."""
+    """Arguments of `Cluster`; override this fixture."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def kraftpy_seed(pytestconfig: pytest.Config) -> int:
-    """A seed, for `cluster.chaos(kraftpy_seed)`; reported where a test fails."""
+    """A seed for `cluster.chaos(kraftpy_seed)`; reported if the test fails."""
     given = pytestconfig.getoption("--kraftpy-seed")
     seed: int = random.SystemRandom().randrange(_MANY_SEEDS) if given is None else given
     pytestconfig.stash[_SEED] = seed
@@ -104,7 +104,7 @@ def kraftpy_cluster(request: pytest.FixtureRequest, kraftpy_cluster_options: dic
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What the nodes wrote, in the report of a test that failed."""
+    """Add the nodes' logs to the report of a test that failed."""
     report = yield
     if report.failed:
         for node in item.listchain():

@@ -1,4 +1,4 @@
-"""What a cluster says about itself, and what it is told: over connections of its own, by the first that answers."""
+"""Questions and commands to a cluster, over connections of its own, answered by the first broker that does."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Questions(ABC):
 
     @abstractmethod
     def can_ask(self, node: int) -> bool:
-        """Whether it runs, and is not paused."""
+        """Return whether the node is running and not paused."""
 
     @abstractmethod
     def address(self, node: int) -> str:
-        """Host and port at which clients reach this broker."""
+        """Return the host and port at which clients reach this broker."""
 
     @abstractmethod
     def logs(self, node: int) -> str:
-        """What the node wrote to standard error, of all its runs."""
+        """Return the node's standard error, over all of its runs."""
 
     def leader_of(self, topic: str, partition: int = 0, *, ask: int | None = None) -> int | None:
-        """The broker that leads a partition; None where there is none.
+        """Return the broker that leads a partition; None if it has no leader.
 
-        As broker `ask` has it, else the first that answers: one that is cut off has old news.
+        Asks broker `ask`, or the first that answers: a broker that is cut off has outdated metadata.
         """
         from kraftpy.protocol.apis import ApiKey
         from kraftpy.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -49,9 +49,9 @@ class Questions(ABC):
         return None
 
     def led_by(self, node: int, *, ask: int) -> int:
-        """How many partitions a node leads, as broker `ask` has it; of -1, how many have no leader.
+        """Return how many partitions a node leads according to broker `ask`; for -1, how many have no leader.
 
-        Raises BrokerDied where that broker does not answer.
+        Raises BrokerDied if that broker does not answer.
         """
         answer = self._metadata(ask, ASK_SECONDS, is_of_topics=True)
         if answer is None:
@@ -59,7 +59,7 @@ class Questions(ABC):
         return sum(each.leader_id == node for topic in answer.topics for each in topic.partitions)
 
     def partitions(self) -> list[tuple[str, int, int, list[int]]]:
-        """Topic, number, leader and replicas of every partition, as the first broker that answers has it, in order."""
+        """Return topic, number, leader and replicas of every partition, sorted, from the first broker to answer."""
         for node in self.brokers:
             if self.can_ask(node) and (answer := self._metadata(node, ASK_SECONDS, is_of_topics=True)) is not None:
                 return sorted(
@@ -70,10 +70,10 @@ class Questions(ABC):
         return []
 
     def move_leader(self, topic: str, partition: int = 0, *, to: int | None = None) -> int:
-        """Have a partition led by broker `to`, or by the next of its replicas; who leads it then.
+        """Make broker `to`, or the next of a partition's replicas, its leader. Returns the leader then.
 
-        Its replicas are put into another order for that, the new leader first. Raises KafkaError where it is refused,
-        BrokerDied where nobody answers.
+        Reorders the replicas for that, the new leader first. Raises KafkaError if that is refused, BrokerDied if no
+        broker answers.
         """
         from kraftpy.protocol.apis import ApiKey
         from kraftpy.protocol.errors import ErrorCode, KafkaError
@@ -86,7 +86,7 @@ class Questions(ABC):
 
         found = next((each for each in self.partitions() if each[:2] == (topic, partition)), None)
         if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {topic}-{partition}")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} does not exist")
         *_, leader, replicas = found
         after = replicas.index(leader) + 1 if leader in replicas else 0
         new = replicas[after % len(replicas)] if to is None else to
@@ -112,9 +112,9 @@ class Questions(ABC):
         raise BrokerDied("no broker answers")
 
     def quorum_leader(self) -> int | None:
-        """The node that leads the quorum, as the first broker that answers has it; None where there is none.
+        """Return the node that leads the quorum, from the first broker that answers; None if there is no leader.
 
-        That is the active controller.
+        That node is the active controller.
         """
         from kraftpy.protocol.apis import ApiKey
         from kraftpy.protocol.messages.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic
@@ -128,7 +128,7 @@ class Questions(ABC):
         return None
 
     def coordinator_of(self, group: str) -> int | None:
-        """The broker that coordinates a consumer group, as the first broker that answers has it; None without one."""
+        """Return the broker that coordinates a consumer group, from the first broker that answers; None without one."""
         from kraftpy.protocol.apis import ApiKey
         from kraftpy.protocol.messages.find_coordinator import FindCoordinatorRequest
 
@@ -138,12 +138,12 @@ class Questions(ABC):
         return None
 
     def _known_to(self, node: int, timeout: float) -> set[int]:
-        """The brokers in this broker's metadata; empty where it does not answer."""
+        """Return the brokers in this broker's metadata; empty if it does not answer."""
         answer = self._metadata(node, timeout, is_of_topics=False)
         return set() if answer is None else {broker.node_id for broker in answer.brokers}
 
     def _lagging(self, node: int, timeout: float) -> list[str] | None:
-        """The partitions that this broker sees without a leader or with replicas out of sync; None without answer."""
+        """Return the partitions this broker sees without a leader or out of sync; None if it does not answer."""
         answer = self._metadata(node, timeout, is_of_topics=True)
         if answer is None:
             return None
@@ -156,7 +156,7 @@ class Questions(ABC):
         ]
 
     def _metadata(self, node: int, timeout: float, *, is_of_topics: bool) -> Any:
-        """This broker's answer to Metadata, with all topics or none; None where it does not answer."""
+        """Return this broker's answer to Metadata, with all topics or none; None if it does not answer."""
         from kraftpy.protocol.apis import ApiKey
         from kraftpy.protocol.messages.metadata import MetadataRequest
         from kraftpy.testing.asking import ask
@@ -168,7 +168,7 @@ class Questions(ABC):
             return None
 
     def _ask_any(self, key: Any, version: int, request: object, only: int | None = None) -> Iterable[Any]:
-        """The answers of the brokers that do answer."""
+        """Yield the answers of those brokers that do answer."""
         from kraftpy.testing.asking import ask
 
         for node in self.brokers if only is None else (only,):

@@ -1,17 +1,17 @@
-"""A rule: what a node of a test does wrong until it is told otherwise. Data, for who asks for it and for the node.
+"""A rule: a fault that a node of a test has until the rule is withdrawn. Plain data, for the test and the node.
 
     drop     a request's connection is closed without an answer
     delay    a request, or its answer, takes longer
-    hold     a request, or its answer, waits until the rule is gone
+    hold     a request, or its answer, waits until the rule is withdrawn
     fail     a request is answered with an error
-    cut      as hold, and what clients sent meanwhile is served afterwards even if they have gone away
-    sync     an fsync takes longer, for as long as there is the rule where `seconds` is None
+    cut      like hold, and what clients sent meanwhile is served afterwards even if they have gone away
+    sync     an fsync takes longer, as long as the rule is in force if `seconds` is None
     eio      an fsync fails with EIO
-    full     whatever needs room on the disk fails with ENOSPC
+    full     anything that needs room on the disk fails with ENOSPC
 
-Where `is_response`, it is the answer that is hit: the request has taken effect. With `count` a rule holds so many
-times, in all nodes together, which agree on it by the lines of a file, `hits`, one for each time; that it outlives a
-node that is killed.
+With `is_response` the rule applies to the answer: the request has taken effect. `count` limits how often a rule
+applies, in all nodes together; they agree on it through the lines of a file, `hits`, one for each time. The file
+outlives a node that is killed.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Sender = Literal["clients", "brokers", "all"]
-"""Whose requests: those of the other nodes come by a listener of their own."""
+"""Whose requests the rule applies to: the other nodes have a listener of their own."""
 
 CLIENT_ID = "kraftpy-testing"
-"""What the cluster asks its nodes is spared."""
+"""The client id of the cluster's own requests, which are spared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What a node does wrong."""
+    """One fault of a node."""
 
     id: int
     kind: str
     hits: str
-    """The file with a line for each time."""
+    """The file with a line for each time the rule applied."""
     count: int | None = None
     seconds: float | None = None
     is_response: bool = False
     api: int | None = None
-    """Its number; of any, if None."""
+    """The API's number; None for any."""
     sender: Sender = "clients"
     client_id: str | None = None
     error: int = 0
     topic: str | None = None
-    """Only files of this topic's partitions."""
+    """Restricts the rule to files of this topic's partitions."""
 
     def as_value(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the rule as a JSON value."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """One time that a rule held."""
+    """One time that a rule applied."""
 
     node: int
     what: str
@@ -64,7 +64,7 @@ class Hit:
 
 
 def claim(rule: Rule, hit: Hit) -> bool:
-    """Whether the rule still holds, for this one; it is noted then."""
+    """Return whether the rule still applies, this time included, and record the hit if so."""
     descriptor = os.open(rule.hits, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -77,7 +77,7 @@ def claim(rule: Rule, hit: Hit) -> bool:
 
 
 def read_hits(path: str) -> list[Hit]:
-    """What was noted there."""
+    """Return the hits recorded in a file."""
     try:
         with open(path, "rb") as file:
             return [Hit(**json.loads(line)) for line in file if line.endswith(b"\n")]

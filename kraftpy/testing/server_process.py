@@ -1,8 +1,8 @@
-"""`kraftpy server` as a child process: started, waited for until it says that it is ready, signalled, reaped.
+"""`kraftpy server` as a child process: start it, wait until it is ready, signal it, reap it.
 
-Everything here blocks. What the server writes to standard error is appended to `log`, over all of its runs.
+Everything here blocks. The server's standard error is appended to `log`, over all of its runs.
 
-What the server does wrong, if a test wants it to, it is told over a socket that it inherits (`kraftpy.testing.node`).
+A test sends the server's faults over a socket that it inherits (`kraftpy.testing.node`).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _NODE = "kraftpy.testing.node"
 
 
 class BrokerDied(RuntimeError):
-    """The server's process did not become ready, or ended; the message holds what it wrote."""
+    """The server's process did not become ready, or ended; the message holds its output."""
 
 
 class ServerProcess:
-    """A server that was started with these arguments of `kraftpy server`.
+    """A server started with these arguments of `kraftpy server`.
 
-    With `own_session` a Ctrl-C in the terminal does not reach it: who started it decides how it ends. `open_files` is
-    how many files the kernel lets it have open (by default as many as this process may). `rules` hold from its start;
-    it is `node` in what it notes of them.
+    With `own_session` a Ctrl-C in the terminal does not reach it: the starter decides how it ends. `open_files` limits
+    the files it may have open (by default as many as this process may). `rules` are in force from its start; its hits
+    name it `node`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ServerProcess:
         self._failed = ""
         # A server started by a test must not pick up settings meant for another one.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
-        # A shell sets the limit: what a process of ours could run between fork and exec, may not be safe in threads.
+        # A shell sets the limit: code of ours that ran between fork and exec might not be safe with threads.
         limited = [] if open_files is None else ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh"]
         self._control, inherited_end = socket.socketpair()
         self._control.settimeout(_OBEY_SECONDS)
@@ -77,18 +77,18 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id, for as long as it was not waited for."""
+        """The process id, valid until the process was waited for."""
         return self._process.pid
 
     @property
     def exit_status(self) -> int | None:
-        """The exit status, negative for a signal, once it has ended; None while it runs."""
+        """The exit status, negative for a signal; None while the process runs."""
         return self._process.poll()
 
     def obey(self, node: int, rules: Sequence[Rule], *, wait: bool) -> None:
-        """Have these rules, and no others, in force; with `wait`, when this returns. Nothing happens once it has ended.
+        """Put exactly these rules in force; with `wait`, before this returns. Does nothing once the process has ended.
 
-        Raises BrokerDied where it runs and does not answer.
+        Raises BrokerDied if it is running and does not answer.
         """
         with self._telling:
             try:
@@ -105,7 +105,10 @@ class ServerProcess:
                 return
 
     def wait_ready(self, deadline: float) -> str:
-        """The line that says it is ready; `deadline` is one of `time.monotonic`. Raises BrokerDied, and kills it."""
+        """Return the line that says it is ready.
+
+        If none comes by `deadline` (`time.monotonic`), kills it, raises BrokerDied.
+        """
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
@@ -124,20 +127,20 @@ class ServerProcess:
 
     @property
     def log_text(self) -> str:
-        """What it wrote to standard error, of all runs with this log."""
+        """The server's standard error, over all runs with this log."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal; nothing happens where it has ended."""
+        """Send a signal. Does nothing if the process has ended."""
         self._process.send_signal(number)
 
     def end(self, number: signal.Signals, timeout: float) -> int:
-        """Send a signal and wait for the end; the exit status. Raises BrokerDied, and kills it, where that is late."""
+        """Send a signal, wait for the end and return the exit status. If it is late, kills it and raises BrokerDied."""
         self.send(number)
         return self.wait(timeout)
 
     def wait(self, timeout: float) -> int:
-        """Wait for the end; the exit status. Raises BrokerDied, and kills it, where that is late."""
+        """Wait for the end and return the exit status. If it is late, kills it and raises BrokerDied."""
         if self._process.stdout is not None:
             self._process.stdout.close()
         try:

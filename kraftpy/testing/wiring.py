@@ -1,7 +1,7 @@
 """The ports of a cluster's nodes, and its companion process with the links between them.
 
-Ports are reserved until `close`, so a node that starts again has the port it had. Cuts are directed: what one node
-sends to another is held back, and what that one sends is not (`companion` says what a cut is).
+Ports are reserved until `close`, so a node that starts again gets its old port. Cuts are directed: data that one node
+sends to another are held back, and data in the other direction are not (`companion` says what a cut is).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ HOST = "127.0.0.1"
 _COMPANION_SECONDS = 10.0
 
 Cut = tuple[int, int]
-"""Who sends, and whom it does not reach."""
+"""The sender, and the receiver that it does not reach."""
 
 
 class Ports(NamedTuple):
-    """Where a node listens; 0 where it does not."""
+    """A node's listening ports; 0 if it has no such listener."""
 
     clients: int
     brokers: int
@@ -33,16 +33,16 @@ class Ports(NamedTuple):
 
 
 class Wiring:
-    """What connects nodes. `ports` are their own; the others are where one node finds another."""
+    """The connections between nodes. `ports` are the nodes' own; the others are where nodes find each other."""
 
     def __init__(self, brokers: Sequence[int], controllers: Sequence[int], *, can_partition: bool) -> None:
         self.token = secrets.token_hex(16)
-        """What marks the cluster's processes."""
+        """The token that marks the cluster's processes."""
         self.ports: dict[int, Ports] = {}
         self.voter_ports: dict[int, dict[int, int]] = {}
-        """Where a node finds each voter."""
+        """The ports at which each node finds each voter."""
         self.replication_ports: dict[int, int] = {}
-        """Where brokers find a broker."""
+        """The ports at which brokers find each broker."""
         self._brokers = brokers
         self._controllers = controllers
         self._can_partition = can_partition
@@ -53,7 +53,7 @@ class Wiring:
         self._lock = threading.RLock()
 
     def open(self, remove: str | None) -> None:
-        """Reserve ports and start the companion, which deletes the directory `remove` when the test is gone."""
+        """Reserve ports and start the companion, which deletes the directory `remove` once the test is gone."""
         nodes = sorted({*self._brokers, *self._controllers})
         for node in nodes:
             is_broker, is_controller = node in self._brokers, node in self._controllers
@@ -93,10 +93,10 @@ class Wiring:
             listener.close()
 
     def _reserve(self) -> int:
-        """A free port that nobody else is given.
+        """Return a free port that is given to no other process.
 
-        A socket that is bound, and does not listen, keeps it: the system hands it out no more, and a server that reuses
-        addresses, as ours does, may listen there nevertheless.
+        A bound socket that does not listen keeps it: the system does not hand it out again, and a server that reuses
+        addresses, as ours does, may still listen there.
         """
         held = socket.socket()
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -105,7 +105,7 @@ class Wiring:
         return int(held.getsockname()[1])
 
     def cut(self, cuts: Iterable[Cut]) -> int:
-        """Have these in force as well, when this returns; the number to mend them by."""
+        """Add these cuts, in force when this returns. Returns the number to undo them with."""
         with self._lock:
             self._cuts_made += 1
             self._cuts[self._cuts_made] = frozenset(cuts)
@@ -113,7 +113,7 @@ class Wiring:
             return self._cuts_made
 
     def mend(self, number: int) -> None:
-        """Undo some cuts, but for those that others made too."""
+        """Undo some cuts, except those that others made, too."""
         with self._lock:
             if self._cuts.pop(number, None) is not None:
                 self._tell()
@@ -133,7 +133,7 @@ class Wiring:
             raise BrokerDied("the companion process that carries the connections between nodes has ended")
 
     def close(self) -> None:
-        """End the companion, and let go of the ports."""
+        """End the companion and release the ports."""
         self._cuts.clear()
         companion, self._companion = self._companion, None
         if companion is not None:

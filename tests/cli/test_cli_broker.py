@@ -68,7 +68,7 @@ def test_a_topics_life(run: Run, topic: str) -> None:
     again = run("topic", "create", topic, status=1)
     assert again.stderr.startswith("kraftpy: TOPIC_ALREADY_EXISTS: ")
     assert again.stderr.count("\n") == 1
-    assert run("topic", "create", topic, "--if-not-exists").stdout == f"topic {topic} exists already\n"
+    assert run("topic", "create", topic, "--if-not-exists").stdout == f"topic {topic} already exists\n"
     assert topic in run("topic", "list").stdout.splitlines()
     assert {"topic": topic, "partitions": 3, "replication_factor": 1, "internal": False} in rows(
         run("topic", "list", "--format", "json")
@@ -91,7 +91,7 @@ def test_a_topics_life(run: Run, topic: str) -> None:
 
     assert run("topic", "delete", topic).stdout == f"deleted topic {topic}\n"
     assert run("topic", "delete", topic, status=1).stderr.startswith("kraftpy: UNKNOWN_TOPIC_OR_PARTITION: ")
-    assert run("topic", "delete", "--if-exists", topic).stdout == f"there is no topic {topic}\n"
+    assert run("topic", "delete", "--if-exists", topic).stdout == f"topic {topic} does not exist\n"
     assert topic not in run("topic", "list").stdout.splitlines()
 
 
@@ -191,8 +191,8 @@ def test_json_goes_round_unchanged(run: Run, topic: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "options", "complaint"),
     [
-        ("a:b\nc\n", ("-K", ":"), "record 2: the key separator ':' is not there"),
-        ("{}\n", ("--json",), "record 1: neither key nor value is there"),
+        ("a:b\nc\n", ("-K", ":"), "record 2: the key separator ':' is missing"),
+        ("{}\n", ("--json",), "record 1: neither key nor value is given"),
         ("a\n", ("-p", "7"), "UNKNOWN_TOPIC_OR_PARTITION"),
         ("a" * 2_000_000, (), "MESSAGE_TOO_LARGE"),
     ],
@@ -216,7 +216,7 @@ def test_a_topic_that_nobody_creates_is_not_waited_for_long(
     result = CliRunner().invoke(cli, ["produce", "nowhere", str(tmp_path / "in"), "-b", server.bootstrap])
     assert (result.exit_code, result.stderr) == (
         1,
-        "kraftpy: there is no topic nowhere, and the broker does not create it\n",
+        "kraftpy: topic nowhere does not exist, and the broker does not create it\n",
     )
 
 
@@ -267,7 +267,7 @@ def test_a_groups_life(run: Run, topic: str, tmp_path: Path) -> None:
     run("topic", "create", topic)
     (tmp_path / "in").write_text("".join(f"{number}\n" for number in range(10)))
     run("produce", topic, tmp_path / "in")
-    assert run("group", "describe", group, status=1).stderr == f"kraftpy: there is no group {group}\n"
+    assert run("group", "describe", group, status=1).stderr == f"kraftpy: group {group} does not exist\n"
 
     assert [row["value"] for row in rows(run("consume", topic, "-g", group, "-n", 3))] == ["0", "1", "2"]
     (row,) = rows(run("group", "describe", group))
@@ -363,7 +363,7 @@ def test_a_group_whose_coordinator_assigns_is_described_like_any_other(
     (row,) = [row for row in rows(run("group", "list", "--format", "json")) if row["group"] == group]
     assert (row["state"], row["type"]) == ("Reconciling", "consumer")
     refused = run("group", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute", status=1)
-    assert refused.stderr == f"kraftpy: group {group} has 2 members: stop them before its offsets are moved\n"
+    assert refused.stderr == f"kraftpy: group {group} has 2 members: stop them before resetting its offsets\n"
     assert run("group", "delete", group, status=1).stderr.startswith("kraftpy: NON_EMPTY_GROUP: ")
 
 
@@ -406,7 +406,7 @@ def test_a_share_group_is_described_moved_and_deleted(
     (listed,) = [row for row in rows(run("group", "list", "--format", "json")) if row["group"] == group]
     assert (listed["state"], listed["type"], listed["protocol_type"]) == ("Stable", "share", "share")
     refused = run("group", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute", status=1)
-    assert refused.stderr == f"kraftpy: group {group} has 2 members: stop them before its offsets are moved\n"
+    assert refused.stderr == f"kraftpy: group {group} has 2 members: stop them before resetting its offsets\n"
     assert run("group", "delete", group, status=1).stderr.startswith("kraftpy: NON_EMPTY_GROUP: ")
 
     beat("m1", -1)
@@ -420,7 +420,7 @@ def test_a_share_group_is_described_moved_and_deleted(
         assert row["start_offset"] == min(1, row["end_offset"])
         assert row["lag"] in (None, row["end_offset"] - row["start_offset"])
     assert run("group", "delete", group).stdout == f"deleted group {group}\n"
-    assert run("group", "describe", group, status=1).stderr == f"kraftpy: there is no group {group}\n"
+    assert run("group", "describe", group, status=1).stderr == f"kraftpy: group {group} does not exist\n"
 
 
 def test_a_streams_group_is_described_like_any_other(kraftpy_server: EmbeddedBroker, run: Run, topic: str) -> None:
@@ -468,7 +468,7 @@ def test_a_group_with_members_is_described_and_keeps_its_offsets(
         (row,) = rows(run("group", "describe", group))
         assert row["client"].startswith("kraftpy-consume@")
         refused = run("group", "reset-offsets", group, "--all-topics", "--to-earliest", "--execute", status=1)
-        assert refused.stderr == f"kraftpy: group {group} has 1 members: stop them before its offsets are moved\n"
+        assert refused.stderr == f"kraftpy: group {group} has 1 members: stop them before resetting its offsets\n"
         assert run("group", "delete", group, status=1).stderr.startswith("kraftpy: NON_EMPTY_GROUP: ")
         member.send_signal(signal.SIGINT)
         member.communicate(timeout=SECONDS)

@@ -56,8 +56,8 @@ def test_what_is_new_is_loaded(kind: str, topic: str, kraftpy_server: EmbeddedBr
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("t", "--table", "x", "--catalog", "c"), 2, "--catalog and --warehouse are for --to iceberg"),
-        (("t", "--table", "ns.x", "--to", "iceberg"), 2, "needs --catalog and --warehouse"),
+        (("t", "--table", "x", "--catalog", "c"), 2, "--catalog and --warehouse require --to iceberg"),
+        (("t", "--table", "ns.x", "--to", "iceberg"), 2, "requires --catalog and --warehouse"),
         (("t", "--table", "x", "--to", "iceberg", "--catalog", "c", "--warehouse", "w"), 2, "namespace.table"),
         (("no-such-topic", "--table", "x"), 1, "topic 'no-such-topic' does not exist"),
     ],

@@ -144,10 +144,10 @@ def _flipped(position: int) -> bytes:
     [
         (_flipped(len(FIRST) + 65), len(FIRST), 2, "the CRC of offsets 2-2 does not match"),
         (_flipped(70), 0, None, "the CRC of offsets 0-1 does not match"),
-        ((FIRST + SECOND)[:-3], len(FIRST), 2, "offsets 2-2 need 70 bytes, 67 are left: a torn write?"),
+        ((FIRST + SECOND)[:-3], len(FIRST), 2, "offsets 2-2 need 70 bytes, but only 67 are left: a torn write?"),
         (FIRST + b"\x01" * 10, len(FIRST), 2, "10 bytes are too few for a batch: a torn write?"),
         (FIRST + bytes(500), len(FIRST), 2, "the last 500 bytes are zeros"),
-        (_flipped(16), 0, None, "magic 3 where 2 should be"),
+        (_flipped(16), 0, None, "magic 3 instead of 2"),
         (FIRST + FIRST, len(FIRST), 2, "offsets 0-1 are out of order"),
         (FIRST[:8] + struct.pack(">i", 5) + FIRST[12:], 0, None, "batch length 5 is too small"),
         (FIRST[:8] + struct.pack(">i", -5) + FIRST[12:], 0, None, "batch length -5 is too small"),

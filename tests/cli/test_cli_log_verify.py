@@ -183,7 +183,7 @@ def test_what_is_lost_of_a_segment_is_told_in_offsets(data: Path) -> None:
     assert (damage["resumes_at_position"], damage["resumes_at_offset"]) == (end, batches[8]["base_offset"])
     assert result.stderr == (
         f"kraftpy: {segment}: corrupt at position {start}, after offset {batches[5]['base_offset'] - 1}: "
-        f"{damage['reason']}; it goes on at position {end} with offset {batches[8]['base_offset']}\n"
+        f"{damage['reason']}; readable again at position {end} from offset {batches[8]['base_offset']}\n"
     )
 
 
@@ -192,14 +192,14 @@ def test_what_is_lost_of_a_segment_is_told_in_offsets(data: Path) -> None:
     [
         ("an index entry", "for the batch that ends at"),
         ("a time index entry", "brought"),
-        ("a missing index", "it is missing"),
+        ("a missing index", "is missing"),
         ("a missing batch", "no records from offset"),
         ("a missing segment", "no records from offset"),
         ("a leader epoch", "leader-epoch-checkpoint says"),
-        ("no leader epochs", "it is missing"),
-        ("a leader epoch that falls", "are of leader epoch 0, after"),
+        ("no leader epochs", "is missing"),
+        ("a leader epoch that falls", "have leader epoch 0, after"),
         ("a recovery point", "its log ends at"),
-        ("no topic id", "it is missing"),
+        ("no topic id", "is missing"),
     ],
 )
 def test_what_contradicts_each_other_is_damage_though_every_checksum_is_right(

@@ -94,19 +94,19 @@ def test_a_plan_goes_round_in_kafkas_form() -> None:
         ("[]", "not a plan"),
         ('{"version": 2, "partitions": []}', "not a plan"),
         ('{"partitions": []}', "moves nothing"),
-        ('{"partitions": [3]}', "3 is no partition"),
-        ('{"partitions": [{"topic": "t"}]}', "names no partition"),
-        ('{"partitions": [{"topic": "t", "partition": true, "replicas": [1]}]}', "names no partition"),
+        ('{"partitions": [3]}', "3 is not a partition"),
+        ('{"partitions": [{"topic": "t"}]}', "does not name a partition"),
+        ('{"partitions": [{"topic": "t", "partition": true, "replicas": [1]}]}', "does not name a partition"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "t-0 has no list of replicas"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "t-0 has a broker twice"),
         (
             '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/d"]}]}',
-            "t-0 asks for a log directory",
+            "t-0 names a log directory",
         ),
         (
             '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}, '
             '{"topic": "t", "partition": 0, "replicas": [2]}]}',
-            "t-0 is planned twice",
+            "t-0 occurs twice",
         ),
     ],
 )

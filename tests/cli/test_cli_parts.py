@@ -85,7 +85,7 @@ def test_json_may_be_written_by_hand(line: str, record: NewRecord) -> None:
     ("line", "complaint"),
     [
         ("{", "not JSON"),
-        ("[]", "a JSON object is expected"),
+        ("[]", "expected a JSON object"),
         ("{}", "neither key nor value"),
         ('{"value_base64": "*"}', "value_base64 is not base64"),
         ('{"value_base64": 1}', "value_base64 is not base64"),

@@ -123,7 +123,7 @@ class Session:
                 held = {str(name): sorted(offsets) for name, offsets in session.held.items() if offsets}
                 return [
                     f"epoch={session.epoch} busy={session.is_busy} over={session.is_over} held={held} "
-                    f"unsettled={session.is_unsettled} since={session.pending_since_ms}"
+                    f"unsettled={session.awaits_outcomes} since={session.pending_since_ms}"
                 ]
             case _:
                 raise AssertionError(f"no such command: {name}")

@@ -119,7 +119,7 @@ def test_a_node_that_ended_by_itself_is_not_overlooked() -> None:
     while cluster.is_running(1):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    with pytest.raises(BrokerDied, match="node 1 had ended by itself"):
+    with pytest.raises(BrokerDied, match="node 1 had ended on its own"):
         cluster.close()
 
 

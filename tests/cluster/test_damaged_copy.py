@@ -158,10 +158,10 @@ def test_a_copy_that_cannot_be_done_without_is_kept(cluster: Cluster) -> None:
         assert done.stderr.count("\n") == 1
         return done.stderr
 
-    assert "has the only copy of single-0 in sync" in refused("single", 2)
+    assert "has the only in-sync copy of single-0" in refused("single", 2)
     assert "broker 3 has no copy of pair-0: its replicas are 1,2" in refused("pair", 3)
-    assert "broker 9 does not run" in refused("pair", 9)
+    assert "broker 9 is not running" in refused("pair", 9)
     cluster.stop(2)
-    assert "broker 1 has the only copy of pair-0 in sync" in refused("pair", 1)
-    assert "broker 2 does not run" in refused("pair", 2)
+    assert "broker 1 has the only in-sync copy of pair-0" in refused("pair", 1)
+    assert "broker 2 is not running" in refused("pair", 2)
     assert (cluster.node_directory(1) / "data" / "pair-0").is_dir()

@@ -199,7 +199,7 @@ def test_leaders_are_moved(cluster: Cluster) -> None:
 
 def test_a_seed_is_drawn_where_none_is_given(cluster: Cluster) -> None:
     assert cluster.chaos().seed != cluster.chaos().seed
-    with pytest.raises(ValueError, match="there is no 'murder'; there are kill, pause"):
+    with pytest.raises(ValueError, match="unknown kind of fault 'murder'; expected one of kill, pause"):
         cluster.chaos(kinds=["murder"])
 
 

@@ -1,8 +1,7 @@
-"""The admin client: topics, settings, records, groups, offsets, and what brokers tell of themselves.
+"""The admin client: topics, settings, records, groups, offsets, and the brokers' log directories.
 
-Each call retries what fails for a passing reason and raises the first `KafkaError` of any of its parts. What concerns
-the cluster as a whole is in `cluster`, what concerns transactions in `transactions`, what concerns share
-groups alone in `share`.
+Every call retries transient failures and raises the first `KafkaError` of any of its parts. `cluster` holds the calls
+about the cluster as a whole, `transactions` those about transactions, `share` those about share groups.
 
 Left out: ACLs, quotas, SCRAM.
 """
@@ -68,20 +67,26 @@ from kraftpy.types import TopicPartition
 
 
 class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
-    """`async with Admin(bootstrap_servers=...) as admin:`; options are those of `ClientOptions`."""
+    """Administer a cluster: `async with Admin(bootstrap_servers=...) as admin:`. Options: `ClientOptions`."""
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         return [info.name for info in await self.describe_topics() if include_internal or not info.is_internal]
 
     async def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicInfo]:
-        """Topics with their partitions, sorted by name; all of them by default. Raises where a named one is missing."""
+        """Return topics with their partitions, sorted by name: all by default.
+
+        Raises `KafkaError` if a named one is missing.
+        """
         return await self._topics(None if names is None else sorted(set(names)))
 
     async def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> None:
-        """Create topics, or only see whether that would work. Other brokers learn of them a little later."""
+        """Create topics, or with `validate_only` just check that they could be.
+
+        Other brokers learn of them a little later.
+        """
         listed = list(topics)
         request = create_topics.CreateTopicsRequest(
             topics=[creatable(topic) for topic in listed],
@@ -97,7 +102,7 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
             check(result.error_code, f"topic {result.name!r} not created", result.error_message)
 
     async def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete topics with all their records."""
+        """Delete topics and all their records."""
         listed = sorted(set(names))
         request = delete_topics.DeleteTopicsRequest(
             topics=[delete_topics.DeleteTopicState(name=name, topic_id=bytes(16)) for name in listed],
@@ -112,7 +117,7 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
             check(result.error_code, f"topic {result.name!r} not deleted", result.error_message)
 
     async def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
-        """Let each topic grow to so many partitions."""
+        """Raise the number of partitions of each topic to the given total."""
         request = create_partitions.CreatePartitionsRequest(
             topics=[
                 create_partitions.CreatePartitionsTopic(name=name, count=count, assignments=None)
@@ -126,7 +131,7 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
             check(result.error_code, f"partitions of {result.name!r} not added", result.error_message)
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete what lies before an offset (-1: before the high watermark); the new log start offsets."""
+        """Delete the records before an offset (-1: before the high watermark). Returns the new log start offsets."""
         done: dict[TopicPartition, int] = {}
 
         async def attempt() -> None:
@@ -161,7 +166,7 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
     async def describe_configs(
         self, resources: Iterable[Resource], *, names: Sequence[str] | None = None, documentation: bool = False
     ) -> dict[Resource, dict[str, ConfigEntry]]:
-        """The settings of topics and brokers, by name; only `names` where given."""
+        """Return the settings of topics and brokers, by name; with `names`, only those."""
         found: dict[Resource, dict[str, ConfigEntry]] = {}
         for node_id, listed in by_broker(resources).items():
             request = describe_configs.DescribeConfigsRequest(
@@ -196,7 +201,7 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
         *,
         validate_only: bool = False,
     ) -> None:
-        """Change single settings: a text sets, None goes back to the default, a pair says what to do (KIP-339)."""
+        """Change single settings: a string sets, None restores the default, a pair names the operation (KIP-339)."""
         for node_id, listed in by_broker(changes).items():
             request = incremental_alter_configs.IncrementalAlterConfigsRequest(
                 resources=[
@@ -214,7 +219,7 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
     async def replace_configs(
         self, settings: Mapping[Resource, Mapping[str, str]], *, validate_only: bool = False
     ) -> None:
-        """Give resources exactly these settings and no others: AlterConfigs, for brokers before KIP-339."""
+        """Give resources exactly these settings and no others. Uses AlterConfigs, for brokers before KIP-339."""
         for node_id, listed in by_broker(settings).items():
             request = alter_configs.AlterConfigsRequest(
                 resources=[
@@ -235,7 +240,7 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
     # --- groups ---------------------------------------------------------------------------------------------------
 
     async def list_groups(self, *, states: Sequence[str] = ()) -> list[GroupListing]:
-        """The groups of all brokers, sorted by id; only those in `states` where given (KIP-518)."""
+        """Return the groups of all brokers, sorted by id; with `states`, only groups in one of them (KIP-518)."""
         request = list_groups.ListGroupsRequest(states_filter=list(states))
 
         def errors(answer: Any) -> None:
@@ -254,7 +259,7 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
         return [found[group_id] for group_id in sorted(found)]
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
-        """Groups with their members. One that does not exist is "Dead" and has none."""
+        """Return groups with their members. A group that does not exist has state "Dead" and no members."""
         return {group_id: await self._describe_group(group_id) for group_id in sorted(set(group_ids))}
 
     async def _describe_group(self, group_id: str) -> GroupDescription:
@@ -284,7 +289,7 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
         return await self._cluster.retry(attempt, group_id=group_id)
 
     async def _describe_consumer_group(self, group_id: str) -> GroupDescription | None:
-        """The group, where the broker knows the consumer protocol (KIP-848) and the group is of it."""
+        """Describe the group if it uses the consumer protocol (KIP-848) and the broker knows that, else return None."""
         request = consumer_group_describe.ConsumerGroupDescribeRequest(group_ids=[group_id])
         try:
             answer = await self._cluster.ask_coordinator(group_id, ApiKey.CONSUMER_GROUP_DESCRIBE, request)
@@ -299,7 +304,7 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
         return read_consumer_group(group, await self._cluster.coordinator(group_id))
 
     async def _describe_streams_group(self, group_id: str) -> GroupDescription | None:
-        """The group, where the broker has streams groups (KIP-1071) and it is one."""
+        """Describe the group if the broker supports streams groups (KIP-1071) and it is one, else return None."""
         request = streams_group_describe.StreamsGroupDescribeRequest(group_ids=[group_id])
         try:
             answer = await self._cluster.ask_coordinator(group_id, ApiKey.STREAMS_GROUP_DESCRIBE, request)
@@ -315,7 +320,7 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
         return read_streams_group(group, await self._cluster.coordinator(group_id), counts)
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
-        """Delete groups, which must have no members, with their offsets."""
+        """Delete groups and their offsets. They must have no members."""
         for group_id in sorted(set(group_ids)):
 
             async def attempt(group_id: str = group_id) -> None:
@@ -329,20 +334,20 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
     async def list_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of a group; of all partitions that have one by default."""
+        """Return a group's committed offsets: by default, those of every partition that has one."""
         return await fetch_committed(self._cluster, group_id, partitions)
 
     async def alter_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
     ) -> None:
-        """Commit offsets for a group that has no members."""
+        """Commit offsets on behalf of a group that has no members."""
         plain = {
             name: OffsetAndMetadata(offset) if isinstance(offset, int) else offset for name, offset in offsets.items()
         }
         await self._retry_what_is_there(lambda: commit_offsets(self._cluster, group_id, plain), group_id, plain)
 
     async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget committed offsets of topics the group is not subscribed to (KIP-496)."""
+        """Delete committed offsets of topics that the group is not subscribed to (KIP-496)."""
         named = by_topic(partitions)
         request = offset_delete.OffsetDeleteRequest(
             group_id=group_id,
@@ -373,13 +378,13 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> Found:
-        """The offset of each partition for an `OffsetSpec` or a time in ms; None where no record is that late."""
+        """Return each partition's offset for an `OffsetSpec` or a time in ms; None if no record is that late."""
         return await list_offsets(self._cluster, wanted, isolation=isolation)
 
     # --- inside brokers -------------------------------------------------------------------------------------------
 
     async def describe_log_dirs(self, broker_ids: Iterable[int] | None = None) -> list[LogDir]:
-        """The log directories of brokers (of all by default), with the sizes of the logs in them."""
+        """Return the log directories of brokers (all by default), with the sizes of the logs in them."""
         known = await self._metadata_retried([])
         request = describe_log_dirs.DescribeLogDirsRequest(topics=None)
         found = []
@@ -391,10 +396,12 @@ class Admin(TransactionAdmin, ShareAdmin, ClusterAdmin):
     async def alter_replica_log_dirs(
         self, broker_id: int, paths: Mapping[TopicPartition, str]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Have a broker's replicas in these of its log directories: NONE where that was begun, or is so already.
+        """Move a broker's replicas to other log directories of that broker.
 
-        Where it has no such replica yet (REPLICA_NOT_AVAILABLE) it will be made there. `describe_log_dirs` shows what
-        is on the move.
+        NONE: the move has begun, or was not needed.
+
+        REPLICA_NOT_AVAILABLE: the broker has no such replica yet and will create it in that directory.
+        `describe_log_dirs` shows the moves in progress.
         """
         by_path: dict[str, list[TopicPartition]] = {}
         for name, path in sorted(paths.items()):

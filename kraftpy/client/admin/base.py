@@ -1,7 +1,7 @@
-"""How the admin client asks: any broker, one of them, or the controller, until there is an answer.
+"""How the admin client sends its requests: to any broker, to a given one, or to the controller, with retries.
 
-A change of the cluster goes to the controller where the brokers name one; a broker that is not it says NOT_CONTROLLER,
-and the next attempt asks anew.
+Changes to the cluster go to the controller if the brokers name one. A broker that is not the controller answers
+NOT_CONTROLLER, and the next attempt looks it up again.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from kraftpy.protocol.errors import ErrorCode, KafkaError
 from kraftpy.types import TopicPartition
 
 MISSING = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""Not waited for: nobody is about to create what is described."""
+"""Not retried: a missing topic that is being described is not about to be created."""
 
 _ASK_ANEW = (ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
 
 class AdminBase:
-    """A started client and its ways to ask."""
+    """A started client and its ways to ask brokers."""
 
     def __init__(self, *, runtime: Runtime | None = None, **options: Any) -> None:
         self.options = ClientOptions(**{"allow_auto_create_topics": False, **options})
         self._cluster = Cluster(self.options, runtime)
 
     async def start(self) -> Self:
-        """Begin. `async with` does it."""
+        """Start the client. `async with` does this."""
         await self._cluster.start()
         return self
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         await self._cluster.close()
 
     async def __aenter__(self) -> Self:
@@ -52,7 +52,7 @@ class AdminBase:
     # --- asking ---------------------------------------------------------------------------------------------------
 
     async def _metadata(self, names: list[str] | None) -> ClusterMetadata:
-        """Metadata of these topics, asked once. It also serves the connections."""
+        """Fetch metadata of these topics once. The answer also updates the nodes used for connections."""
         connection = await self._cluster.any_connection()
         version = connection.version(ApiKey.METADATA)
         answer = await connection.send(ApiKey.METADATA, metadata_request(names, create=version < 4), version)
@@ -92,10 +92,10 @@ class AdminBase:
     async def _retry_what_is_there(
         self, attempt: Callable[[], Awaitable[None]], group_id: str, partitions: Iterable[TopicPartition]
     ) -> None:
-        """Ask a group's coordinator until there is an answer, which may be UNKNOWN_TOPIC_OR_PARTITION.
+        """Ask a group's coordinator until it answers, retrying UNKNOWN_TOPIC_OR_PARTITION only if the partitions exist.
 
-        A coordinator may not know yet of a topic just created. It is asked again where the cluster's metadata do know
-        all these partitions; otherwise that is final, as in Kafka's own client: nobody is about to create them.
+        A coordinator may not know a new topic yet, so it is asked again if the cluster's metadata has all these
+        partitions. Otherwise the error is final, as in Kafka's own client: a missing topic is not about to be created.
         """
         needed = set(partitions)
 
@@ -108,7 +108,7 @@ class AdminBase:
                 known = await self._metadata(sorted({each.topic for each in needed}))
                 if any(known.partition(each) is None for each in needed):
                     raise
-                text = f"the coordinator of {group_id!r} does not know yet of what there is"
+                text = f"the coordinator of {group_id!r} does not know these partitions yet"
                 raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text) from failed
 
         await self._cluster.retry(attempt_there, group_id=group_id, final=MISSING)
@@ -121,7 +121,7 @@ class AdminBase:
         low: int = 0,
         choose: Callable[[int], Any] | None = None,
     ) -> Any:
-        """Ask the controller, anew where it has moved."""
+        """Ask the controller; if it has moved, ask the new one."""
 
         async def attempt() -> Any:
             connection = await self._controller()

@@ -1,10 +1,10 @@
-"""The admin client's part for the cluster: brokers, features, the quorum, leaders and moves of partitions.
+"""The admin client's calls about the cluster: brokers, features, the quorum, leaders and partition reassignments.
 
-Each call retries what fails for a passing reason and raises a `KafkaError`. Where a change has many parts that succeed
-and fail by themselves (`elect_leaders`), the answer says what came of each.
+Every call retries transient failures and raises a `KafkaError`. If the parts of a change succeed and fail independently
+(`elect_leaders`), the answer has an outcome for each.
 
-KIP-455 (moves), KIP-460 (elections), KIP-584 (features), KIP-700 and KIP-1073 (the cluster), KIP-836 (the quorum),
-KIP-853 (voters), KIP-966 (eligible leader replicas).
+KIP-455 (reassignments), KIP-460 (elections), KIP-584 (features), KIP-700 and KIP-1073 (the cluster), KIP-836 (the
+quorum), KIP-853 (voters), KIP-966 (eligible leader replicas).
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ METADATA_TOPIC = "__cluster_metadata"
 
 
 class ClusterAdmin(AdminBase):
-    """What concerns the cluster as a whole."""
+    """Admin calls that concern the cluster as a whole."""
 
     # --- brokers --------------------------------------------------------------------------------------------------
 
     async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
-        """Its id, brokers and controller; also brokers that are fenced, where the broker asked can tell (KIP-1073)."""
+        """Return the cluster's id, brokers and controller; on request also fenced brokers, if supported (KIP-1073)."""
 
         async def attempt() -> ClusterDescription:
             connection = await self._cluster.any_connection()
@@ -64,7 +64,7 @@ class ClusterAdmin(AdminBase):
                 version = connection.version(ApiKey.DESCRIBE_CLUSTER)
                 request.include_fenced_brokers = include_fenced and version >= 2
                 answer = await connection.send(ApiKey.DESCRIBE_CLUSTER, request, version)
-            except UnsupportedVersion:  # before KIP-700 metadata says the same
+            except UnsupportedVersion:  # before KIP-700 metadata has the same
                 known = await self._metadata([])
                 return ClusterDescription(
                     cluster_id=known.cluster_id,
@@ -86,7 +86,7 @@ class ClusterAdmin(AdminBase):
         return await self._cluster.retry(attempt)
 
     async def unregister_broker(self, broker_id: int) -> None:
-        """Forget a broker that will not come back (KIP-631)."""
+        """Remove the registration of a broker that will not come back (KIP-631)."""
         request = unregister_broker.UnregisterBrokerRequest(broker_id=broker_id)
         answer = await self._ask_controller(ApiKey.UNREGISTER_BROKER, request)
         check(answer.error_code, f"broker {broker_id} not unregistered", answer.error_message)
@@ -94,7 +94,7 @@ class ClusterAdmin(AdminBase):
     # --- features -------------------------------------------------------------------------------------------------
 
     async def describe_features(self) -> FeatureDescription:
-        """The features' levels in the cluster, and those that the broker asked could run."""
+        """Return the feature levels finalized in the cluster, and those that the broker asked supports."""
 
         async def attempt() -> FeatureDescription:
             connection = await self._cluster.any_connection()
@@ -118,7 +118,7 @@ class ClusterAdmin(AdminBase):
         upgrade: FeatureUpgrade = FeatureUpgrade.UPGRADE,
         validate_only: bool = False,
     ) -> None:
-        """Give features these levels (0 takes one away): all, or none."""
+        """Set features to these levels (0 removes one): all of them or none."""
         request = update_features.UpdateFeaturesRequest(
             timeout_ms=int(self.options.request_timeout_ms),
             feature_updates=[
@@ -149,7 +149,7 @@ class ClusterAdmin(AdminBase):
     # --- the quorum -----------------------------------------------------------------------------------------------
 
     async def describe_quorum(self) -> QuorumDescription:
-        """Who leads the metadata quorum, who votes, who follows, and how far each is (KIP-836)."""
+        """Return the metadata quorum's leader, voters and observers, and how far each has replicated (KIP-836)."""
         request = describe_quorum.DescribeQuorumRequest(
             topics=[
                 describe_quorum.QuorumTopic(
@@ -174,7 +174,7 @@ class ClusterAdmin(AdminBase):
         directory_id: bytes = ZERO_UUID,
         cluster_id: str | None = None,
     ) -> None:
-        """Let a node vote in the metadata quorum; `directory_id` is the one its metadata directory has (KIP-853)."""
+        """Add a node as a voter of the metadata quorum; `directory_id` is that of its metadata directory (KIP-853)."""
         request = add_raft_voter.AddRaftVoterRequest(
             cluster_id=cluster_id,
             timeout_ms=int(self.options.request_timeout_ms),
@@ -191,7 +191,7 @@ class ClusterAdmin(AdminBase):
     async def remove_raft_voter(
         self, voter_id: int, *, directory_id: bytes = ZERO_UUID, cluster_id: str | None = None
     ) -> None:
-        """Take a node's vote in the metadata quorum away (KIP-853)."""
+        """Remove a voter from the metadata quorum (KIP-853)."""
         request = remove_raft_voter.RemoveRaftVoterRequest(
             cluster_id=cluster_id, voter_id=voter_id, voter_directory_id=directory_id
         )
@@ -201,7 +201,7 @@ class ClusterAdmin(AdminBase):
     # --- leaders and replicas -------------------------------------------------------------------------------------
 
     async def describe_topic_partitions(self, names: Iterable[str] | None = None) -> list[TopicInfo]:
-        """As `describe_topics`, with the eligible leader replicas where the broker knows them (KIP-966)."""
+        """Like `describe_topics`, with the eligible leader replicas if the broker supports them (KIP-966)."""
         wanted = None if names is None else sorted(set(names))
 
         async def attempt() -> list[TopicInfo]:
@@ -230,7 +230,7 @@ class ClusterAdmin(AdminBase):
             return await self._topics(wanted)
 
     async def _topics(self, wanted: list[str] | None) -> list[TopicInfo]:
-        """Topics out of metadata, sorted by name. Raises where a named one is missing."""
+        """Return topics from metadata, sorted by name. Raises `KafkaError` if a named one is missing."""
 
         async def attempt() -> list[TopicInfo]:
             known = await self._metadata(wanted)
@@ -245,9 +245,10 @@ class ClusterAdmin(AdminBase):
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Let partitions (all by default) be led by their preferred replica, or (`unclean`) by any that lives.
+        """Elect each partition's preferred replica as leader (all by default), or with `unclean` any live replica.
 
-        None where there is a new leader. ELECTION_NOT_NEEDED: it had that leader; of all partitions, such are left out.
+        None means that a new leader was elected, ELECTION_NOT_NEEDED that the partition had that leader already. If all
+        partitions were asked for, those that needed no election are left out.
         """
         request = elect_leaders.ElectLeadersRequest(
             election_type=elect_leaders.UNCLEAN if unclean else elect_leaders.PREFERRED,
@@ -275,7 +276,10 @@ class ClusterAdmin(AdminBase):
         *,
         allow_replication_factor_change: bool = True,
     ) -> None:
-        """Begin to move partitions to these brokers, the preferred leader first; None gives up a move under way."""
+        """Begin moving partitions to these brokers, the preferred leader first.
+
+        None cancels a reassignment in progress.
+        """
         request = alter_partition_reassignments.AlterPartitionReassignmentsRequest(
             timeout_ms=int(self.options.request_timeout_ms),
             allow_replication_factor_change=allow_replication_factor_change,
@@ -302,7 +306,7 @@ class ClusterAdmin(AdminBase):
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """The moves under way, of these partitions or (by default) of all."""
+        """Return the reassignments in progress, of these partitions or (by default) of all."""
         request = list_partition_reassignments.ListPartitionReassignmentsRequest(
             timeout_ms=int(self.options.request_timeout_ms),
             topics=None

@@ -1,6 +1,6 @@
-"""The admin client's requests out of its arguments, its answers out of the broker's. Plain functions.
+"""Builds the admin client's requests and reads the answers into its model. Plain functions.
 
-A broker's error raises `KafkaError` with what was asked for in its text.
+If the broker reports an error, they raise `KafkaError` with what was asked for in its text.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from kraftpy.protocol.messages import (
 from kraftpy.types import TopicPartition
 
 Resource = tuple[ResourceType, str]
-"""What settings belong to: its type, and a topic's name or a broker's id as text."""
+"""A resource that has settings: its type, and a topic's name or a broker's id as text."""
 
 
 def check(code: int, what: str, message: str | None = None) -> None:
-    """Raise what an answer says went wrong."""
+    """Raise the error of an answer, if it has one."""
     error = ErrorCode.of(code)
     if error is not ErrorCode.NONE:
         raise KafkaError(error, f"{what}: {message or error.meaning}")
@@ -51,7 +51,7 @@ def check(code: int, what: str, message: str | None = None) -> None:
 
 
 def creatable(topic: NewTopic) -> create_topics.CreatableTopic:
-    """A topic to create, as the request has it."""
+    """Build the request's entry for a topic to create."""
     assigned = bool(topic.replica_assignment)
     return create_topics.CreatableTopic(
         name=topic.name,
@@ -68,7 +68,7 @@ def creatable(topic: NewTopic) -> create_topics.CreatableTopic:
 
 
 def by_broker(resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:
-    """Settings of a broker are asked of that broker, all others of any."""
+    """Group resources by the broker to ask: a broker's own settings go to that broker, all others to any (None)."""
     grouped: dict[int | None, list[Resource]] = {}
     for kind, name in resources:
         own = kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name != ""
@@ -79,7 +79,7 @@ def by_broker(resources: Iterable[Resource]) -> dict[int | None, list[Resource]]
 def alterable(
     name: str, change: str | tuple[AlterOperation, str | None] | None
 ) -> incremental_alter_configs.AlterableConfig:
-    """One change of a setting, as the request has it."""
+    """Build the request's entry for one change of a setting."""
     if isinstance(change, tuple):
         operation, value = change
     else:
@@ -102,12 +102,12 @@ def alter_errors(
 
 
 def log_dir_errors(answer: describe_log_dirs.DescribeLogDirsResponse) -> None:
-    """Raise the answer's own error; that of a directory is told with it."""
+    """Raise the answer's own error. The error of a single directory is part of its description."""
     check(answer.error_code, "log directories")
 
 
 def read_log_dir(broker_id: int, result: describe_log_dirs.DescribeLogDirsResult) -> LogDir:
-    """A directory, as the answer has it."""
+    """Read a log directory from the answer."""
     return LogDir(
         broker_id=broker_id,
         path=result.log_dir,
@@ -125,13 +125,13 @@ def read_log_dir(broker_id: int, result: describe_log_dirs.DescribeLogDirsResult
 
 
 def read_member(member: describe_groups.DescribedGroupMember, protocol_type: str) -> GroupMember:
-    """A group's member, as the answer has it."""
+    """Read a group member from the answer."""
     partitions: tuple[TopicPartition, ...] = ()
     if protocol_type == PROTOCOL_TYPE:
         try:
             partitions = decode_assignment(member.member_assignment)
         except ProtocolError:
-            partitions = ()  # another program's idea of an assignment: the bytes are there for who knows it
+            partitions = ()  # another program's assignment format: callers that know it get the bytes
     return GroupMember(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
@@ -144,7 +144,7 @@ def read_member(member: describe_groups.DescribedGroupMember, protocol_type: str
 
 
 def read_consumer_group(group: consumer_group_describe.DescribedConsumerGroup, coordinator: int) -> GroupDescription:
-    """A group of the consumer protocol, as the answer has it."""
+    """Read a group of the consumer protocol from the answer."""
     return GroupDescription(
         group_id=group.group_id,
         state=group.group_state,
@@ -170,7 +170,7 @@ def read_consumer_group(group: consumer_group_describe.DescribedConsumerGroup, c
 
 
 def read_share_group(group: share_group_describe.DescribedShareGroup, coordinator: int) -> GroupDescription:
-    """A share group, as the answer has it."""
+    """Read a share group from the answer."""
     return GroupDescription(
         group_id=group.group_id,
         state=group.group_state,
@@ -197,9 +197,9 @@ def read_share_group(group: share_group_describe.DescribedShareGroup, coordinato
 def read_streams_group(
     group: streams_group_describe.DescribedStreamsGroup, coordinator: int, counts: Mapping[str, int]
 ) -> GroupDescription:
-    """A streams group (KIP-1071), as the answer has it; `counts` are the partitions of the cluster's topics.
+    """Read a streams group (KIP-1071) from the answer; `counts` are the partition counts of the cluster's topics.
 
-    What a member reads are the partitions of its active tasks in the topics of their subtopologies.
+    A member reads the partitions of its active tasks, in the source topics of their subtopologies.
     """
     parts = (group.topology.subtopologies if group.topology is not None else None) or []
     sources = {
@@ -251,7 +251,7 @@ def _partitions(
 
 
 def read_producer(state: describe_producers.ProducerState) -> ActiveProducer:
-    """A partition's producer, as the answer has it."""
+    """Read a partition's producer from the answer."""
     return ActiveProducer(
         producer_id=state.producer_id,
         producer_epoch=state.producer_epoch,
@@ -263,7 +263,7 @@ def read_producer(state: describe_producers.ProducerState) -> ActiveProducer:
 
 
 def read_quorum(answer: describe_quorum.DescribeQuorumResponse) -> QuorumDescription:
-    """The quorum, as the answer has it. Raises where it has none."""
+    """Read the quorum from the answer. Raises `KafkaError` if it has none."""
     for topic in answer.topics:
         for part in topic.partitions:
             check(part.error_code, "describe quorum", part.error_message)
@@ -281,7 +281,7 @@ def read_quorum(answer: describe_quorum.DescribeQuorumResponse) -> QuorumDescrip
                     for node in answer.nodes
                 },
             )
-    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "describe quorum: the broker told of none")
+    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "describe quorum: the broker returned no quorum")
 
 
 def _quorum_replica(state: describe_quorum.ReplicaState) -> QuorumReplica:
@@ -295,7 +295,7 @@ def _quorum_replica(state: describe_quorum.ReplicaState) -> QuorumReplica:
 
 
 def read_described_topic(topic: describe_topic_partitions.DescribeTopicPartitionsResponseTopic) -> TopicInfo:
-    """A topic, or the page of it, as the answer has it."""
+    """Read a topic, or one page of it, from the answer."""
     name = topic.name or ""
     return TopicInfo(
         name=name,

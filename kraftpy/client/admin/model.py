@@ -1,4 +1,4 @@
-"""What the admin client answers with: groups, settings, log directories, producers, the cluster and its quorum."""
+"""The admin client's answers: groups, settings, log directories, producers, the cluster and its quorum."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kraftpy.types import TopicPartition
 
 
 class ConfigSource(IntEnum):
-    """Where a setting's value comes from, with the wire's numbers."""
+    """The origin of a setting's value, with the wire's numbers."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -30,7 +30,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One setting. `value` is None where it is sensitive."""
+    """One setting. `value` is None if it is sensitive."""
 
     name: str
     value: str | None
@@ -41,7 +41,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody set it."""
+        """True if neither the resource nor the broker overrides the default."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
@@ -57,7 +57,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member and what it reads."""
+    """A member of a group and its assignment."""
 
     member_id: str
     group_instance_id: str | None
@@ -67,17 +67,17 @@ class GroupMember:
     metadata: bytes = b""
     assignment: bytes = b""
     member_epoch: int | None = None
-    """Of a member of the consumer protocol (KIP-848) or of a share group: how far it has come."""
+    """The member's epoch in a consumer group (KIP-848) or share group; None in other groups."""
     target: tuple[TopicPartition, ...] | None = None
-    """Of a member of the consumer protocol: what it shall read, when others have given it up."""
+    """The target assignment of a consumer group's member: what it will read once others have given it up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group and its members. `state` is "Dead" for one that does not exist.
+    """A group and its members. `state` is "Dead" if it does not exist.
 
-    `protocol` is the assignor. Epochs are those of a group of the consumer protocol (KIP-848) or of a share group
-    (KIP-932), whose members share partitions.
+    `protocol` is the assignor. Only consumer groups (KIP-848) and share groups (KIP-932), whose members share
+    partitions, have epochs.
     """
 
     group_id: str
@@ -93,9 +93,10 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupOffset:
-    """Where a share group begins in a partition (KIP-932), and how many records it has before it (KIP-1226).
+    """A share group's start offset in a partition (KIP-932), and its lag, the records not yet read (KIP-1226).
 
-    None is not known: of a start offset, since nobody has read there; of a lag, since the leader has not told yet.
+    None means unknown: for a start offset, because the group has not read there yet; for a lag, because the leader has
+    not reported it yet.
     """
 
     start_offset: int | None
@@ -105,18 +106,18 @@ class ShareGroupOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDescription:
-    """The cluster."""
+    """A cluster's id, controller and brokers."""
 
     cluster_id: str | None
     controller_id: int
     nodes: tuple[Node, ...]
     fenced: frozenset[int] = frozenset()
-    """Registered brokers that take no part, among `nodes` only where they were asked for (KIP-1073)."""
+    """Registered brokers that are fenced. They are among `nodes` only if they were asked for (KIP-1073)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumReplica:
-    """A voter or an observer of the metadata, as its leader sees it. -1 is unknown."""
+    """A voter or observer of the metadata quorum, as its leader sees it. -1 means unknown."""
 
     node_id: int
     directory_id: bytes
@@ -127,7 +128,7 @@ class QuorumReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumEndpoint:
-    """Where a voter is reached."""
+    """The address of a voter's listener."""
 
     listener: str
     host: str
@@ -136,7 +137,7 @@ class QuorumEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumDescription:
-    """The quorum that keeps the metadata. `leader_id` is -1 while there is none."""
+    """The metadata quorum. `leader_id` is -1 if it has no leader."""
 
     leader_id: int
     leader_epoch: int
@@ -144,12 +145,12 @@ class QuorumDescription:
     voters: tuple[QuorumReplica, ...]
     observers: tuple[QuorumReplica, ...]
     endpoints: dict[int, tuple[QuorumEndpoint, ...]]
-    """Of the voters, where the broker tells (KIP-853)."""
+    """The voters' endpoints, if the broker reports them (KIP-853)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureRange:
-    """The levels of a feature that a broker can run."""
+    """The levels of a feature that a broker supports."""
 
     first: int
     last: int
@@ -157,7 +158,7 @@ class FeatureRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDescription:
-    """What the cluster has agreed on, and what the broker that was asked could run. `epoch` is -1 where not told."""
+    """The features finalized in the cluster and those supported by the broker asked. `epoch` is -1 if unknown."""
 
     finalized: dict[str, int]
     supported: dict[str, FeatureRange]
@@ -165,16 +166,16 @@ class FeatureDescription:
 
 
 class FeatureUpgrade(IntEnum):
-    """What may happen to a feature's level, with the wire's numbers."""
+    """The changes of a feature's level to allow, with the wire's numbers."""
 
     UPGRADE = 1
-    SAFE_DOWNGRADE = 2  # nothing is lost
+    SAFE_DOWNGRADE = 2  # without loss of information
     UNSAFE_DOWNGRADE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """A partition on the move: all its replicas, those that come and those that go."""
+    """A partition being reassigned: all its replicas, those being added and those being removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -183,7 +184,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirPartition:
-    """A partition's log in a directory."""
+    """One partition's log in a directory."""
 
     size_bytes: int
     offset_lag: int
@@ -192,7 +193,7 @@ class LogDirPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDir:
-    """A log directory of a broker. The totals are -1 where the broker does not tell."""
+    """A log directory of a broker. The totals are -1 if the broker does not report them."""
 
     broker_id: int
     path: str
@@ -200,12 +201,12 @@ class LogDir:
     usable_bytes: int
     partitions: dict[TopicPartition, LogDirPartition]
     error: ErrorCode = ErrorCode.NONE
-    """KAFKA_STORAGE_ERROR where it is offline: then nothing else is known of it."""
+    """KAFKA_STORAGE_ERROR if the directory is offline; then nothing else is known of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveProducer:
-    """A producer a partition remembers."""
+    """A producer whose state a partition keeps."""
 
     producer_id: int
     producer_epoch: int
@@ -217,7 +218,7 @@ class ActiveProducer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
-    """A transactional id, and the broker that coordinates it."""
+    """A transactional id and the broker that coordinates it."""
 
     transactional_id: str
     coordinator_id: int
@@ -227,7 +228,7 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """A transactional id as its coordinator knows it."""
+    """The coordinator's view of a transactional id."""
 
     transactional_id: str
     coordinator_id: int
@@ -236,14 +237,14 @@ class TransactionDescription:
     state: str
     timeout_ms: int
     started_at_ms: int
-    """-1 where no transaction is open."""
+    """-1 if no transaction is open."""
     partitions: frozenset[TopicPartition]
-    """Those that are part of it; while it is being ended, those that have no marker yet."""
+    """The partitions of the transaction; while it is being completed, those that have no marker yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangingTransaction:
-    """A transaction that a partition has open, and that no coordinator will end."""
+    """A transaction that is open in a partition and that no coordinator will complete."""
 
     partition: TopicPartition
     producer: ActiveProducer

@@ -1,7 +1,7 @@
-"""The admin client's part for share groups (KIP-932): where each begins in its partitions.
+"""The admin client's calls about share groups (KIP-932): the start offset of each partition.
 
-A share group commits no offsets. It has a start offset in each partition: what is before it is done with. A lag of None
-is not known: the partition's leader has not yet told of what it handed out (KIP-1226).
+A share group commits no offsets. Instead it has a start offset in each partition, and is done with everything before
+it. A lag of None is unknown: the partition's leader has not reported yet what it handed out (KIP-1226).
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from kraftpy.types import TopicPartition
 
 
 class ShareAdmin(AdminBase):
-    """What concerns share groups alone."""
+    """Admin calls that concern share groups only."""
 
     async def list_share_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, ShareGroupOffset]:
-        """The start offsets of a share group; by default of all partitions it ever read. None of a group there is not.
+        """Return a share group's start offsets: by default of all partitions it has ever read.
 
-        A partition in which it is not known yet where the group begins is there with a start offset of None.
+        A missing group has none.
+
+        A partition whose start offset is not known yet is listed with None.
         """
         topics = None
         if partitions is not None:
@@ -61,7 +63,7 @@ class ShareAdmin(AdminBase):
         return await self._cluster.retry(attempt, group_id=group_id)
 
     async def alter_share_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Have a share group without members begin at these offsets. It is made where there is none."""
+        """Set the start offsets of a share group that has no members. Creates the group if it does not exist."""
         request = alter_share_group_offsets.AlterShareGroupOffsetsRequest(
             group_id=group_id,
             topics=[
@@ -89,7 +91,7 @@ class ShareAdmin(AdminBase):
         await self._retry_what_is_there(attempt, group_id, offsets)
 
     async def delete_share_group_offsets(self, group_id: str, topics: Iterable[str]) -> None:
-        """Forget where a share group without members begins in topics: it begins anew, as its settings say."""
+        """Delete the start offsets of a share group without members; it then starts wherever its settings say."""
         request = delete_share_group_offsets.DeleteShareGroupOffsetsRequest(
             group_id=group_id,
             topics=[
@@ -107,7 +109,7 @@ class ShareAdmin(AdminBase):
         await self._cluster.retry(attempt, group_id=group_id, final=MISSING)
 
     async def _describe_share_group(self, group_id: str) -> GroupDescription | None:
-        """The group, where the broker knows share groups and it is one."""
+        """Describe the group if the broker supports share groups and it is one, else return None."""
         request = share_group_describe.ShareGroupDescribeRequest(group_ids=[group_id])
         try:
             answer = await self._cluster.ask_coordinator(group_id, ApiKey.SHARE_GROUP_DESCRIBE, request)

@@ -1,9 +1,9 @@
-"""The admin client's part for transactions: who has one open, where, and ending what nobody ends any more.
+"""The admin client's calls about transactions: list and describe them, and abort those that hang.
 
-A transaction hangs where a partition has it open and no coordinator knows that: nothing would ever end it, and readers
-of committed records stop before it. `find_hanging_transactions` holds what partitions say against what coordinators
-say; `abort_transaction` writes the marker that is missing. It asks no coordinator: do not use it on a transaction that
-one still has.
+A transaction hangs if a partition has it open and no coordinator knows of it: nothing would ever complete it, and
+read_committed consumers stop before it. `find_hanging_transactions` compares what partitions report with what
+coordinators report; `abort_transaction` writes the missing marker. It asks no coordinator: do not use it on a
+transaction that still has one.
 
 KIP-664, KIP-994 (by duration), KIP-1152 (by a pattern).
 """
@@ -25,16 +25,16 @@ from kraftpy.types import TopicPartition
 
 _FIRST_WITH_DURATION, _FIRST_WITH_PATTERN = 1, 2
 MAX_TRANSACTION_TIMEOUT_MS = 900_000
-"""Kafka's default of `transaction.max.timeout.ms`: what is open for longer should have been aborted."""
+"""Kafka's default of `transaction.max.timeout.ms`: a transaction open for longer should have been aborted."""
 
 
 class TransactionAdmin(AdminBase):
-    """What concerns transactions and the producers that partitions remember."""
+    """Admin calls about transactions and the producers whose state partitions keep."""
 
     async def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, list[ActiveProducer]]:
-        """The producers each partition remembers (KIP-664)."""
+        """Return the producers whose state each partition keeps (KIP-664)."""
         wanted = set(partitions)
         found: dict[TopicPartition, list[ActiveProducer]] = {}
 
@@ -64,10 +64,10 @@ class TransactionAdmin(AdminBase):
         running_longer_than_ms: int = -1,
         pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """The transactional ids of all coordinators that meet every condition, sorted.
+        """Return the transactional ids of all coordinators that meet every condition, sorted.
 
-        `pattern` is a regular expression of RE2's for the whole id. Raises KafkaError where a broker does not know one
-        of the conditions.
+        `pattern` is an RE2 regular expression that has to match the whole id. Raises `KafkaError` if a broker does not
+        support one of the conditions.
         """
         chosen = set(states)
         request = list_transactions.ListTransactionsRequest(
@@ -82,7 +82,7 @@ class TransactionAdmin(AdminBase):
             check(answer.error_code, "list transactions")
             if answer.unknown_state_filters:
                 unknown = ", ".join(answer.unknown_state_filters)
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"the broker knows no state {unknown}")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"the broker does not know the state {unknown}")
 
         found = []
         for node_id in sorted((await self._metadata_retried([])).nodes):
@@ -99,7 +99,10 @@ class TransactionAdmin(AdminBase):
         return sorted(found, key=lambda each: each.transactional_id)
 
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> list[TransactionDescription]:
-        """What their coordinators know of transactional ids, in order. Raises where there is no such id."""
+        """Describe transactional ids, in order, as their coordinators know them.
+
+        Raises `KafkaError` if an id is unknown.
+        """
         return [await self._describe_transaction(each) for each in dict.fromkeys(transactional_ids)]
 
     async def _describe_transaction(self, transactional_id: str) -> TransactionDescription:
@@ -133,7 +136,7 @@ class TransactionAdmin(AdminBase):
     async def abort_transaction(
         self, partition: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int = 0
     ) -> None:
-        """Write an abort marker to a partition, in the place of a coordinator that will not."""
+        """Write an abort marker to a partition for a transaction that no coordinator will complete."""
         request = write_txn_markers.WriteTxnMarkersRequest(
             markers=[
                 write_txn_markers.WritableTxnMarker(
@@ -167,8 +170,11 @@ class TransactionAdmin(AdminBase):
         *,
         max_transaction_timeout_ms: int = MAX_TRANSACTION_TIMEOUT_MS,
     ) -> list[HangingTransaction]:
-        """Transactions that are open in these partitions, whose producer has not written there for longer than any
-        transaction may take, and of which no coordinator knows."""
+        """Return the hanging transactions of these partitions.
+
+        They are open, their producer has not written there for longer than any transaction may take, and no coordinator
+        knows of them.
+        """
         candidates = [
             HangingTransaction(partition=partition, producer=producer)
             for partition, producers in sorted((await self.describe_producers(partitions)).items())
@@ -186,6 +192,6 @@ class TransactionAdmin(AdminBase):
             except KafkaError as error:
                 if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                     raise
-                continue  # it has expired meanwhile
+                continue  # it has expired since
             known[described.producer_id] = described.partitions
         return [each for each in candidates if each.partition not in known.get(each.producer.producer_id, ())]

@@ -19,7 +19,7 @@ class BackgroundLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and wait for it here; an interrupt here cancels it there."""
+        """Run a coroutine on the loop and wait for it here. Interrupting the wait cancels the coroutine."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -28,7 +28,7 @@ class BackgroundLoop:
             raise
 
     def call(self, act: Callable[[], T]) -> T:
-        """Call a plain function there."""
+        """Call a plain function on the loop's thread."""
 
         async def inside() -> T:
             return act()
@@ -36,7 +36,7 @@ class BackgroundLoop:
         return self.run(inside())
 
     def close(self) -> None:
-        """End the thread. A second call does nothing."""
+        """Stop the loop and its thread. A second call does nothing."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()

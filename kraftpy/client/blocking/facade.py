@@ -1,9 +1,9 @@
-"""A small blocking facade: the asyncio clients in a background thread with an event loop of its own.
+"""A small blocking facade: the asyncio clients on an event loop in a background thread.
 
-For scripts, notebooks and tests. Each call waits for its coroutine; nothing else is different. Bulk reading of known
-ranges is `RangeReader`'s, which needs no thread.
+Meant for scripts, notebooks and tests. Every call waits for its coroutine; nothing else differs. To read known ranges
+in bulk, use `RangeReader`, which needs no thread.
 
-Left out: use from several threads at once (calls from one thread at a time).
+Left out: concurrent use (call from one thread at a time).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from kraftpy.types import TopicPartition
 
 
 class BlockingProducer:
-    """`Producer` for programs without an event loop; the same options."""
+    """A `Producer` for programs without an event loop. Takes the same options."""
 
     def __init__(self, **options: Any) -> None:
         self._producer = Producer(**options)
@@ -86,7 +86,7 @@ class BlockingProducer:
         )
 
     def send_many(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> int:
-        """Hand over (key, value) pairs, waiting only for room; how many. `flush` waits for their delivery."""
+        """Send (key, value) pairs, waiting only for buffer space; return how many. `flush` waits for their delivery."""
 
         async def send_all(chunk: list[tuple[bytes | None, bytes | None]]) -> None:
             for key, value in chunk:
@@ -104,7 +104,7 @@ class BlockingProducer:
         return count + len(chunk)
 
     def init_transactions(self) -> None:
-        """Take the transactional id, once, before the first transaction."""
+        """Acquire the transactional id. Call it once, before the first transaction."""
         self._loop.run(self._producer.init_transactions())
 
     def begin_transaction(self) -> None:
@@ -114,7 +114,7 @@ class BlockingProducer:
     def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: ConsumerGroupMetadata
     ) -> None:
-        """Commit positions of a group with the transaction."""
+        """Commit a group's positions as part of the transaction."""
         self._loop.run(self._producer.send_offsets_to_transaction(offsets, group_metadata))
 
     def commit_transaction(self) -> None:
@@ -122,12 +122,12 @@ class BlockingProducer:
         self._loop.run(self._producer.commit_transaction())
 
     def abort_transaction(self) -> None:
-        """Let nobody read what was sent."""
+        """Abort the transaction: no read_committed consumer sees its records."""
         self._loop.run(self._producer.abort_transaction())
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """A transaction that commits at the end of its block and aborts where the block raises."""
+        """A transaction that commits at the end of its block and aborts if the block raises."""
         entered = self._producer.transaction()
         self._loop.run(entered.__aenter__())
         try:
@@ -139,11 +139,11 @@ class BlockingProducer:
             self._loop.run(entered.__aexit__(None, None, None))
 
     def flush(self) -> None:
-        """Wait until everything is delivered. Raises the first `KafkaError` of what was not."""
+        """Wait until everything is delivered. Raises the first `KafkaError` of a delivery that failed."""
         self._loop.run(self._producer.flush())
 
     def close(self) -> None:
-        """Deliver what is under way and end."""
+        """Deliver what is outstanding, then close."""
         try:
             self._loop.run(self._producer.close())
         finally:
@@ -151,7 +151,7 @@ class BlockingProducer:
 
 
 class BlockingConsumer:
-    """`Consumer` for programs without an event loop; the same arguments. An iterator that never ends."""
+    """A `Consumer` for programs without an event loop. Takes the same arguments; iterating over it never ends."""
 
     def __init__(self, *topics: str, **options: Any) -> None:
         self._consumer = Consumer(*topics, **options)
@@ -176,7 +176,7 @@ class BlockingConsumer:
     def getmany(
         self, *, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Up to `max_records` records by partition, waiting `timeout_ms` for the first."""
+        """Return up to `max_records` records by partition, waiting up to `timeout_ms` for the first."""
         return self._loop.run(self._consumer.getmany(timeout_ms=timeout_ms, max_records=max_records))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -184,41 +184,41 @@ class BlockingConsumer:
         self._loop.call(lambda: self._consumer.assign(partitions))
 
     def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
-        """Read these topics, or those a pattern matches."""
+        """Subscribe to these topics, or to all whose name matches a pattern."""
         self._loop.call(lambda: self._consumer.subscribe(topics, pattern=pattern))
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at `offset`."""
+        """Continue at `offset`."""
         self._loop.call(lambda: self._consumer.seek(partition, offset))
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions being read."""
+        """Return the partitions being read."""
         return self._consumer.assignment()
 
     def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record."""
+        """Return the offset of the next record."""
         return self._loop.run(self._consumer.position(partition))
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Commit; by default the positions."""
+        """Commit offsets; by default the current positions."""
         self._loop.run(self._consumer.commit(offsets))
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets."""
+        """Return the group's committed offsets."""
         return self._loop.run(self._consumer.committed(partitions))
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Which member this is, for `BlockingProducer.send_offsets_to_transaction`."""
+        """Return this member's identity, for `BlockingProducer.send_offsets_to_transaction`."""
         return self._loop.call(self._consumer.group_metadata)
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> Found:
-        """The first record at or after a time in ms of each partition, or None."""
+        """Return each partition's first record at or after a time in ms, or None."""
         return self._loop.run(self._consumer.offsets_for_times(times))
 
     def close(self) -> None:
-        """Commit, leave the group, hang up."""
+        """Commit, leave the group and close all connections."""
         try:
             self._loop.run(self._consumer.close())
         finally:
@@ -226,7 +226,7 @@ class BlockingConsumer:
 
 
 class BlockingAdmin:
-    """`Admin` for programs without an event loop; the same options."""
+    """An `Admin` for programs without an event loop. Takes the same options."""
 
     def __init__(self, **options: Any) -> None:
         self._admin = Admin(**options)
@@ -244,22 +244,22 @@ class BlockingAdmin:
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         try:
             self._loop.run(self._admin.close())
         finally:
             self._loop.close()
 
     def describe_cluster(self, *, include_fenced: bool = False) -> ClusterDescription:
-        """Its id, brokers and controller."""
+        """Return the cluster's id, brokers and controller."""
         return self._loop.run(self._admin.describe_cluster(include_fenced=include_fenced))
 
     def unregister_broker(self, broker_id: int) -> None:
-        """Forget a broker that will not come back."""
+        """Remove the registration of a broker that will not come back."""
         self._loop.run(self._admin.unregister_broker(broker_id))
 
     def describe_features(self) -> FeatureDescription:
-        """The features' levels in the cluster."""
+        """Return the feature levels of the cluster."""
         return self._loop.run(self._admin.describe_features())
 
     def update_features(
@@ -269,49 +269,49 @@ class BlockingAdmin:
         upgrade: FeatureUpgrade = FeatureUpgrade.UPGRADE,
         validate_only: bool = False,
     ) -> None:
-        """Give features these levels."""
+        """Set features to these levels."""
         self._loop.run(self._admin.update_features(levels, upgrade=upgrade, validate_only=validate_only))
 
     def describe_quorum(self) -> QuorumDescription:
-        """Who leads the metadata quorum, who votes, and how far each is."""
+        """Return the metadata quorum's leader and voters, and how far each has replicated."""
         return self._loop.run(self._admin.describe_quorum())
 
     def add_raft_voter(
         self, voter_id: int, endpoints: Iterable[QuorumEndpoint], *, directory_id: bytes = ZERO_UUID
     ) -> None:
-        """Let a node vote in the metadata quorum."""
+        """Add a node as a voter of the metadata quorum."""
         self._loop.run(self._admin.add_raft_voter(voter_id, endpoints, directory_id=directory_id))
 
     def remove_raft_voter(self, voter_id: int, *, directory_id: bytes = ZERO_UUID) -> None:
-        """Take a node's vote away."""
+        """Remove a voter from the metadata quorum."""
         self._loop.run(self._admin.remove_raft_voter(voter_id, directory_id=directory_id))
 
     def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Let partitions be led by their preferred replica, or by any that lives."""
+        """Elect each partition's preferred replica as leader, or with `unclean` any replica that is alive."""
         return self._loop.run(self._admin.elect_leaders(partitions, unclean=unclean))
 
     def alter_partition_reassignments(self, moves: Mapping[TopicPartition, Sequence[int] | None]) -> None:
-        """Begin to move partitions; None gives up a move under way."""
+        """Begin moving partitions to these brokers; None cancels a reassignment in progress."""
         self._loop.run(self._admin.alter_partition_reassignments(moves))
 
     def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """The moves under way."""
+        """Return the reassignments in progress."""
         return self._loop.run(self._admin.list_partition_reassignments(partitions))
 
     def list_topics(self, *, include_internal: bool = False) -> list[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         return self._loop.run(self._admin.list_topics(include_internal=include_internal))
 
     def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicInfo]:
-        """Topics with their partitions."""
+        """Return topics with their partitions."""
         return self._loop.run(self._admin.describe_topics(names))
 
     def describe_topic_partitions(self, names: Iterable[str] | None = None) -> list[TopicInfo]:
-        """Topics with their partitions and eligible leader replicas."""
+        """Return topics with their partitions and eligible leader replicas."""
         return self._loop.run(self._admin.describe_topic_partitions(names))
 
     def create_topics(self, topics: Iterable[NewTopic]) -> None:
@@ -319,84 +319,84 @@ class BlockingAdmin:
         self._loop.run(self._admin.create_topics(topics))
 
     def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete topics with all their records."""
+        """Delete topics and all their records."""
         self._loop.run(self._admin.delete_topics(names))
 
     def create_partitions(self, totals: Mapping[str, int]) -> None:
-        """Let each topic grow to so many partitions."""
+        """Raise the number of partitions of each topic to the given total."""
         self._loop.run(self._admin.create_partitions(totals))
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete what lies before an offset; the new log start offsets."""
+        """Delete the records before an offset. Returns the new log start offsets."""
         return self._loop.run(self._admin.delete_records(before))
 
     def describe_configs(
         self, resources: Iterable[tuple[ResourceType, str]]
     ) -> dict[tuple[ResourceType, str], dict[str, ConfigEntry]]:
-        """The settings of topics and brokers."""
+        """Return the settings of topics and brokers."""
         return self._loop.run(self._admin.describe_configs(resources))
 
     def alter_configs(
         self,
         changes: Mapping[tuple[ResourceType, str], Mapping[str, str | tuple[AlterOperation, str | None] | None]],
     ) -> None:
-        """Change single settings."""
+        """Change individual settings."""
         self._loop.run(self._admin.alter_configs(changes))
 
     def list_groups(self) -> list[GroupListing]:
-        """The groups of all brokers."""
+        """Return the groups of all brokers."""
         return self._loop.run(self._admin.list_groups())
 
     def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
-        """Groups with their members."""
+        """Return groups with their members."""
         return self._loop.run(self._admin.describe_groups(group_ids))
 
     def delete_groups(self, group_ids: Iterable[str]) -> None:
-        """Delete groups with their offsets."""
+        """Delete groups and their offsets."""
         self._loop.run(self._admin.delete_groups(group_ids))
 
     def list_group_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of a group."""
+        """Return a group's committed offsets."""
         return self._loop.run(self._admin.list_group_offsets(group_id))
 
     def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
-        """Commit offsets for a group that has no members."""
+        """Commit offsets on behalf of a group that has no members."""
         self._loop.run(self._admin.alter_group_offsets(group_id, offsets))
 
     def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget committed offsets."""
+        """Delete committed offsets."""
         self._loop.run(self._admin.delete_group_offsets(group_id, partitions))
 
     def list_share_group_offsets(self, group_id: str) -> dict[TopicPartition, ShareGroupOffset]:
-        """The start offsets of a share group."""
+        """Return a share group's start offsets."""
         return self._loop.run(self._admin.list_share_group_offsets(group_id))
 
     def alter_share_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Have a share group that has no members begin at these offsets."""
+        """Set the start offsets of a share group that has no members."""
         self._loop.run(self._admin.alter_share_group_offsets(group_id, offsets))
 
     def delete_share_group_offsets(self, group_id: str, topics: Iterable[str]) -> None:
-        """Forget where a share group that has no members begins in topics."""
+        """Delete the start offsets of a share group that has no members."""
         self._loop.run(self._admin.delete_share_group_offsets(group_id, topics))
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> Found:
-        """The offset of each partition for an `OffsetSpec` or a time in ms."""
+        """Return each partition's offset for an `OffsetSpec` or a time in ms."""
         return self._loop.run(self._admin.list_offsets(wanted, isolation=isolation))
 
     def describe_log_dirs(self, broker_ids: Iterable[int] | None = None) -> list[LogDir]:
-        """The log directories of brokers."""
+        """Return the log directories of brokers."""
         return self._loop.run(self._admin.describe_log_dirs(broker_ids))
 
     def alter_replica_log_dirs(
         self, broker_id: int, paths: Mapping[TopicPartition, str]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Have a broker's replicas in these of its log directories."""
+        """Move a broker's replicas to other log directories of that broker."""
         return self._loop.run(self._admin.alter_replica_log_dirs(broker_id, paths))
 
     def describe_producers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[ActiveProducer]]:
-        """The producers each partition remembers."""
+        """Return the producers whose state each partition keeps."""
         return self._loop.run(self._admin.describe_producers(partitions))
 
     def list_transactions(
@@ -407,7 +407,7 @@ class BlockingAdmin:
         running_longer_than_ms: int = -1,
         pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """The transactional ids that meet every condition."""
+        """Return the transactional ids that meet every condition."""
         return self._loop.run(
             self._admin.list_transactions(
                 states=states,
@@ -418,13 +418,13 @@ class BlockingAdmin:
         )
 
     def describe_transactions(self, transactional_ids: Iterable[str]) -> list[TransactionDescription]:
-        """What their coordinators know of transactional ids."""
+        """Describe transactional ids as their coordinators know them."""
         return self._loop.run(self._admin.describe_transactions(transactional_ids))
 
     def abort_transaction(
         self, partition: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int = 0
     ) -> None:
-        """Write an abort marker, in the place of a coordinator that will not."""
+        """Write an abort marker to a partition for a transaction that no coordinator will complete."""
         self._loop.run(self._admin.abort_transaction(partition, producer_id, producer_epoch, coordinator_epoch))
 
     def find_hanging_transactions(
@@ -434,7 +434,7 @@ class BlockingAdmin:
         *,
         max_transaction_timeout_ms: int = MAX_TRANSACTION_TIMEOUT_MS,
     ) -> list[HangingTransaction]:
-        """Transactions that no coordinator will end."""
+        """Return the transactions that no coordinator will complete."""
         return self._loop.run(
             self._admin.find_hanging_transactions(
                 partitions, now_ms, max_transaction_timeout_ms=max_transaction_timeout_ms

@@ -1,4 +1,4 @@
-"""The share consumer without an event loop: `ShareConsumer` in a background thread, as in `sync`."""
+"""The share consumer without an event loop: `ShareConsumer` in a background thread, as in `facade`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kraftpy.types import TopicPartition
 
 
 class BlockingShareConsumer:
-    """`ShareConsumer` for programs without an event loop; the same arguments. An iterator that never ends."""
+    """A `ShareConsumer` for programs without an event loop. Takes the same arguments; iterating over it never ends."""
 
     def __init__(self, *topics: str, **options: Any) -> None:
         self._consumer = ShareConsumer(*topics, **options)
@@ -34,27 +34,27 @@ class BlockingShareConsumer:
             yield from self.getmany(timeout_ms=1_000, max_records=1)
 
     def getmany(self, *, timeout_ms: float = 0, max_records: int | None = None) -> list[ShareRecord]:
-        """Up to `max_records` records, waiting `timeout_ms` for the first."""
+        """Return up to `max_records` records, waiting up to `timeout_ms` for the first."""
         return self._loop.run(self._consumer.getmany(timeout_ms=timeout_ms, max_records=max_records))
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Read these topics, in place of what was subscribed."""
+        """Subscribe to these topics, replacing the previous subscription."""
         self._loop.call(lambda: self._consumer.subscribe(topics))
 
     def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
-        """Say what became of a record."""
+        """Acknowledge a record: accept, release, reject or renew it."""
         self._loop.call(lambda: self._consumer.acknowledge(record, kind))
 
     def commit_async(self) -> None:
-        """Send what was acknowledged."""
+        """Send the pending acknowledgements."""
         self._loop.call(self._consumer.commit_async)
 
     def commit_sync(self, *, timeout_ms: float | None = None) -> dict[TopicPartition, KafkaError | None]:
-        """Send what was acknowledged, and wait: what came of it, by partition."""
+        """Send the pending acknowledgements and wait. Returns the outcome by partition."""
         return self._loop.run(self._consumer.commit_sync(timeout_ms=timeout_ms))
 
     def close(self) -> None:
-        """Accept what was handed out (in implicit mode), give back the rest, leave the group."""
+        """Accept what was handed out (in implicit mode), release the rest, and leave the group."""
         try:
             self._loop.run(self._consumer.close())
         finally:

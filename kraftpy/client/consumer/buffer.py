@@ -1,10 +1,10 @@
-"""What a consumer hands out, when, and how far its application has come.
+"""The records that wait for the application, and how far the application has come.
 
-Asking for records says that those before are finished. While partitions change hands nothing is handed out: the group
-holds, waits until the application asks, moves partitions, and releases. Partitions take turns.
+Asking for records says that the earlier ones are finished. Nothing is handed out while partitions change hands: the
+group holds the buffer, waits until the application asks, moves partitions, and releases. Partitions take turns.
 
-Invariants: a record is handed out only of a partition held at that moment; what failed is raised once, where records
-are asked for, and takes no record with it.
+Invariants: a record is handed out only if its partition is held at that moment. A failure is raised once, when records
+are next asked for, and no record is lost with it.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from kraftpy.client.options import ConsumerOptions
 from kraftpy.protocol.errors import KafkaError
 from kraftpy.types import TopicPartition
 
-NOBODY = PartitionReader(TopicPartition("", -1))
-"""A reader without records: who reads it looks around."""
+NO_READER = PartitionReader(TopicPartition("", -1))
+"""A reader without records: it makes the consumer look for the next reader."""
 
 
-class Supply:
-    """Between a fetcher and an application; also what the group sees of the application (group.Application)."""
+class RecordBuffer:
+    """The buffer between a fetcher and an application; also the group's view of the application (group.Application)."""
 
     def __init__(self, cluster: Cluster, options: ConsumerOptions, committed: CommittedLookup | None) -> None:
-        self.fetcher = Fetcher(cluster, options, committed, self.news_came)
+        self.fetcher = Fetcher(cluster, options, committed, self.wake)
         self.readers = self.fetcher.readers
-        self.current = NOBODY  # whose records are being handed out one by one
+        self.current = NO_READER  # the reader whose records are being handed out one by one
         self.asked = False  # since `take_asked`
         self._cluster = cluster
         self._check_crcs = options.check_crcs
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._asking = 0  # calls that wait for records right now
         self._asking_began = asyncio.Event()
         self._held = 0  # nothing is handed out while above 0
@@ -47,8 +47,8 @@ class Supply:
     # --- handing out ----------------------------------------------------------------------------------------------
 
     async def next_reader(self, timeout_ms: float | None) -> PartitionReader | None:
-        """A reader with a decoded record, waiting for it; None after `timeout_ms` or once ended."""
-        self.settle()
+        """Wait for a reader with a decoded record; None after `timeout_ms` or once the buffer has ended."""
+        self.finish_handed_out()
         self.asked = True
         self._asking += 1
         self._asking_began.set()
@@ -73,16 +73,16 @@ class Supply:
             reader = self.find_reader()
             if reader is not None:
                 return reader
-            await self.wait_for_news()
+            await self.wait_for_change()
         return None
 
-    async def wait_for_news(self) -> None:
-        """Until there may be something to hand out or to raise."""
-        self._news.clear()
-        await self._news.wait()
+    async def wait_for_change(self) -> None:
+        """Wait until there may be something to hand out or to raise."""
+        self._changed.clear()
+        await self._changed.wait()
 
     def find_reader(self) -> PartitionReader | None:
-        """A reader with a decoded record, if there is one now. Raises where its next batch is corrupt."""
+        """Return a reader with a decoded record, if there is one now. Raises an error if its next batch is corrupt."""
         if self._held or self._ended:
             return None
         if len(self._turn) != len(self.readers) or not all(name in self.readers for name in self._turn):
@@ -109,40 +109,40 @@ class Supply:
         return found
 
     def hand_out(self, reader: PartitionReader, limit: int) -> list[ConsumerRecord]:
-        """Up to `limit` decoded records of a reader."""
+        """Hand out up to `limit` decoded records of a reader."""
         self._handed_out[reader] = None
         return reader.hand_out(limit)
 
-    def settle(self) -> None:
-        """The application asks for more: it has finished what it was given."""
-        self.current = NOBODY
+    def finish_handed_out(self) -> None:
+        """Mark everything handed out as finished, because the application asks for more."""
+        self.current = NO_READER
         for reader in self._handed_out:
             reader.done = reader.position
         self._handed_out.clear()
 
     def forget_handed_out(self) -> None:
-        """What was handed out last will not be finished."""
+        """Forget what was handed out last: it will not be finished."""
         self._handed_out.clear()
 
     def interrupt(self) -> None:
-        """Look around before the next record is handed out."""
-        self.current = NOBODY
+        """Look for the next reader before another record is handed out."""
+        self.current = NO_READER
 
     # --- news and failures ----------------------------------------------------------------------------------------
 
-    def news_came(self) -> None:
-        """There may be something to hand out or to raise."""
-        self._news.set()
+    def wake(self) -> None:
+        """Wake the waiting calls: there may be something to hand out or to raise."""
+        self._changed.set()
 
     def failed(self, error: KafkaError) -> None:
-        """Raise this when records are next asked for."""
+        """Raise this error when records are next asked for."""
         if all(str(known) != str(error) for known in self._failures):
             self._failures.append(error)
         self.interrupt()
-        self._news.set()
+        self._changed.set()
 
     def raise_failure(self) -> None:
-        """Raise what went wrong since, if anything did."""
+        """Raise the oldest failure not raised yet, if there is one."""
         if self._cluster.tasks.failure is not None:
             raise RuntimeError("the consumer has stopped") from self._cluster.tasks.failure
         for failures in (self._failures, self.fetcher.failures):
@@ -153,44 +153,44 @@ class Supply:
 
     @property
     def is_asking(self) -> bool:
-        """Whether the application is waiting for records right now, or never will again."""
+        """True if the application is waiting for records right now, or will never ask again."""
         return self._asking > 0 or self._ended
 
     def take_asked(self) -> bool:
-        """Whether it has asked for records since this was last called."""
+        """Return whether the application has asked for records since the last call."""
         asked, self.asked = self.asked, False
         return asked
 
     def end(self) -> None:
-        """It will not ask for records any more."""
-        self.settle()
+        """Note that the application will not ask for records any more."""
+        self.finish_handed_out()
         self._ended = True
         self._asking_began.set()
-        self._news.set()
+        self._changed.set()
 
     def hold(self) -> None:
-        """Hand nothing out until `release`."""
+        """Hand out nothing until `release`."""
         self._held += 1
         self.interrupt()
 
     async def until_asking(self) -> None:
-        """Until it asks for records, or never will again."""
+        """Wait until the application asks for records, or will never ask again."""
         while not self.is_asking:
             self._asking_began.clear()
             await self._asking_began.wait()
 
     def release(self) -> None:
-        """Hand out again."""
+        """Undo one `hold`."""
         self._held -= 1
-        self._news.set()
+        self._changed.set()
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these too."""
+        """Start reading these partitions too."""
         self.fetcher.add(partitions)
-        self._news.set()
+        self._changed.set()
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these no more."""
+        """Stop reading these partitions."""
         self.interrupt()
         names = list(partitions)
         for name in names:
@@ -200,7 +200,7 @@ class Supply:
         self.fetcher.remove(names)
 
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Offsets up to which it has finished."""
+        """Return the offsets up to which the application has finished."""
         return {
             name: OffsetAndMetadata(reader.done, "", reader.leader_epoch if reader.done == reader.position else -1)
             for name, reader in self.readers.items()

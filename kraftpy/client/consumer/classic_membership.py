@@ -1,24 +1,24 @@
-"""One member of a consumer group: the classic protocol's client side as a state machine, without I/O.
+"""One member of a consumer group: the client side of the classic protocol as a state machine, without I/O.
 
-`step(event, now)` returns effects. The shell (`group_member`) does them and hands back what came of each as the next
-event. Times are milliseconds of a clock that never goes back.
+`step(event, now)` returns effects. The shell (`group_member`) carries them out and hands back each result as an event.
+Times are milliseconds of a clock that never goes back.
 
 ```
 UNJOINED --Revoke done--> JOINING --Joined--> [leader: DESCRIBING] --> SYNCING --Synced--> STABLE
-    ^                        ^                                            |                  |
-    |                        +--------------- rebalance, retry -----------+------------------+
-    +--- member or generation unknown: everything held is lost ------------------------------+
-    +--- LEAVING <-Revoke- from anywhere ----------------------------------------------------+
+ ^                        ^                                            |                  |
+ |                        +--------------- rebalance, retry -----------+------------------+
+ +--- member or generation unknown: everything held is lost ------------------------------+
+ +--- LEAVING <-Revoke- from anywhere ----------------------------------------------------+
 ```
 
-Eager members give up everything before they join; cooperative ones keep it, are told what to give up by the
-assignment, do so and join again (KIP-429). A static member (KIP-345) leaves without telling. A member without an id
-is given one by the first answer and joins again with it (KIP-394). Heartbeats run while SYNCING and STABLE.
+Eager members give up everything before they join. Cooperative ones keep it, learn from the assignment what to give up,
+do so and join again (KIP-429). A static member (KIP-345) leaves without notice. A member without an id gets one from
+the first answer and joins again with it (KIP-394). Heartbeats run while SYNCING and STABLE.
 
-Invariants: partitions are never both held and being given up; `Revoke` is answered by `Revoked` before the machine
+Invariants: a partition is never both held and being given up; `Revoke` is answered by `Revoked` before the machine
 moves on; a `FENCED_INSTANCE_ID` is final.
 
-The protocol of KIP-848, in which the coordinator assigns, is `heartbeat_membership`.
+`heartbeat_membership` implements the protocol of KIP-848, in which the coordinator assigns.
 """
 
 from __future__ import annotations
@@ -69,17 +69,17 @@ from kraftpy.types import TopicPartition
 
 
 class State(Enum):
-    """Where the member stands."""
+    """The member's place in the protocol."""
 
     UNJOINED = "unjoined"  # not in the group: not started, left, thrown out, or waiting to try again
     REVOKING = "revoking"  # the shell takes partitions away from the user; then the machine joins
     JOINING = "joining"  # JoinGroup is on the wire
-    DESCRIBING = "describing"  # we lead: the shell finds out how many partitions there are
+    DESCRIBING = "describing"  # this member leads: the shell looks up how many partitions there are
     SYNCING = "syncing"  # SyncGroup is on the wire
-    SETTLING = "settling"  # cooperative: giving up what moves, then taking what is new
+    RECONCILING = "reconciling"  # cooperative: giving up what moves, then taking what is new
     STABLE = "stable"
     LEAVING = "leaving"  # the shell takes everything away from the user; then the machine leaves
-    FAILED = "failed"  # an error no retry can help
+    FAILED = "failed"  # an error that no retry fixes
 
 
 FOLLOWS: Mapping[State, frozenset[State]] = {
@@ -87,8 +87,8 @@ FOLLOWS: Mapping[State, frozenset[State]] = {
     State.REVOKING: frozenset({State.JOINING, State.UNJOINED, State.LEAVING, State.FAILED}),
     State.JOINING: frozenset({State.DESCRIBING, State.SYNCING, State.UNJOINED, State.LEAVING, State.FAILED}),
     State.DESCRIBING: frozenset({State.SYNCING, State.UNJOINED, State.LEAVING, State.FAILED}),
-    State.SYNCING: frozenset({State.STABLE, State.SETTLING, State.UNJOINED, State.LEAVING, State.FAILED}),
-    State.SETTLING: frozenset({State.STABLE, State.UNJOINED, State.LEAVING, State.FAILED}),
+    State.SYNCING: frozenset({State.STABLE, State.RECONCILING, State.UNJOINED, State.LEAVING, State.FAILED}),
+    State.RECONCILING: frozenset({State.STABLE, State.UNJOINED, State.LEAVING, State.FAILED}),
     State.STABLE: frozenset({State.REVOKING, State.JOINING, State.UNJOINED, State.LEAVING, State.FAILED}),
     State.LEAVING: frozenset({State.UNJOINED, State.FAILED}),
     State.FAILED: frozenset(),
@@ -108,7 +108,7 @@ _THROWN_OUT = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipOptions:
-    """What of the consumer's options concerns membership."""
+    """The consumer's options that concern membership."""
 
     assignors: tuple[Assignor, ...]
     group_instance_id: str | None = None
@@ -120,7 +120,7 @@ class MembershipOptions:
 
 @dataclass(slots=True)
 class Membership:
-    """The machine. Everything a test wants to see is an attribute."""
+    """The state machine. Everything a test wants to see is an attribute."""
 
     options: MembershipOptions
     state: State = State.UNJOINED
@@ -130,26 +130,26 @@ class Membership:
     protocol_name: str | None = None
     is_leader: bool = False
     held: tuple[TopicPartition, ...] = ()
-    next_attempt_ms: float | None = None  # UNJOINED: when to join again
+    next_attempt_ms: float | None = None  # when to join again, in UNJOINED
     heartbeat_at_ms: float | None = None  # when the next heartbeat is due
-    heartbeat_sent_ms: float | None = None  # one is on the wire since
-    last_heard_ms: float = 0.0  # when the coordinator last said anything
+    heartbeat_sent_ms: float | None = None  # set while one is on the wire
+    last_heard_ms: float = 0.0  # when the coordinator last answered
     _rejoin: str | None = None  # why to join again as soon as possible
     _lost: bool = False
     _incoming: tuple[TopicPartition, ...] = ()
     _previous: tuple[tuple[TopicPartition, ...], int] = (
         (),
         -1,
-    )  # what `sticky` tells: the last assignment and its time
+    )  # user data for `sticky`: the last assignment and its generation
     _members: tuple[JoinedMember, ...] = ()
-    _counts: dict[str, int] | None = None  # what the assignment of the group we lead was based on, as far as known
+    _counts: dict[str, int] | None = None  # the counts on which this leader based the group's assignment, if known
     _joined_topics: tuple[str, ...] = ()
     _leaving_for: str = ""
 
     # --- entry ----------------------------------------------------------------------------------------------------
 
     def step(self, event: Event, now: float) -> list[Effect]:
-        """What should happen now that `event` did."""
+        """Apply an event and return the effects to carry out."""
         if self.state is State.FAILED:
             return [Left()] if isinstance(event, Close) else []
         match event:
@@ -174,7 +174,7 @@ class Membership:
             case MetadataChanged():
                 return self._metadata_changed(event, now)
             case PollOverdue():
-                return self._leave("the user stopped asking for records", now, lost=True)
+                return self._leave("the user stopped polling", now, lost=True)
             case Resume():
                 if self.state is State.UNJOINED and self.topics and self.next_attempt_ms is None:
                     self.next_attempt_ms = now
@@ -186,17 +186,12 @@ class Membership:
 
     @property
     def deadline_ms(self) -> float | None:
-        """When the next `Tick` is needed."""
+        """The time at which the next `Tick` is needed."""
         if self.state is State.UNJOINED:
             return self.next_attempt_ms
         if self.heartbeat_sent_ms is not None:
             return self.last_heard_ms + self.options.session_timeout_ms
         return self.heartbeat_at_ms
-
-    @property
-    def in_group(self) -> bool:
-        """Whether offsets may be committed under this generation."""
-        return self.generation_id >= 0 and self.member_id != ""
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -228,7 +223,7 @@ class Membership:
         return []
 
     def _begin_join(self, reason: str, now: float) -> list[Effect]:
-        """First give up what cannot be kept, then join."""
+        """Give up what cannot be kept, then join."""
         self._rejoin = reason
         self.next_attempt_ms = None
         if self._lost or not self._cooperative():
@@ -247,8 +242,8 @@ class Membership:
     def _revoked(self, now: float) -> list[Effect]:
         if self.state is State.REVOKING:
             return self._send_join(now)
-        if self.state is State.SETTLING:
-            return self._settle(now)
+        if self.state is State.RECONCILING:
+            return self._reconcile(now)
         if self.state is State.LEAVING:
             effects = self._left()
             if self.topics:  # subscribed again meanwhile
@@ -343,16 +338,16 @@ class Membership:
         except ProtocolError as bad:
             return self._fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the assignment is unreadable: {bad}")
         self._start_heartbeats(now)
-        self._become(State.SETTLING)
+        self._become(State.RECONCILING)
         leaving = tuple(partition for partition in self.held if partition not in frozenset(self._incoming))
         if leaving:
             if self._cooperative():
                 self._rejoin = "partitions were given up for others"
             self._drop(leaving)
             return [Revoke(partitions=leaving)]
-        return self._settle(now)
+        return self._reconcile(now)
 
-    def _settle(self, now: float) -> list[Effect]:
+    def _reconcile(self, now: float) -> list[Effect]:
         added = tuple(partition for partition in self._incoming if partition not in frozenset(self.held))
         self.held, self._incoming = self._incoming, ()
         self._previous = (self.held, self.generation_id)
@@ -380,8 +375,8 @@ class Membership:
                 return self._membership_error(event.error, now)
 
     def _membership_error(self, error: ErrorCode, now: float) -> list[Effect]:
-        """A heartbeat or commit was refused."""
-        if self.state not in (State.STABLE, State.SYNCING, State.REVOKING, State.SETTLING, State.DESCRIBING):
+        """Handle an error in the answer to a heartbeat or commit."""
+        if self.state not in (State.STABLE, State.SYNCING, State.REVOKING, State.RECONCILING, State.DESCRIBING):
             return []
         if error is ErrorCode.FENCED_INSTANCE_ID:
             return self._fail(error, "another consumer has taken over this group_instance_id")
@@ -389,7 +384,7 @@ class Membership:
             return self._request_rejoin("the group is rebalancing", now)
         if error in _THROWN_OUT:
             if self.state is not State.STABLE:
-                return []  # the join or sync under way will be told the same
+                return []  # the outstanding join or sync gets the same answer
             return self._thrown_out(error, now)
         if error in _WITHOUT_COORDINATOR:
             if self.heartbeat_at_ms is not None:
@@ -402,7 +397,7 @@ class Membership:
         return self._fail(error, "the group's coordinator refused this member")
 
     def _join_failed(self, error: ErrorCode, now: float) -> list[Effect]:
-        """JoinGroup or SyncGroup was refused."""
+        """Handle an error in the answer to JoinGroup or SyncGroup."""
         if error in _THROWN_OUT:
             return self._thrown_out(error, now)
         if error in _WITHOUT_COORDINATOR or error.retriable or error is ErrorCode.REBALANCE_IN_PROGRESS:
@@ -415,7 +410,7 @@ class Membership:
         return self._fail(error, "the group cannot be joined")
 
     def _thrown_out(self, error: ErrorCode, now: float) -> list[Effect]:
-        """The coordinator knows this member, or its generation, no longer: what it held may be somebody else's."""
+        """Lose everything held: the coordinator no longer knows this member, or its generation."""
         if error is ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
         self.generation_id = -1
@@ -439,13 +434,13 @@ class Membership:
 
     def _request_rejoin(self, reason: str, now: float) -> list[Effect]:
         if self.state is not State.STABLE:
-            if self.state in (State.SYNCING, State.SETTLING, State.DESCRIBING):
+            if self.state in (State.SYNCING, State.RECONCILING, State.DESCRIBING):
                 self._rejoin = self._rejoin or reason
             return []
         return self._begin_join(reason, now)
 
     def _leave(self, reason: str, now: float, *, lost: bool) -> list[Effect]:
-        """Give everything up and leave; where it is lost already, leave at once: the user may be long in noticing."""
+        """Give everything up and leave. If it is lost already, leave at once: the user may take long to notice."""
         if self.state is State.LEAVING:
             return []
         held = self.held
@@ -491,7 +486,7 @@ class Membership:
         return next((assignor for assignor in self.options.assignors if assignor.name == name), None)
 
     def _cooperative(self) -> bool:
-        """Whether partitions are kept while joining: every offered assignor can do it, or the group's choice does."""
+        """Return whether partitions are kept while joining: the group's choice, or else every assignor, allows it."""
         chosen = self._assignor(self.protocol_name)
         if chosen is not None and self.generation_id >= 0:
             return chosen.rebalance_protocol is RebalanceProtocol.COOPERATIVE

@@ -1,15 +1,15 @@
-"""The consumer: records out of topics, alone or as a member of a group.
+"""The consumer: reads records from topics, alone or as a member of a group.
 
     async with Consumer("flights", group_id="delays", bootstrap_servers="...") as consumer:
-        async for record in consumer:      # never ends by itself
+        async for record in consumer:      # never ends
             ...
 
-With a `group_id`, topics are shared with the other members and offsets are committed; without one all partitions of the
-topics are read. `assign` reads chosen partitions, with or without a group to commit to.
+With a `group_id`, the members of the group share the topics and commit offsets; without one, the consumer reads all
+partitions of the topics. `assign` reads chosen partitions, with or without a group to commit to.
 
-Records are fetched ahead in the background and decoded when asked for. Asking for more says that the records before
-are finished: automatic commits go no further than that. The partitions of a group change hands only while the
-application asks.
+Records are fetched ahead in the background and decoded when asked for. Asking for more says that the earlier records
+are finished, and automatic commits go no further than that. A group's partitions change hands only while the
+application asks for records.
 
 Left out: deserializers (keys and values are bytes), regular expressions on the broker (KIP-848), nearest replicas
 (KIP-392).
@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from kraftpy.client.cluster import Cluster
-from kraftpy.client.consumer.buffer import Supply
+from kraftpy.client.consumer.buffer import RecordBuffer
 from kraftpy.client.consumer.group_member import GroupMember, RebalanceListener
 from kraftpy.client.consumer.partition_state import PartitionReader
 from kraftpy.client.interceptors import Interceptors
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class Consumer:
-    """Reads records. Options are those of `ConsumerOptions`; every option is a keyword argument."""
+    """Read records from topics. Every option of `ConsumerOptions` is a keyword argument."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Consumer:
         self._cluster = Cluster(self.options, runtime)
         self._runtime = self._cluster.runtime
         committed = self._look_up_committed if self.options.group_id is not None else None
-        self._supply = Supply(self._cluster, self.options, committed)
-        self._readers = self._supply.readers
+        self._buffer = RecordBuffer(self._cluster, self.options, committed)
+        self._readers = self._buffer.readers
         self._member: GroupMember | None = None
         self._listener = listener
         self._topics: frozenset[str] = frozenset()
@@ -74,15 +74,15 @@ class Consumer:
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
-        """Begin. `async with` does it."""
+        """Start the client. `async with` does this."""
         if self._closed:
             raise RuntimeError("the consumer is closed")
         if not self._started:
             self._started = True
             self._cluster.on_metadata.append(self._metadata_changed)
-            self._cluster.on_failure.append(lambda failure: self._supply.news_came())
+            self._cluster.on_failure.append(lambda failure: self._buffer.wake())
             await self._cluster.start()
-            self._supply.fetcher.start()
+            self._buffer.fetcher.start()
             self._apply_subscription()
             self._cluster.request_refresh()
             if self.options.group_id is not None and self.options.enable_auto_commit:
@@ -96,19 +96,19 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
-            self._supply.interrupt()  # what the application failed at is not finished
-            self._supply.forget_handed_out()
+            self._buffer.interrupt()  # the record that the application failed on is not finished
+            self._buffer.forget_handed_out()
         await self.close()
 
     async def close(self, *, timeout_ms: float = 30_000) -> None:
-        """Commit what was handed out (with auto-commit), leave the group, hang up. An `async for` ends.
+        """Commit what was handed out (with auto-commit), leave the group, and close. An `async for` ends.
 
-        Leaving `async with` by an exception commits only what was finished before it.
+        If an exception leaves the `async with`, only what was finished before it is committed.
         """
         if self._closed:
             return
         self._closed = True
-        self._supply.end()
+        self._buffer.end()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 if self._member is not None and self._cluster.tasks.failure is None:
@@ -116,7 +116,7 @@ class Consumer:
                 elif self._commits_alone and self._started:
                     await self._commit_alone()
         except (TimeoutError, KafkaError):
-            pass  # the session times out in its own time
+            pass  # the session will time out
         finally:
             await self._cluster.close()
             self._interceptors.close()
@@ -130,7 +130,10 @@ class Consumer:
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Read these topics, or those a regular expression matches as a whole, in place of what was subscribed."""
+        """Subscribe to these topics, or to those whose whole name matches a regular expression.
+
+        Replaces the previous subscription.
+        """
         if self._manual:
             raise RuntimeError("assign() was used: unsubscribe() first")
         names = frozenset((topics,) if isinstance(topics, str) else topics)
@@ -140,36 +143,36 @@ class Consumer:
         self._pattern = re.compile(pattern) if pattern is not None else None
         self._listener = listener or self._listener
         if self.options.group_id is not None and self._member is None:
-            self._member = GroupMember(self._cluster, self.options, self._supply, self._interceptors.on_commit)
+            self._member = GroupMember(self._cluster, self.options, self._buffer, self._interceptors.on_commit)
         if self._member is not None:
             self._member.listener = self._listener
         if self._started:
             self._apply_subscription()
 
     def unsubscribe(self) -> None:
-        """Read nothing; leave the group."""
+        """Drop the subscription: read nothing and leave the group."""
         self._topics, self._pattern, self._manual = frozenset(), None, False
         if self._member is not None and self._started:
             self._member.subscribe(())
         else:
-            self._supply.revoked(list(self._readers))
+            self._buffer.revoked(list(self._readers))
         self._cluster.want_all(False)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, outside of any rebalancing. Positions of those kept are kept."""
+        """Read exactly these partitions, without any rebalancing. Partitions that stay keep their positions."""
         if self._topics or self._pattern is not None:
             raise RuntimeError("subscribe() was used: unsubscribe() first")
         wanted = {TopicPartition(*name) for name in partitions}
         self._manual = True
-        self._supply.revoked([name for name in self._readers if name not in wanted])
-        self._supply.assigned(sorted(wanted))
+        self._buffer.revoked([name for name in self._readers if name not in wanted])
+        self._buffer.assigned(sorted(wanted))
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions being read."""
+        """Return the partitions being read."""
         return frozenset(self._readers)
 
     def subscription(self) -> frozenset[str]:
-        """The topics subscribed to, those of a pattern as far as they are known."""
+        """Return the subscribed topics; for a pattern, the matching topics known so far."""
         return frozenset(self._matching()) if self._pattern is not None else self._topics
 
     def _matching(self) -> list[str]:
@@ -196,18 +199,18 @@ class Consumer:
             self._assign_all()
 
     def _assign_all(self) -> None:
-        """Without a group: all partitions of the topics."""
+        """Without a group, read all partitions of the topics."""
         found = self._cluster.metadata.topics
         wanted = [info.topic_partition for name in self._matching() if name in found for info in found[name].partitions]
         gone = [name for name in self._readers if name.topic not in self._matching()]
-        self._supply.revoked(gone)
-        self._supply.assigned(name for name in wanted if name not in self._readers)
+        self._buffer.revoked(gone)
+        self._buffer.assigned(name for name in wanted if name not in self._readers)
 
     def _metadata_changed(self) -> None:
         for name in self._topics:
             error = self._cluster.metadata.errors.get(name)
             if error is not None and not error.retriable:
-                self._supply.failed(self._cluster.unknown(name))
+                self._buffer.failed(self._cluster.unknown(name))
         if self._member is None:
             if self._topics or self._pattern is not None:
                 self._assign_all()
@@ -220,30 +223,30 @@ class Consumer:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        """The next record, waiting for it. Ends only when the consumer is closed."""
+        """Return the next record, waiting for it. The iteration ends only when the consumer is closed."""
         if self._is_intercepted:
             record = await self.getone()
             if record is None:
                 raise StopAsyncIteration
             return record
-        supply = self._supply
-        current = supply.current
+        buffer = self._buffer
+        current = buffer.current
         current.done = current.position
         decoded = current.decoded
         if decoded:
             record = decoded.popleft()
             current.position = record.offset + 1
             current.leader_epoch = record.leader_epoch
-            supply.asked = True
+            buffer.asked = True
             return record
         reader = await self._next_reader(None)
         if reader is None:
             raise StopAsyncIteration
-        supply.current = reader
-        return supply.hand_out(reader, 1)[0]
+        buffer.current = reader
+        return buffer.hand_out(reader, 1)[0]
 
     async def getone(self, *, timeout_ms: float | None = None) -> ConsumerRecord | None:
-        """The next record, or None where none came in time."""
+        """Return the next record, or None if none came in time."""
         started = self._runtime.monotonic_ms()
         while True:
             left_ms = None
@@ -252,7 +255,7 @@ class Consumer:
             reader = await self._next_reader(left_ms)
             if reader is None:
                 return None
-            records = self._supply.hand_out(reader, 1)
+            records = self._buffer.hand_out(reader, 1)
             if self._is_intercepted:
                 records = self._interceptors.on_consume({reader.name: records}).get(reader.name, [])
             if records:
@@ -261,24 +264,24 @@ class Consumer:
     async def getmany(
         self, *, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Up to `max_records` (default: `max_poll_records`) by partition, waiting `timeout_ms` for the first."""
+        """Return up to `max_records` (default: `max_poll_records`) by partition, waiting `timeout_ms` for the first."""
         left = self.options.max_poll_records if max_records is None else max_records
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         reader = await self._next_reader(timeout_ms)
         while reader is not None and left > 0:
-            records = self._supply.hand_out(reader, left)
+            records = self._buffer.hand_out(reader, left)
             found.setdefault(reader.name, []).extend(records)
             left -= len(records)
             try:
-                reader = self._supply.find_reader()
+                reader = self._buffer.find_reader()
             except KafkaError:
-                break  # what is found is good; the failure will come again when more is asked for
+                break  # return what was found; the failure will be raised by the next call
         return self._interceptors.on_consume(found) if found and self._is_intercepted else found
 
     async def _next_reader(self, timeout_ms: float | None) -> PartitionReader | None:
         if not self._started and not self._closed:
             await self.start()
-        return await self._supply.next_reader(timeout_ms)
+        return await self._buffer.next_reader(timeout_ms)
 
     # --- where to read --------------------------------------------------------------------------------------------
 
@@ -289,80 +292,80 @@ class Consumer:
         return reader
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Go on at `offset`. The next record from there may be at a later one."""
+        """Continue at `offset`. If there is no record at that offset, the next one after it follows."""
         place = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
         if place.offset < 0:
             raise ValueError(f"offset must not be negative: {place.offset}")
-        self._supply.interrupt()
+        self._buffer.interrupt()
         self._reader(partition).seek(place.offset, place.leader_epoch)
-        self._supply.fetcher.wake()
+        self._buffer.fetcher.wake()
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on at the first offset there is; of all partitions by default."""
+        """Continue at the first available offset; of all partitions by default."""
         self._lose_positions(partitions, OffsetSpec.EARLIEST)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on at the end; of all partitions by default."""
+        """Continue at the end; of all partitions by default."""
         self._lose_positions(partitions, OffsetSpec.LATEST)
 
     def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on at the committed offset, or where `auto_offset_reset` says; of all partitions by default."""
+        """Continue at the committed offset, or according to `auto_offset_reset`; of all partitions by default."""
         self._lose_positions(partitions, None)
 
     def _lose_positions(self, partitions: Iterable[TopicPartition] | None, spec: OffsetSpec | None) -> None:
-        self._supply.interrupt()
+        self._buffer.interrupt()
         for name in list(self._readers) if partitions is None else partitions:
             self._reader(name).lose_position(spec)
-        self._supply.fetcher.wake()
+        self._buffer.fetcher.wake()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these until `resume`; what was fetched is kept."""
-        self._supply.interrupt()
+        """Hand out nothing of these partitions until `resume`. What was fetched is kept."""
+        self._buffer.interrupt()
         for name in partitions:
             self._reader(name).paused = True
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out records of these again."""
+        """Hand out records of these partitions again."""
         for name in partitions:
             self._reader(name).paused = False
-        self._supply.fetcher.wake()
-        self._supply.news_came()
+        self._buffer.fetcher.wake()
+        self._buffer.wake()
 
     def paused(self) -> frozenset[TopicPartition]:
-        """The partitions paused."""
+        """Return the paused partitions."""
         return frozenset(name for name, reader in self._readers.items() if reader.paused)
 
     async def position(self, partition: TopicPartition, *, timeout_ms: float | None = None) -> int:
-        """The offset of the next record to be handed out; looked up first where it is not known."""
+        """Return the offset of the next record to be handed out, looking it up first if it is unknown."""
         wait_ms = self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
         await self.start()
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 while True:
-                    self._supply.raise_failure()
+                    self._buffer.raise_failure()
                     position = self._reader(partition).position
                     if position is not None:
                         return position
-                    await self._supply.wait_for_news()
+                    await self._buffer.wait_for_change()
         except TimeoutError:
             text = f"the position of {partition} was not found within {wait_ms:g} ms"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from None
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Records from the position to the end, as of the last fetch; None before it."""
+        """Return the number of records from the position to the end, as of the last fetch; None before the first."""
         return self._reader(partition).lag
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """One past the last offset all in-sync replicas have, as of the last fetch; None before it."""
+        """Return the offset after the last that all in-sync replicas have, as of the last fetch; None before it."""
         mark = self._reader(partition).high_watermark
         return mark if mark >= 0 else None
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset of each partition."""
+        """Return the first offset of each partition."""
         return await self._offsets(partitions, OffsetSpec.EARLIEST)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """One past the last offset this consumer may read of each partition."""
+        """Return one past the last offset of each partition that this consumer may read."""
         return await self._offsets(partitions, OffsetSpec.LATEST)
 
     async def _offsets(self, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
@@ -370,12 +373,12 @@ class Consumer:
         return {name: offset.offset if offset is not None else 0 for name, offset in found.items()}
 
     async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> Found:
-        """The first record at or after a time in ms of each partition, or None. An `OffsetSpec` does as well."""
+        """Return each partition's first record at or after a time in ms (or for an `OffsetSpec`); None without one."""
         await self.start()
         return await list_offsets(self._cluster, times, isolation=self.options.isolation)
 
     async def partitions_for(self, topic: str) -> TopicInfo:
-        """A topic's partitions. Raises `KafkaError` where it does not exist."""
+        """Return a topic's partitions. Raises `KafkaError` if it does not exist."""
         await self.start()
         self._cluster.want((topic,))
 
@@ -390,9 +393,9 @@ class Consumer:
     # --- committed offsets ----------------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Commit; by default the positions: everything handed out so far. Raises `KafkaError`.
+        """Commit offsets; by default the positions, that is, everything handed out so far. Raises `KafkaError`.
 
-        REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID say that the partitions may be somebody else's
+        REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID mean that another member may own the partitions
         by now.
         """
         group_id = self._group_id()
@@ -419,7 +422,7 @@ class Consumer:
     async def committed(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets, None where there is none; of the assigned partitions by default."""
+        """Return the group's committed offsets, or None if there is none; of the assigned partitions by default."""
         group_id = self._group_id()
         await self.start()
         names = list(self._readers) if partitions is None else list(partitions)
@@ -427,7 +430,7 @@ class Consumer:
         return {name: found.get(name) for name in names}
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Which member this is, for `Producer.send_offsets_to_transaction` (KIP-447)."""
+        """Return this member's identity, for `Producer.send_offsets_to_transaction` (KIP-447)."""
         group_id = self._group_id()
         member = self._member
         if member is None:
@@ -453,11 +456,11 @@ class Consumer:
 
     @property
     def _commits_alone(self) -> bool:
-        """Whether assigned partitions are committed automatically, outside of any membership."""
+        """True if assigned partitions are committed automatically, outside any membership."""
         return self._member is None and self.options.group_id is not None and self.options.enable_auto_commit
 
     async def _commit_alone(self) -> None:
-        finished = self._supply.finished()
+        finished = self._buffer.finished()
         if finished and finished != self._committed_alone:
             self._committed_alone = finished
             await commit_offsets(self._cluster, self._group_id(), finished)

@@ -1,8 +1,8 @@
-"""Fetch sessions from the reader's side (KIP-227): after the first request only what changed is sent.
+"""Fetch sessions, the reader's side (KIP-227): after the first request, only changes are sent.
 
-One session per broker. The broker remembers the partitions and answers only for those with news. Any doubt about what
-it remembers (an error, a lost connection, a topic whose id changed) ends the session; the next request is a full one
-and opens another.
+There is one session per broker. The broker remembers the partitions and answers only for those with new data. Any doubt
+about what it remembers (an error, a lost connection, a topic whose id changed) ends the session; the next request is a
+full one and opens another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EPOCH_MAX = 2**31 - 1
 
 
 class FetchPosition(NamedTuple):
-    """Where to read a partition next, as the broker is told."""
+    """A partition's fetch position, as sent to the broker."""
 
     topic_id: bytes
     offset: int
@@ -28,7 +28,7 @@ class FetchPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRequest:
-    """What to send."""
+    """The partitions that a fetch request adds, changes and forgets."""
 
     session_id: int
     session_epoch: int
@@ -48,7 +48,7 @@ class FetchSession:
         self._remembered: dict[TopicPartition, FetchPosition] = {}
 
     def build(self, wanted: Mapping[TopicPartition, FetchPosition]) -> SessionRequest:
-        """The request after which the broker remembers exactly `wanted`."""
+        """Build the request after which the broker remembers exactly `wanted`."""
         if self.session_id and any(
             name in self._remembered and self._remembered[name].topic_id != position.topic_id
             for name, position in wanted.items()
@@ -67,7 +67,7 @@ class FetchSession:
         )
 
     def answered(self, session_id: int) -> None:
-        """The broker answered without a session error; 0 is no session."""
+        """Advance the epoch: the broker answered without a session error. A session id of 0 means no session."""
         if session_id == 0:
             self.reset()
         elif session_id != self.session_id:
@@ -76,6 +76,6 @@ class FetchSession:
             self.epoch = 1 if self.epoch >= _EPOCH_MAX else self.epoch + 1
 
     def reset(self) -> None:
-        """Forget the session: the next request is full."""
+        """Forget the session, so that the next request is full."""
         self.session_id, self.epoch = 0, _FIRST_EPOCH
         self._remembered = {}

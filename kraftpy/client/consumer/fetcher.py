@@ -1,14 +1,14 @@
-"""Keeps every assigned partition supplied: positions found, records fetched ahead, truncation noticed.
+"""Keeps every assigned partition supplied: finds positions, fetches ahead, notices truncation.
 
-At most one Fetch is open per broker; it asks for all partitions that broker leads which are neither paused nor well
-supplied. Answers are handled in callbacks; one task decides what to do next, another finds positions when some are
-missing.
+At most one Fetch is open per broker. It asks for all partitions that this broker leads, except those that are paused or
+have enough buffered. Answers are handled in callbacks; one task decides what to do next, another looks up missing
+positions.
 
-A partition whose leader epoch has grown is checked with OffsetForLeaderEpoch before it is read on (KIP-320): where
+If a partition's leader epoch has grown, OffsetForLeaderEpoch checks the position before reading continues (KIP-320). If
 the new leader's log ends before the position, the reader goes back to that end rather than read another history
 unnoticed.
 
-What the application must hear of (no offset to start at, a corrupt batch, no permission) waits in `failures`.
+Failures that the application must learn of (no offset to start at, a corrupt batch, no permission) wait in `failures`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SPEC = {AutoOffsetReset.EARLIEST: OffsetSpec.EARLIEST, AutoOffsetReset.LATEST: 
 
 
 class _Broker:
-    """What is open with one broker."""
+    """The state of fetching from one broker."""
 
     __slots__ = ("busy", "connecting", "session")
 
@@ -71,33 +71,37 @@ class _Broker:
 
 
 class Fetcher:
-    """The readers of all assigned partitions. `on_news`: there may be something to hand out or to raise."""
+    """The readers of all assigned partitions. Calls `on_change` when there may be something to hand out or to raise."""
 
     def __init__(
-        self, cluster: Cluster, options: ConsumerOptions, committed: CommittedLookup | None, on_news: Callable[[], None]
+        self,
+        cluster: Cluster,
+        options: ConsumerOptions,
+        committed: CommittedLookup | None,
+        on_change: Callable[[], None],
     ) -> None:
         self.readers: dict[TopicPartition, PartitionReader] = {}
         self.failures: deque[KafkaError] = deque()
         self._cluster = cluster
         self._options = options
         self._committed = committed
-        self._on_news = on_news
+        self._on_change = on_change
         self._isolation = options.isolation
         self._brokers: dict[int, _Broker] = {}
         self._wake = asyncio.Event()
         self._finding = False
 
     def start(self) -> None:
-        """Begin."""
+        """Start the fetching task."""
         self._cluster.on_metadata.append(self._wake.set)
         self._cluster.tasks.spawn(self._run(), "fetcher")
 
     def wake(self) -> None:
-        """Look again at what can be fetched."""
+        """Check again what can be fetched."""
         self._wake.set()
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these too; where to begin is found out."""
+        """Start reading these partitions too, from positions still to be looked up."""
         for name in partitions:
             if name not in self.readers:
                 self.readers[name] = PartitionReader(name)
@@ -105,7 +109,7 @@ class Fetcher:
         self._wake.set()
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these no more; what was fetched of them is dropped."""
+        """Stop reading these partitions and drop what was fetched of them."""
         for name in partitions:
             self.readers.pop(name, None)
         self._wake.set()
@@ -133,13 +137,13 @@ class Fetcher:
         return self._now() + self._options.retry_backoff_ms
 
     def _fetch_ready(self) -> float | None:
-        """Open a Fetch to every idle broker that leads something wanted; when to look again."""
+        """Open a Fetch to every idle broker that leads something wanted. Returns when to look again."""
         now = self._now()
         next_ms: float | None = None
         wanted: dict[int, dict[TopicPartition, FetchPosition]] = {}
         buffered = sum(reader.buffered_bytes for reader in self.readers.values())
         if buffered >= self._options.fetch_max_bytes:
-            return None  # handing out makes room, and wakes us
+            return None  # handing out makes room and wakes this task
         for name, reader in self.readers.items():
             if reader.retry_at_ms > now:
                 next_ms = reader.retry_at_ms if next_ms is None else min(next_ms, reader.retry_at_ms)
@@ -274,7 +278,7 @@ class Fetcher:
                 reader, seeks = asked.get(name, (None, -1))
                 if reader is not None and self.readers.get(name) is reader and reader.seeks == seeks:
                     self._take(reader, data)
-        self._on_news()
+        self._on_change()
 
     def _fetch_failed(
         self, broker: _Broker, asked: dict[TopicPartition, tuple[PartitionReader, int]], error: KafkaError
@@ -290,7 +294,7 @@ class Fetcher:
             self._fail(error)
 
     def _take(self, reader: PartitionReader, data: PartitionData) -> None:
-        """One partition's part of an answer."""
+        """Take in one partition's part of an answer."""
         code = ErrorCode.of(data.error_code)
         if code is ErrorCode.NONE:
             reader.high_watermark = data.high_watermark
@@ -319,34 +323,37 @@ class Fetcher:
 
     def _out_of_range(self, reader: PartitionReader) -> None:
         if reader.buffered_bytes or reader.decoded:
-            return  # what is here is still good; afterwards the broker will say the same again
+            return  # the buffered records are still good; once they are used up, the broker will answer the same
         offset = reader.fetch_offset
         spec = _SPEC.get(self._options.reset)
         if spec is None:
             text = f"{reader.name} has no offset {offset}, and auto_offset_reset is none"
             self._fail(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, text))
             return
-        logger.info("%s has no offset %d: going on at the %s one", reader.name, offset, self._options.auto_offset_reset)
+        logger.info(
+            "%s has no offset %d: continuing at the %s one", reader.name, offset, self._options.auto_offset_reset
+        )
         reader.lose_position(spec)
 
     def _fail(self, error: KafkaError) -> None:
         if all(str(known) != str(error) for known in self.failures):
             self.failures.append(error)
-        self._on_news()
+        self._on_change()
 
     # --- positions ------------------------------------------------------------------------------------------------
 
     def _needs_check(self, reader: PartitionReader, leader_epoch: int) -> bool:
-        """Whether the leader changed since the position was known to exist in its log."""
+        """Return whether the leader changed since the position was last known to exist in its log."""
         if leader_epoch < 0 or reader.leader_epoch < 0 or reader.checked_epoch < 0:
             reader.checked_epoch = max(reader.checked_epoch, leader_epoch)
             return False
         return leader_epoch > reader.checked_epoch
 
     def _is_ahead(self, reader: PartitionReader, leader_epoch: int) -> bool:
-        """Whether the position is of a later epoch than the leader that metadata name (KIP-320).
+        """Return whether the position's epoch is later than that of the leader named by metadata (KIP-320).
 
-        A committed offset may be. That leader is none any more, and would say that it has no such offset.
+        This can happen with a committed offset. That leader has been replaced, and would answer that it has no such
+        offset.
         """
         if 0 <= leader_epoch < reader.sought_epoch:
             return True
@@ -374,7 +381,7 @@ class Fetcher:
     async def _find(self, missing: list[PartitionReader], unchecked: list[PartitionReader]) -> None:
         later = self._later()
         for reader in (*missing, *unchecked):
-            reader.retry_at_ms = later  # should what follows fail
+            reader.retry_at_ms = later  # in case the requests below fail
         try:
             await self._find_committed([reader for reader in missing if reader.reset_to is None])
             await self._find_by_spec([reader for reader in missing if reader.reset_to is not None])
@@ -386,7 +393,7 @@ class Fetcher:
         finally:
             self._finding = False
             self._wake.set()
-            self._on_news()
+            self._on_change()
 
     async def _find_committed(self, readers: list[PartitionReader]) -> None:
         if not readers:
@@ -407,7 +414,7 @@ class Fetcher:
                 self._fail(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, text))
 
     def _still(self, reader: PartitionReader, seeks: Mapping[TopicPartition, int]) -> bool:
-        """Whether nobody has sought, or taken the partition away, since."""
+        """Return whether the partition is still assigned and has not been sought since."""
         return self.readers.get(reader.name) is reader and reader.seeks == seeks[reader.name]
 
     async def _find_by_spec(self, readers: list[PartitionReader]) -> None:
@@ -479,8 +486,8 @@ class Fetcher:
                     self._cluster.request_refresh()
                 elif code is ErrorCode.NONE and self._still(by_name[name], seeks):
                     reader = by_name[name]
-                    # Records that were fetched before may have been handed out meanwhile, of later epochs: the answer
-                    # says nothing of those, and is asked for again.
+                    # Records fetched earlier may have been handed out since, and may be of later epochs. The answer
+                    # does not cover those, so it is asked for again.
                     if (reader.position, reader.leader_epoch) == asked[name]:
                         self._checked(reader, epochs[name], part.leader_epoch, part.end_offset)
 
@@ -489,7 +496,7 @@ class Fetcher:
         reader.retry_at_ms = 0.0
         if reader.position is None or end_offset < 0 or end_offset >= reader.position:
             return
-        text = f"{reader.name} was truncated: read up to {reader.position}, its log now parts from that at {end_offset}"
+        text = f"{reader.name} was truncated: read up to {reader.position}, the log now diverges at {end_offset}"
         logger.warning("%s", text)
         if self._options.reset is AutoOffsetReset.NONE:
             self._fail(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, text))

@@ -1,11 +1,11 @@
-"""The shell around `classic_membership`: does what the machine says, and tells it what came of it.
+"""The shell around `classic_membership`: carries out the machine's effects and feeds the results back as events.
 
-One task steps the machine; the effects of one step are carried out in order by another, so that heartbeats go on
-while the application is waited for. Partitions are only taken away while the application is asking for records (or
-has ended): it is never in the middle of a record of a partition that somebody else already reads. It has
-`max_poll_interval_ms` to come back.
+One task steps the machine. Another carries out the effects of a step in order, so that heartbeats continue while the
+application is waited for. Partitions are taken away only while the application is asking for records (or has ended): it
+is never in the middle of a record of a partition that another member already reads. It has `max_poll_interval_ms` to
+come back.
 
-Committed automatically is what the application has finished with, which it says by asking for more.
+Automatic commits cover what the application has finished with; it says so by asking for more.
 """
 
 from __future__ import annotations
@@ -83,67 +83,68 @@ _MEMBERSHIP_ERRORS = frozenset(
 
 
 class RebalanceListener:
-    """Told when partitions come and go. Override what matters; each may be a coroutine function.
+    """Callbacks for partitions that are assigned or taken away.
 
-    Called while the application waits for records, so nothing else of it is going on.
+    Override what matters; each may be a coroutine function. They are called while the application waits for records,
+    so none of its other code runs meanwhile.
     """
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """These are now read too."""
+        """Called after these partitions were added to the assignment."""
         return None
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """These are about to go to others; offsets may still be committed."""
+        """Called before these partitions go to other members; their offsets may still be committed."""
         return None
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """These went to others already. By default as if they had been revoked."""
+        """Called after these partitions went to other members. Calls `on_partitions_revoked` by default."""
         return self.on_partitions_revoked(partitions)
 
 
 class Application(Protocol):
-    """What the group needs of the consumer."""
+    """What the group needs to know of the consumer and its application."""
 
     @property
     def is_asking(self) -> bool:
-        """Whether the application is waiting for records right now."""
+        """True if the application is waiting for records right now."""
         ...
 
     def take_asked(self) -> bool:
-        """Whether it has asked for records since this was last called."""
+        """Return whether the application has asked for records since the last call."""
         ...
 
     def hold(self) -> None:
-        """Hand nothing out until `release`."""
+        """Hand out nothing until `release`."""
         ...
 
     async def until_asking(self) -> None:
-        """Until it asks for records, or never will again."""
+        """Wait until the application asks for records, or will never ask again."""
         ...
 
     def release(self) -> None:
-        """Hand out again."""
+        """Hand out records again."""
         ...
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these too."""
+        """Start reading these partitions too."""
         ...
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these no more."""
+        """Stop reading these partitions."""
         ...
 
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Offsets up to which it has finished."""
+        """Return the offsets up to which the application has finished."""
         ...
 
     def failed(self, error: KafkaError) -> None:
-        """Raise this when it next asks."""
+        """Raise this error when the application next asks for records."""
         ...
 
 
 class GroupMember:
-    """One consumer's place in its group."""
+    """One consumer's membership in its group."""
 
     def __init__(
         self,
@@ -172,7 +173,7 @@ class GroupMember:
             self._machine = HeartbeatMembership(membership, self._new_member_id)
         else:
             self._machine = Membership(membership)
-        self._topic_ids: dict[str, bytes] = {}  # of what the coordinator assigned (KIP-848)
+        self._topic_ids: dict[str, bytes] = {}  # of the topics that the coordinator assigned (KIP-848)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._moving = asyncio.Lock()  # one change of assignment at a time
         self._committing = asyncio.Lock()
@@ -185,12 +186,12 @@ class GroupMember:
         self._running = False
 
     def _new_member_id(self) -> str:
-        """An id nobody else has, by the runtime's chance."""
+        """Make a unique id from the runtime's random numbers."""
         random = self._cluster.runtime.random
         return "".join(f"{int(random() * 2**32):08x}" for _ in range(4))
 
     def start(self) -> None:
-        """Begin."""
+        """Start the member's task."""
         if not self._running:
             self._running = True
             self._cluster.on_metadata.append(self._metadata_changed)
@@ -198,25 +199,25 @@ class GroupMember:
 
     @property
     def member_id(self) -> str:
-        """As the coordinator calls it; empty outside of the group."""
+        """The member id that the coordinator knows; empty outside the group."""
         return self._machine.member_id
 
     @property
     def generation_id(self) -> int:
-        """The group's generation; -1 outside of the group."""
+        """The group's generation; -1 outside the group."""
         return self._machine.generation_id
 
     @property
     def is_stable(self) -> bool:
-        """Whether an assignment is in force."""
+        """True if an assignment is in force."""
         return self._machine.state is State.STABLE
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Read these topics from the next rebalance on; none leaves the group."""
+        """Read these topics from the next rebalance on; with no topics, leave the group."""
         self._post(Subscribed(topics=tuple(topics)))
 
     async def close(self) -> None:
-        """Commit what is finished, give everything up, leave."""
+        """Commit what is finished, give up all partitions, and leave."""
         if self._running and not self._closing:
             self._closing = True
             self._post(Close())
@@ -257,7 +258,7 @@ class GroupMember:
             return Tick()
 
     def _watch_application(self) -> None:
-        """Leave when it has not asked for records in time; come back when it does (KIP-62)."""
+        """Leave the group if the application has not asked for records in time; rejoin when it does (KIP-62)."""
         now = self._now()
         if self._application.take_asked() or self._application.is_asking:
             self._asked_at_ms = now
@@ -268,7 +269,7 @@ class GroupMember:
         late = now - self._asked_at_ms > self._options.max_poll_interval_ms
         if late and self._machine.held and not self._overdue:
             logger.warning(
-                "%s left group %s: no records were asked for within max_poll_interval_ms (%d)",
+                "%s left group %s: no poll within max_poll_interval_ms (%d)",
                 self._options.client_id,
                 self.group_id,
                 self._options.max_poll_interval_ms,
@@ -329,7 +330,7 @@ class GroupMember:
                 assert_never(effect)
 
     async def _join(self, effect: SendJoin) -> Joined:
-        """The answer comes when everybody has joined, which may take them as long as their rebalance timeout."""
+        """Send JoinGroup. The answer comes once all members have joined, within their rebalance timeout."""
         request = JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=self._options.session_timeout_ms,
@@ -392,7 +393,7 @@ class GroupMember:
         self._post(HeartbeatAnswered(error=error))
 
     async def _consumer_heartbeat(self, effect: SendConsumerHeartbeat) -> None:
-        """Say what has changed; the answer names topics by their ids."""
+        """Report what has changed, and translate the answer's topic ids to names."""
         full = effect.is_full
         owned = None
         if effect.owned is not None:
@@ -420,7 +421,7 @@ class GroupMember:
         if answer.assignment is not None:
             assignment = await self._named(answer.assignment.topic_partitions)
             if assignment is None:
-                error = ErrorCode.UNKNOWN_TOPIC_ID  # made or deleted just now: ask again
+                error = ErrorCode.UNKNOWN_TOPIC_ID  # created or deleted just now: ask again
         self._post(
             ConsumerHeartbeatAnswered(
                 number=effect.number,
@@ -432,12 +433,12 @@ class GroupMember:
         )
 
     async def _named(self, topics: list[ConsumerGroupTopicPartitions]) -> tuple[TopicPartition, ...] | None:
-        """The partitions by their topics' names; None where a topic is not known, even after asking."""
+        """Return the partitions under their topics' names; None if a topic is unknown even after asking."""
         if any(topic.topic_id not in self._cluster.metadata.names for topic in topics):
             try:
                 await self._cluster.refresh()
             except KafkaError as failed:
-                logger.debug("group %s: topics cannot be named: %s", self.group_id, failed)
+                logger.debug("group %s: cannot resolve topic ids: %s", self.group_id, failed)
         names = self._cluster.metadata.names
         if any(topic.topic_id not in names for topic in topics):
             return None
@@ -455,7 +456,7 @@ class GroupMember:
         )
         _, error = await self._ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, request)
         if error is not ErrorCode.NONE:
-            logger.info("leaving group %s: %s", self.group_id, error.name)  # the session ends in its own time
+            logger.info("leaving group %s: %s", self.group_id, error.name)  # the session will time out
 
     async def _leave(self, effect: SendLeave) -> None:
         try:
@@ -468,12 +469,12 @@ class GroupMember:
                 request = LeaveGroupRequest(group_id=self.group_id, member_id=effect.member_id)
             await connection.send(ApiKey.LEAVE_GROUP, request, version)
         except KafkaError as failed:
-            logger.info("leaving group %s: %s", self.group_id, failed)  # the session times out in its own time
+            logger.info("leaving group %s: %s", self.group_id, failed)  # the session will time out
 
     async def _ask(
         self, key: ApiKey, request: Any, *, timeout_ms: float | None = None, low: int = 0
     ) -> tuple[Any, ErrorCode]:
-        """The coordinator's answer and its error; (None, error) where none came."""
+        """Ask the coordinator; return its answer and error, or (None, error) if there was no answer."""
         try:
             connection = await self._cluster.connect_coordinator(self.group_id)
             answer = await connection.request(key, request, timeout_ms=timeout_ms, low=low)
@@ -521,7 +522,7 @@ class GroupMember:
     async def _tell(
         self, told: Callable[[list[TopicPartition]], Awaitable[None] | None], partitions: list[TopicPartition]
     ) -> None:
-        """Call the application's listener; what it raises is raised where records are asked for."""
+        """Call the application's listener. An exception it raises is raised again when records are next asked for."""
         try:
             outcome = told(partitions)
             if inspect.isawaitable(outcome):
@@ -546,7 +547,7 @@ class GroupMember:
                 self._cluster.tasks.spawn(self._commit_finished(None), f"commit of {self.group_id}")
 
     async def _commit_finished(self, partitions: Iterable[TopicPartition] | None) -> None:
-        """Commit what is finished and not committed yet; a failure is logged, the next commit makes up for it."""
+        """Commit what is finished and not committed yet. A failure is logged; the next commit makes up for it."""
         finished = self._application.finished()
         wanted = set(finished if partitions is None else partitions)
         offsets = {
@@ -562,7 +563,7 @@ class GroupMember:
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: float | None = None
     ) -> None:
-        """Commit as this member. Raises `KafkaError`; one that concerns membership also makes it join again."""
+        """Commit as this member. Raises `KafkaError`; an error about membership also makes it join again."""
         async with self._committing:
             try:
                 await self._cluster.retry(
@@ -576,7 +577,7 @@ class GroupMember:
         self._on_commit(offsets)
 
     async def _commit_once(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit under the present generation; under the next one where the epoch was on its way to us (KIP-848)."""
+        """Commit under the current generation, or under the next if its epoch was just on its way to us (KIP-848)."""
         epoch = self._machine.generation_id
         try:
             await commit_offsets(

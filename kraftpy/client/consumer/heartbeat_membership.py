@@ -1,24 +1,24 @@
-"""One member of a group of the consumer protocol (KIP-848): its client side as a state machine, without I/O.
+"""One member of a group of the consumer protocol (KIP-848): the client side as a state machine, without I/O.
 
-The coordinator assigns; all a member does is to send heartbeats and to follow what their answers say. It has the face
-of `classic_membership.Membership`, so that the shell (`group_member`) drives either.
+The coordinator assigns; a member only sends heartbeats and follows their answers. The interface is that of
+`classic_membership.Membership`, so that the shell (`group_member`) drives either.
 
 ```
-UNJOINED --heartbeat, epoch 0--> JOINING --answered--> STABLE --told to give up--> REVOKING --Revoked--> STABLE
-    ^                                                    |                             (heartbeats go on)
-    +--- fenced, or unknown: everything held is lost ----+
-    +--- LEAVING <-Revoke- from anywhere
+UNJOINED --heartbeat, epoch 0--> JOINING --answered--> STABLE --must give up--> REVOKING --Revoked--> STABLE
+ ^                                                    |                        (heartbeats continue)
+ +--- fenced, or unknown: everything held is lost ----+
+ +--- LEAVING <-Revoke- from anywhere
 ```
 
-What a member holds it reports only after it has changed; it says that it gave something up when the user has it no more
-(`Revoked`). After an answer that did not come it says everything again, and is told everything. The epoch is the
+A member reports what it holds only after a change, and reports a partition as given up once the user no longer has it
+(`Revoked`). If an answer is lost, the next heartbeat is a full one and gets a full answer. The epoch is the
 `generation_id` under which offsets are committed.
 
 Invariants: a partition that was not given up is reported as held; nothing is assigned while something is being given
 up.
 
-Where this differs from the Java client: an instance id that is still held by another (UNRELEASED_INSTANCE_ID) is asked
-for again, until the other's session is over.
+Where this differs from the Java client: an instance id that another member still holds (UNRELEASED_INSTANCE_ID) is
+asked for again until the other's session is over.
 
 Left out: regular expressions evaluated by the coordinator (the consumer resolves its pattern itself).
 """
@@ -81,7 +81,7 @@ _FOLLOWS = {
 
 @dataclass(slots=True)
 class HeartbeatMembership:
-    """The machine. Everything a test wants to see is an attribute. `new_id` gives a member its id."""
+    """The state machine. Everything a test wants to see is an attribute. `new_id` creates the member's id."""
 
     options: MembershipOptions
     new_id: Callable[[], str]
@@ -91,20 +91,20 @@ class HeartbeatMembership:
     generation_id: int = -1
     held: tuple[TopicPartition, ...] = ()
     heartbeat_at_ms: float | None = None  # when the next heartbeat is due
-    heartbeat_sent_ms: float | None = None  # one is on the wire since
+    heartbeat_sent_ms: float | None = None  # set while one is on the wire
     interval_ms: float = 0
-    _target: frozenset[TopicPartition] = frozenset()  # what we were told last that we may read
+    _target: frozenset[TopicPartition] = frozenset()  # the coordinator's latest target assignment
     _giving_up: frozenset[TopicPartition] = frozenset()
-    _says_all: bool = True  # the next heartbeat leaves nothing out
+    _says_all: bool = True  # the next heartbeat is a full one
     _said_topics: tuple[str, ...] = ()
     _said_held: frozenset[TopicPartition] = frozenset()
     _number: int = 0  # of the last heartbeat
-    _revoking: int = 0  # how many `Revoke` are not yet answered
+    _revoking: int = 0  # the number of `Revoke`s not yet answered
 
     # --- entry ----------------------------------------------------------------------------------------------------
 
     def step(self, event: Event, now: float) -> list[Effect]:
-        """What should happen now that `event` did."""
+        """Apply an event and return the effects to carry out."""
         if self.state is State.FAILED:
             return [Left()] if isinstance(event, Close) else []
         match event:
@@ -133,19 +133,17 @@ class HeartbeatMembership:
 
     @property
     def deadline_ms(self) -> float | None:
-        """When the next `Tick` is needed. An answer comes, or an error does: there is no deadline for it here."""
-        return self.heartbeat_at_ms if self._may_send_heartbeat else None
+        """The time at which the next `Tick` is needed.
 
-    @property
-    def in_group(self) -> bool:
-        """Whether offsets may be committed under this epoch."""
-        return self.generation_id > 0
+        The wait for an answer has no deadline: an answer or an error comes.
+        """
+        return self.heartbeat_at_ms if self._may_send_heartbeat else None
 
     @property
     def _may_send_heartbeat(self) -> bool:
         if self.heartbeat_sent_ms is not None or self.state is State.LEAVING or not self.topics:
             return False
-        # A fenced member first lets go of what it had.
+        # A fenced member first gives up what it had.
         return self.state is not State.REVOKING or self.generation_id >= 0
 
     # --- heartbeats -----------------------------------------------------------------------------------------------
@@ -200,11 +198,11 @@ class HeartbeatMembership:
             self._target = frozenset(event.assignment)
         if self.state is State.JOINING:
             self._become(State.STABLE)
-            return self._settle(now, joined=True)
-        return self._settle(now)
+            return self._reconcile(now, joined=True)
+        return self._reconcile(now)
 
-    def _settle(self, now: float, *, joined: bool = False) -> list[Effect]:
-        """Give up what is no longer ours; only when that is done, take what is."""
+    def _reconcile(self, now: float, *, joined: bool = False) -> list[Effect]:
+        """Give up what is no longer ours; once that is done, take what is new."""
         if self.state is not State.STABLE:
             return []
         leaving = tuple(partition for partition in self.held if partition not in self._target)
@@ -217,7 +215,7 @@ class HeartbeatMembership:
             return []
         self.held = tuple(sorted(self._target))
         if added:
-            self.heartbeat_at_ms = now  # to say that it is held
+            self.heartbeat_at_ms = now  # to report it as held
         return [Assign(added=added, held=self.held)]
 
     def _revoke(self, partitions: tuple[TopicPartition, ...], *, lost: bool = False) -> list[Effect]:
@@ -239,7 +237,7 @@ class HeartbeatMembership:
                     self._become(State.UNJOINED)
                     return self._tick(now)
                 self._become(State.STABLE)
-                return [*self._settle(now), *self._tick(now)]
+                return [*self._reconcile(now), *self._tick(now)]
             case State.LEAVING:
                 effects = self._left()
                 if self.topics:  # subscribed again meanwhile
@@ -248,7 +246,7 @@ class HeartbeatMembership:
         return []
 
     def _refused(self, error: ErrorCode, now: float) -> list[Effect]:
-        """A heartbeat or a commit was."""
+        """Handle an error in the answer to a heartbeat or commit."""
         if error in _LOST:
             return self._lost(now)
         if error is ErrorCode.STALE_MEMBER_EPOCH:
@@ -267,14 +265,14 @@ class HeartbeatMembership:
         return self._fail(error, "the group's coordinator refused this member")
 
     def _lost(self, now: float) -> list[Effect]:
-        """The coordinator has given up on this member: what it held may be somebody else's."""
+        """Lose everything held: the coordinator has removed this member, and others may own its partitions."""
         if self.state not in (State.JOINING, State.STABLE, State.REVOKING):
             return []
         rest = tuple(partition for partition in self.held if partition not in self._giving_up)
         self.held = ()
         self._target = self._giving_up = frozenset()
         self.generation_id = -1
-        self.heartbeat_sent_ms = None  # an answer to what is on the wire is of no interest
+        self.heartbeat_sent_ms = None  # an answer to the outstanding one no longer matters
         self.heartbeat_at_ms = now
         if rest or self._revoking:
             self._become(State.REVOKING)
@@ -285,7 +283,7 @@ class HeartbeatMembership:
     # --- going ----------------------------------------------------------------------------------------------------
 
     def _leave(self, now: float, *, lost: bool) -> list[Effect]:
-        """Give everything up and leave; where it is lost already, leave at once: the user may be long in noticing."""
+        """Give everything up and leave. If it is lost already, leave at once: the user may take long to notice."""
         if self.state is State.LEAVING:
             return []
         rest = tuple(partition for partition in self.held if partition not in self._giving_up)
@@ -297,7 +295,7 @@ class HeartbeatMembership:
 
     def _left(self) -> list[Effect]:
         effects: list[Effect] = []
-        if self.generation_id >= 0:  # at 0 it has asked to be let in
+        if self.generation_id >= 0:  # at 0 it has asked to join
             epoch = LEAVING if self.options.group_instance_id is None else LEAVING_FOR_NOW
             effects.append(SendConsumerLeave(member_id=self.member_id, member_epoch=epoch))
         self.member_id = ""

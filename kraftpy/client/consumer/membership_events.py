@@ -1,4 +1,4 @@
-"""What can happen to a member of a consumer group, and what may follow: the words of `classic_membership`.
+"""The events and effects of a member of a consumer group: the vocabulary of `classic_membership`.
 
 An effect that is answered by an event says so. Error codes are those of the wire; bytes are those of consumer_protocol.
 """
@@ -33,7 +33,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """Another member, as the leader is told."""
+    """Another member, as JoinGroup's answer describes it to the leader."""
 
     member_id: str
     group_instance_id: str | None
@@ -55,7 +55,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsDescribed:
-    """How many partitions each topic that exists has, for `DescribeTopics`."""
+    """The partition count of each existing topic, for `DescribeTopics`."""
 
     partition_counts: Mapping[str, int]
 
@@ -77,7 +77,7 @@ class HeartbeatAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeatAnswered:
-    """ConsumerGroupHeartbeat's answer to the heartbeat of that number; no assignment where it has not changed."""
+    """The answer to the ConsumerGroupHeartbeat with that number. No assignment means that it has not changed."""
 
     number: int
     error: ErrorCode = ErrorCode.NONE
@@ -88,14 +88,14 @@ class ConsumerHeartbeatAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRefused:
-    """An offset commit was refused with an error that concerns membership."""
+    """An offset commit was refused with an error about membership."""
 
     error: ErrorCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataChanged:
-    """Partition counts as they are now."""
+    """The current partition counts."""
 
     partition_counts: Mapping[str, int]
 
@@ -112,7 +112,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Close:
-    """The consumer closes."""
+    """The consumer is being closed."""
 
 
 Event = (
@@ -151,7 +151,7 @@ class SendJoin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeTopics:
-    """Find the partition counts of `topics`; answer with `TopicsDescribed`."""
+    """Look up the partition counts of `topics`; answer with `TopicsDescribed`."""
 
     topics: tuple[str, ...]
 
@@ -186,7 +186,7 @@ class SendLeave:
 class SendConsumerHeartbeat:
     """Send ConsumerGroupHeartbeat (KIP-848); answer with `ConsumerHeartbeatAnswered`.
 
-    None says that nothing has changed; a full one says everything else there is to say as well.
+    A field of None has not changed. A full heartbeat leaves nothing else out.
     """
 
     number: int
@@ -207,7 +207,7 @@ class SendConsumerLeave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoke:
-    """Take these away from the user, committing first unless `lost`; answer with `Revoked`."""
+    """Take these partitions away from the user, committing first unless `lost`; answer with `Revoked`."""
 
     partitions: tuple[TopicPartition, ...]
     lost: bool = False
@@ -215,7 +215,7 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Give these to the user beside what is held; `held` is everything now."""
+    """Give these partitions to the user in addition; `held` is the whole assignment now."""
 
     added: tuple[TopicPartition, ...]
     held: tuple[TopicPartition, ...]
@@ -223,14 +223,14 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """No retry helps: tell the user."""
+    """Report an error that no retry fixes to the user."""
 
     error: KafkaError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """Outside of the group, holding nothing: what `Close` asked for is done."""
+    """The member is outside the group and holds nothing: what `Close` asked for is done."""
 
 
 Effect = (

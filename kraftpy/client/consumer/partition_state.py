@@ -1,11 +1,11 @@
-"""One partition being read: where the reader stands, and what was fetched and not yet handed out. No I/O, no clock.
+"""One partition being read: its positions, and the records fetched but not yet handed out. No I/O, no clock.
 
 Three offsets, `done <= position <= fetch_offset`: `position` is the next to hand out, `done` the one up to which the
-application has finished (it came back for more since), `fetch_offset` the next to ask the broker for. Batches are
-kept as received and decoded when the application gets to them, a part of a large batch at a time.
+application has finished (it has since come back for more), `fetch_offset` the next to ask the broker for. Batches are
+kept as received and decoded when the application gets to them; a large batch is decoded in parts.
 
-Invariants: records are handed out in offset order, each once between two seeks; `done` never passes what was handed
-out before the latest request for more.
+Invariants: records are handed out in offset order, each once between two seeks; `done` never passes what was handed out
+before the latest request for more.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from kraftpy.types import TopicPartition
 
 _DECODED_AT_ONCE: Final = 16_384
 _HEADERS_AT_ONCE: Final = 65_536
-"""A batch is decoded in pieces of so many records, or so many headers; one record may exceed that."""
+"""A batch is decoded in pieces of this many records, or this many headers; a single record may exceed that."""
 
 
 class _Fetched(NamedTuple):
-    """A batch; `batch` is None where it holds nothing for the application."""
+    """A batch; `batch` is None if it holds nothing for the application."""
 
     header: BatchHeader
     batch: memoryview | None
@@ -59,15 +59,15 @@ class PartitionReader:
 
     def __init__(self, name: TopicPartition) -> None:
         self.name = name
-        self.position: int | None = None  # None: to be found out
+        self.position: int | None = None  # None: to be looked up
         self.done: int | None = None
         self.fetch_offset = -1
-        self.leader_epoch = -1  # of the batch that `position` is behind, or in
+        self.leader_epoch = -1  # of the batch that `position` is in, or just after
         self.checked_epoch = -1  # the leader epoch under which `position` is known to exist
         self.reset_to: int | None = None  # an OffsetSpec or time to look up; None: the group's committed offset
-        self.sought_epoch = -1  # a leader epoch the position was given with, and metadata have not reached; -1: none
+        self.sought_epoch = -1  # the position's leader epoch while metadata have not reached it yet; else -1
         self.paused = False
-        self.seeks = 0  # answers to what was asked before the last seek are not wanted
+        self.seeks = 0  # counts seeks: an answer to a question asked before the last one is dropped
         self.retry_at_ms = 0.0
         self.high_watermark = -1
         self.last_stable_offset = -1
@@ -75,17 +75,17 @@ class PartitionReader:
         self.decoded: deque[ConsumerRecord] = deque()
         self.buffered_bytes = 0
         self._fetched: deque[_Fetched] = deque()
-        self._decoding: Iterator[Record] | None = None  # what is left of the first of them
+        self._decoding: Iterator[Record] | None = None  # the rest of the first of them
 
     def seek(self, offset: int, leader_epoch: int = -1) -> None:
-        """Go on at `offset`; what was fetched is dropped."""
+        """Continue at `offset`, dropping what was fetched."""
         self._drop()
         self.position = self.done = self.fetch_offset = offset
         self.leader_epoch = self.sought_epoch = leader_epoch
         self.reset_to = None
 
     def lose_position(self, reset_to: int | None) -> None:
-        """Find the position anew: an `OffsetSpec` or time, or None for the committed offset."""
+        """Look the position up again: by `OffsetSpec` or time, or as the committed offset (None)."""
         self._drop()
         self.position = self.done = None
         self.sought_epoch = -1
@@ -100,7 +100,7 @@ class PartitionReader:
         self.buffered_bytes = 0
 
     def refetch(self) -> None:
-        """Drop what was fetched and not handed out, and ask for it again."""
+        """Drop what was fetched but not handed out, and fetch it again."""
         position = self.position
         if position is not None:
             self._drop()
@@ -108,7 +108,7 @@ class PartitionReader:
 
     @property
     def lag(self) -> int | None:
-        """Records between the position and what may be read, as of the last fetch; None before it."""
+        """The number of records from the position to the visible end, as of the last fetch; None before the first."""
         end = self.last_stable_offset if self.last_stable_offset >= 0 else self.high_watermark
         return None if self.position is None or end < 0 else max(end - self.position, 0)
 
@@ -126,7 +126,7 @@ class PartitionReader:
             self.fetch_offset = header.next_offset
 
     def decode_next(self, *, check_crcs: bool) -> bool:
-        """Have something in `decoded` if possible. Raises `CorruptBatch`; the position stays where it was."""
+        """Try to have something in `decoded`. Raises `CorruptBatch`; the position then stays where it was."""
         while not self.decoded and self._fetched:
             header, batch = self._fetched[0]
             if batch is not None:
@@ -151,7 +151,7 @@ class PartitionReader:
         return bool(self.decoded)
 
     def _decode(self, header: BatchHeader, left: Iterator[Record]) -> bool:
-        """Decode some of the records that are left of a batch; whether more may be left."""
+        """Decode some of the remaining records of a batch. Returns whether more may remain."""
         topic, partition = self.name
         kind, epoch = TimestampType(int(header.timestamp_type)), header.partition_leader_epoch
         new, record_type, position = tuple.__new__, ConsumerRecord, self.position or 0
@@ -170,7 +170,7 @@ class PartitionReader:
         return is_rest
 
     def hand_out(self, limit: int) -> list[ConsumerRecord]:
-        """Up to `limit` decoded records, in order."""
+        """Hand out up to `limit` decoded records, in order."""
         decoded = self.decoded
         if len(decoded) <= limit:
             records = list(decoded)

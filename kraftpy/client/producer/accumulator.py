@@ -1,22 +1,22 @@
-"""Records waiting to be sent, in batches per partition: the producer's state machine, without I/O and without a clock.
+"""Records waiting to be sent, batched by partition: the producer's state machine, without I/O and without a clock.
 
 The hot path is `append`: a tuple onto a list. Records are encoded when their batch is drained, many at once.
 
-A partition's batches leave in order. Those sent and not yet answered are in `in_flight`, oldest first; a failed one
-that may be tried again keeps its sequence number and goes back to the front of `waiting`, and while such a batch
-waits only the oldest in flight may be sent, so that the broker never sees a gap it could not have caused itself.
+A partition's batches leave in order. Batches that were sent and not yet answered are in `in_flight`, oldest first. A
+failed one that may be tried again keeps its sequence number and goes back to the front of `waiting`; while such a batch
+waits, only the oldest in flight may be sent, so that the broker never sees a gap it could not have caused itself.
 
-A broker knows a batch again only while it is among the last five of its producer: no more than five are sent from the
-oldest unanswered one on, answered or not. Of a producer of which it knows nothing it takes whichever batch comes first:
-until one was taken, a partition has one in flight.
+A broker recognizes a batch only while it is among the last five of its producer: no more than five are sent from the
+oldest unanswered one on, answered or not. If a broker knows nothing of a producer it accepts any batch as the first:
+until it has accepted one, a partition has one batch in flight.
 
-Sequences (KIP-98, KIP-360): given at the first drain, from 0 for each (producer id, epoch) of a partition. When the
-oldest batch in flight is out of order, or one was given up and nobody knows whether it was written (`unresolved`),
-the partition moves to a new producer epoch as soon as nothing of it is on the wire, and what waits is numbered from 0
+Sequences (KIP-98, KIP-360): assigned at the first drain, from 0 for each (producer id, epoch) of a partition. If the
+oldest batch in flight is out of order, or one was given up and may or may not have been written (`unresolved`), the
+partition moves to a new producer epoch as soon as nothing of it is on the wire, and waiting batches are numbered from 0
 again. Other partitions follow when they have nothing in flight.
 
 In transactions (`transaction_manager`) the epoch is the transaction's business: such a batch is given up, nothing more
-of its partition is sent before `set_producer`, and what was given up is told in `failures` (`transaction_state` decides
+of its partition is sent before `set_producer`, and `failures` reports the batches given up (`transaction_state` decides
 what follows). `discard_unsent` drops what the broker cannot have seen.
 
 Invariants: `free_bytes` is what the limit leaves; every batch is completed exactly once; sequence numbers of one
@@ -36,7 +36,7 @@ from kraftpy.protocol.record_batch import HEADER_BYTES, Headers, NewRecord, reco
 from kraftpy.types import TopicPartition
 
 MAX_BATCHES_IN_FLIGHT = 5
-"""How many batches of one producer a broker remembers per partition."""
+"""The number of a producer's batches that a broker remembers per partition."""
 MAX_PRODUCER_EPOCH = 32_766
 _SEQUENCE_MASK = 0x7FFFFFFF
 _NUMBERS_LOST = frozenset(
@@ -49,11 +49,11 @@ _NUMBERS_LOST = frozenset(
 _SPAN = 2**32  # a batch of up to 2^32 records can be halved down to single ones
 SMALL_RECORD_BYTES = 8_000
 SMALL_RECORD_OVERHEAD = 24
-"""What a record without headers adds at most to a key and value of together less than `SMALL_RECORD_BYTES`."""
+"""The most that a record without headers adds to its key and value, if those are below `SMALL_RECORD_BYTES`."""
 
 
 class Batch:
-    """Records of one partition that travel together, and what became of them."""
+    """Records of one partition that travel together, and their outcome."""
 
     __slots__ = (
         "attempts",
@@ -84,14 +84,14 @@ class Batch:
     def __init__(self, partition: TopicPartition, created_ms: float, number: int, span: int) -> None:
         self.partition = partition
         self.created_ms = created_ms
-        self.number = number  # place among the partition's batches
-        self.span = span  # numbers from here on that are its own, for the halves of a split
+        self.number = number  # position among the partition's batches
+        self.span = span  # the numbers from here on that are its own, for the halves of a split
         self.records: list[NewRecord] = []
         self.size_bytes = HEADER_BYTES  # an upper bound, before compression
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = -1
-        self.ordinal = 0  # how many batches of the partition were sent before this one was
+        self.ordinal = 0  # the number of the partition's batches sent before this one
         self.renumbered = False
         self.attempts = 0
         self.retry_at_ms = 0.0
@@ -102,12 +102,12 @@ class Batch:
         self.base_offset = -1
         self.log_append_time_ms = -1
         self.callbacks: list[Callable[[], None]] = []
-        self.observed = False  # somebody asked for the outcome
+        self.observed = False  # the application asked for the outcome
         self.halves: tuple[Batch, Batch] | None = None
         self.whole: Batch | None = None
 
     def outcome(self, index: int) -> tuple[int, int]:
-        """Offset and timestamp in ms of the record at `index`. Raises its `KafkaError`. Only when `done`."""
+        """Return offset and timestamp in ms of the record at `index`. Raises its `KafkaError`. Only when `done`."""
         if self.halves is not None:
             left, right = self.halves
             first = len(left.records)
@@ -151,13 +151,13 @@ class PartitionQueue:
         self.producer_id = -1
         self.producer_epoch = -1
         self.next_sequence = 0
-        self.known_as = -1  # the producer id of which the broker has taken a batch
-        self.reset_wanted = False  # number what is in flight anew under a new epoch
+        self.known_as = -1  # the producer id of which the broker has accepted a batch
+        self.reset_wanted = False  # number the batches in flight again, under a new epoch
         self.unresolved = False  # a batch was given up; its sequence may or may not have been used
 
 
 class Failure(Enum):
-    """What is done about a batch that was refused."""
+    """What to do with a refused batch."""
 
     RETRY = "retry"
     SPLIT = "split"
@@ -166,7 +166,7 @@ class Failure(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccumulatorOptions:
-    """What of the producer's options concerns the accumulator."""
+    """The producer's options that concern the accumulator."""
 
     batch_size: int
     linger_ms: float
@@ -179,7 +179,7 @@ class AccumulatorOptions:
 
 
 class Accumulator:
-    """All partitions of one producer. Times are milliseconds of any clock that never goes back."""
+    """The queues of all partitions of one producer. Times are milliseconds of any clock that never goes back."""
 
     def __init__(self, options: AccumulatorOptions) -> None:
         self.options = options
@@ -188,9 +188,9 @@ class Accumulator:
         self.producer_epoch = -1
         self.batches_filled = 0
         self.incomplete = 0
-        self.starving = False  # a sender waits for memory: send what there is
-        self.unseen: list[Batch] = []  # given up while nobody was waiting for the outcome
-        self.failures: list[KafkaError] = []  # of batches of a transaction, which fails with them
+        self.starving = False  # a sender waits for memory: send everything there is
+        self.unseen: list[Batch] = []  # given up before anyone asked for the outcome
+        self.failures: list[KafkaError] = []  # of a transaction's batches; the transaction fails with them
         self._active: dict[PartitionQueue, None] = {}  # with anything open or waiting, oldest first
         self._batch_size = options.batch_size
         self._queues: dict[TopicPartition, PartitionQueue] = {}
@@ -198,7 +198,7 @@ class Accumulator:
     # --- filling --------------------------------------------------------------------------------------------------
 
     def queue(self, topic: str, partition: int) -> PartitionQueue:
-        """The queue of a partition, made when first asked for."""
+        """Return the queue of a partition, creating it on first use."""
         name = TopicPartition(topic, partition)
         found = self._queues.get(name)
         if found is None:
@@ -215,7 +215,7 @@ class Accumulator:
         size_bytes: int,
         now_ms: Callable[[], float],
     ) -> Batch:
-        """Add a record of at most `size_bytes`, as the last of the batch returned. The caller saw to `free_bytes`."""
+        """Add a record of at most `size_bytes`, last in the batch returned. The caller has checked `free_bytes`."""
         batch = queue.open
         if batch is None or batch.size_bytes + size_bytes > self._batch_size:
             batch = self._open(queue, now_ms())  # the time matters to a batch, not to a record
@@ -240,14 +240,14 @@ class Accumulator:
             queue.open = None
 
     def close_open_batches(self) -> None:
-        """Make everything appended so far ready now, whatever `linger_ms` says: a flush."""
+        """Make everything appended so far ready now, regardless of `linger_ms`: a flush."""
         for queue in self._active:
             self._close(queue)
 
     # --- sending --------------------------------------------------------------------------------------------------
 
     def ready(self, now_ms: float) -> tuple[list[PartitionQueue], float | None]:
-        """The partitions with something to send now, and when to look again (None: only after another event)."""
+        """Return the partitions with something to send now, and when to look again (None: only after another event)."""
         found: list[PartitionQueue] = []
         next_ms: float | None = None
         linger_ms = self.options.linger_ms
@@ -267,7 +267,7 @@ class Accumulator:
         return found, next_ms
 
     def drain(self, queues: Iterable[PartitionQueue], max_bytes: int, now_ms: float) -> list[Batch]:
-        """At most one batch of each queue, about `max_bytes` in all (the first always fits), marked as on the wire."""
+        """Take at most one batch per queue, about `max_bytes` in all (the first always fits), marked as on the wire."""
         batches: list[Batch] = []
         total = 0
         for queue in queues:
@@ -282,7 +282,7 @@ class Accumulator:
         return batches
 
     def _next(self, queue: PartitionQueue, now_ms: float) -> Batch | None:
-        """The batch this partition may send now, or None."""
+        """Return the batch this partition may send now, or None."""
         if queue.reset_wanted or (queue.unresolved and not queue.in_flight):
             if queue.on_wire or self.options.transactional:
                 return None
@@ -306,19 +306,19 @@ class Accumulator:
             return None
         if self.options.idempotent and queue.in_flight:
             if queue.batches_sent - queue.in_flight[0].ordinal >= MAX_BATCHES_IN_FLIGHT:
-                return None  # were the oldest written and its answer lost, the broker would not know it again
+                return None  # if the oldest was written and its answer lost, the broker would not recognize it
             current = (self.producer_id, self.producer_epoch)
             if queue.unresolved or (queue.producer_id, queue.producer_epoch) != current:
                 return None
             if queue.known_as != self.producer_id:
-                return None  # of a producer it does not know, the broker takes whichever batch comes to it first
+                return None  # the broker accepts any batch of an unknown producer as its first
         return head
 
     def _take(self, queue: PartitionQueue, batch: Batch) -> None:
         queue.waiting.popleft()
         del self._active[queue]
         if queue.waiting or queue.open is not None:
-            self._active[queue] = None  # to the back: the others come first next time
+            self._active[queue] = None  # to the back: the others go first next time
         if batch.base_sequence < 0:
             if self.options.idempotent:
                 if (queue.producer_id, queue.producer_epoch) != (self.producer_id, self.producer_epoch):
@@ -341,16 +341,16 @@ class Accumulator:
     # --- the producer's identity ----------------------------------------------------------------------------------
 
     def set_producer(self, producer_id: int, producer_epoch: int) -> None:
-        """The broker gave us this identity."""
+        """Adopt the identity that the broker assigned."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
-        if self.options.transactional:  # between transactions: nothing is in flight, and numbers begin anew
+        if self.options.transactional:  # between transactions nothing is in flight, and numbers restart
             for queue in self._queues.values():
                 queue.unresolved = False
 
     def _start_new_epoch(self, queue: PartitionQueue) -> None:
-        """Number what is in flight (none of it on the wire) from 0 under the next epoch (KIP-360)."""
+        """Number the batches in flight (none is on the wire) from 0 under the next epoch (KIP-360)."""
         if self.producer_epoch >= MAX_PRODUCER_EPOCH or self.producer_id < 0:
-            self.producer_id = self.producer_epoch = -1  # used up: a new id has to be asked for
+            self.producer_id = self.producer_epoch = -1  # used up: a new id has to be requested
             return
         if (queue.producer_id, queue.producer_epoch) == (self.producer_id, self.producer_epoch):
             self.producer_epoch += 1
@@ -364,18 +364,18 @@ class Accumulator:
     # --- answers --------------------------------------------------------------------------------------------------
 
     def succeeded(self, batch: Batch, base_offset: int, log_append_time_ms: int = -1) -> None:
-        """The broker has the batch (base offset -1: it does not say where)."""
+        """Complete a batch that the broker has (base offset -1: it did not report where)."""
         if batch.done:
             return
         queue = self._off_the_wire(batch)
         queue.in_flight.remove(batch)
         queue.known_as = batch.producer_id
-        queue.unresolved = False  # the broker took this number, so it had all before it
+        queue.unresolved = False  # the broker accepted this number, so it had all before it
         batch.base_offset, batch.log_append_time_ms = base_offset, log_append_time_ms
         self._complete(batch, None)
 
     def failed(self, batch: Batch, error: KafkaError, now_ms: float, backoff_ms: float) -> Failure:
-        """The broker refused the batch, or nobody knows (`error` is then a retriable one)."""
+        """Decide what to do with a batch that failed. If its fate is unknown, `error` is a retriable one."""
         if batch.done:
             return Failure.GIVE_UP
         queue = self._off_the_wire(batch)
@@ -420,7 +420,7 @@ class Accumulator:
         return queue
 
     def _requeue(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Back among those waiting, in the order of creation."""
+        """Put the batch back among those waiting, in the order of creation."""
         place = 0
         while place < len(queue.waiting) and queue.waiting[place].number < batch.number:
             place += 1
@@ -428,7 +428,7 @@ class Accumulator:
         self._active[queue] = None
 
     def _split(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Too large for the broker: two halves in its place, numbered as their records were."""
+        """Replace a batch too large for the broker by two halves, numbered as their records were."""
         pivot = (len(batch.records) + 1) // 2
         position = queue.in_flight.index(batch)
         del queue.in_flight[position]
@@ -452,7 +452,7 @@ class Accumulator:
             self._requeue(queue, half)
 
     def expire(self, now_ms: float) -> list[Batch]:
-        """Give up what has waited longer than `delivery_timeout_ms`; what is on the wire is waited for."""
+        """Give up batches that have waited longer than `delivery_timeout_ms`, except those on the wire."""
         deadline = now_ms - self.options.delivery_timeout_ms
         expired: list[Batch] = []
         for queue in list(self._active):
@@ -471,7 +471,7 @@ class Accumulator:
         )
 
     def discard_unsent(self, error: KafkaError) -> None:
-        """Give up what no broker can have seen, and what waits behind a hole in its partition's numbers."""
+        """Give up batches that no broker can have seen, or that wait behind a gap in their partition's sequence."""
         for queue in self._queues.values():
             self._close(queue)
             for batch in list(queue.waiting):
@@ -479,7 +479,7 @@ class Accumulator:
                     self._give_up(queue, batch, error)
 
     def fail_all(self, error: KafkaError) -> None:
-        """Give up everything, also what is on the wire: its answers will find nothing to complete."""
+        """Give up everything, including what is on the wire: its answers will find nothing to complete."""
         for queue in self._queues.values():
             self._close(queue)
             for batch in list(queue.waiting):

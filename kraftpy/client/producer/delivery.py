@@ -1,7 +1,7 @@
-"""The outcome of one sent record, as something to await.
+"""The outcome of one sent record, as an awaitable.
 
-Cheap on purpose: two slots, no future until somebody waits. Waiting twice, or from several tasks, is fine, and a
-cancelled wait disturbs nobody else.
+Cheap on purpose: two slots, and no future until someone waits. Waiting twice or from several tasks is fine, and a
+cancelled wait does not affect the others.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ class Delivery:
         self._index = index
 
     def done(self) -> bool:
-        """Whether the outcome is known."""
+        """Return True if the outcome is known."""
         return self._batch.done
 
     def result(self) -> RecordMetadata:
-        """The outcome. Raises its `KafkaError`, or `asyncio.InvalidStateError` before it is known."""
+        """Return the outcome. Raises its `KafkaError`, or `asyncio.InvalidStateError` before it is known."""
         batch = self._batch
         if not batch.done:
-            raise asyncio.InvalidStateError("the record is not delivered yet")
+            raise asyncio.InvalidStateError("the record has not been delivered yet")
         batch.observed = True
         offset, timestamp_ms = batch.outcome(self._index)
         topic, partition = batch.partition
         return RecordMetadata(topic, partition, offset, timestamp_ms)
 
     def add_done_callback(self, callback: Callable[[Delivery], Any]) -> None:
-        """Call `callback(self)` on the loop once the outcome is known; at once where it is."""
+        """Call `callback(self)` on the loop once the outcome is known, or at once if it is already."""
         self._batch.observed = True
         if self._batch.done:
             callback(self)
@@ -47,14 +47,14 @@ class Delivery:
             self._batch.callbacks.append(lambda: callback(self))
 
     def tell(self, callback: Callable[[Delivery], Any]) -> None:
-        """As `add_done_callback`, without counting as somebody who sees to failures (`Producer.flush`)."""
+        """Like `add_done_callback`, without counting as having handled a failure (`Producer.flush`)."""
         if self._batch.done:
             callback(self)
         else:
             self._batch.callbacks.append(lambda: callback(self))
 
     def outcome(self) -> tuple[RecordMetadata, KafkaError | None]:
-        """Where the record ended up and what it failed with, once `done`. Looking does not count as seeing to it."""
+        """Return the record's place and its error, once `done`. Does not count as having handled a failure."""
         topic, partition = self._batch.partition
         try:
             offset, timestamp_ms = self._batch.outcome(self._index)

@@ -1,8 +1,9 @@
-"""Which partition a record goes to.
+"""Chooses the partition of each record.
 
-A key goes to `(murmur2(key) & 0x7fffffff) % partitions` over *all* partitions, leader or not, so that every Kafka
-client sends one key to one partition. A record without a key sticks to one partition until `sticky_bytes` have gone
-there, then moves to another that has a leader (KIP-480, KIP-794): batches stay full, partitions stay even.
+A record with a key goes to `(murmur2(key) & 0x7fffffff) % partitions`, counting *all* partitions, with a leader or not,
+so that every Kafka client sends a key to the same partition. Records without a key stick to one partition until
+`sticky_bytes` have gone there, then move to another that has a leader (KIP-480, KIP-794): batches stay full, partitions
+stay even.
 
 Left out: KIP-794's weighting by queue length; the switch is uniform.
 """
@@ -25,7 +26,7 @@ def _words(count: int) -> Struct:
 
 
 def murmur2(data: bytes) -> int:
-    """Murmur2 of `data` with Kafka's seed, as an unsigned 32-bit integer."""
+    """Return murmur2 of `data` with Kafka's seed, as an unsigned 32-bit integer."""
     length = len(data)
     hashed = _SEED ^ length
     whole = length >> 2
@@ -43,7 +44,7 @@ def murmur2(data: bytes) -> int:
 
 
 class Partitioner:
-    """The choice for one topic; told when its partitions change.
+    """The partitioner of one topic. Call `update` when its partitions change.
 
     `random` returns a float in [0, 1).
     """
@@ -60,14 +61,14 @@ class Partitioner:
         self._sent_bytes = 0
 
     def update(self, count: int, available: Sequence[int]) -> None:
-        """The topic has `count` partitions, of which `available` have a leader."""
+        """Note that the topic has `count` partitions, of which `available` have a leader."""
         self._count = count
         self._available = available or range(count)
         if self._sticky not in self._available:
             self._switch()
 
     def for_key(self, key: bytes) -> int:
-        """The partition of `key`."""
+        """Return the partition of `key`."""
         hashed = self._hashes.get(key)
         if hashed is None:
             if len(self._hashes) >= _REMEMBERED_KEYS:
@@ -76,7 +77,7 @@ class Partitioner:
         return hashed % self._count
 
     def for_none(self, record_bytes: int) -> int:
-        """The partition of a record of `record_bytes` without a key."""
+        """Return the partition for a record of `record_bytes` without a key."""
         if self._sent_bytes >= self._sticky_bytes:
             self._switch()
         self._sent_bytes += record_bytes

@@ -1,28 +1,28 @@
-"""The producer: records in, deliveries out.
+"""The producer: sends records and reports each delivery.
 
-`await send(...)` only waits when there is no room (`buffer_memory`) or the topic is met for the first time, and gives
-a `Delivery` to await later. No task is made per record or per request: one sender task drains the accumulator, and
+`await send(...)` waits only if the buffer (`buffer_memory`) is full or the topic is new to this producer. It returns a
+`Delivery` to await later. No task is made per record or per request: one sender task drains the accumulator, and
 answers are handled in the callbacks of their futures.
 
 Ordering: within a partition records arrive in the order they were sent. With idempotence (the default) that holds
 through retries, and nothing is written twice; without it only `max_in_flight_requests_per_connection=1` keeps the
 order.
 
-`flush` raises the first failure nobody was waiting for, so that a program that never looks at its deliveries still
-learns of a loss.
+`flush` raises the first failure that was not looked at, so that a program that ignores its deliveries still learns of a
+loss.
 
 With a `transactional_id` every record belongs to a transaction, and is read with it or not at all:
 
     async with Producer(transactional_id="transfer-1") as producer:
-        await producer.init_transactions()      # once; fences whoever had that id before
+        await producer.init_transactions()      # once; fences any earlier producer with this id
         async with producer.transaction():      # commits at the end, aborts on an exception
             await producer.send("accounts", b"-5", key=b"a")
             await producer.send("accounts", b"+5", key=b"b")
 
-A record that is not delivered makes its transaction one that can only be aborted (`TransactionAbortable`).
+If a record fails, its transaction can only be aborted (`TransactionAbortable`).
 
-Left out: serializers (keys and values are bytes).
-KIP-98 and KIP-890 (transactions), KIP-91 (delivery timeout), KIP-480 and KIP-794 (sticky partitioner).
+Left out: serializers (keys and values are bytes). KIP-98 and KIP-890 (transactions), KIP-91 (delivery timeout), KIP-480
+and KIP-794 (sticky partitioner).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class BufferFull(KafkaError):
 
 
 class _Topic:
-    """What sending to one topic needs at hand."""
+    """The partitioner and queues of one topic, kept at hand for sending."""
 
     __slots__ = ("info", "partitioner", "queues")
 
@@ -84,7 +84,7 @@ class _Topic:
 
 
 class Producer:
-    """Sends records. `async with Producer(bootstrap_servers=...) as producer:`; options as in `ProducerOptions`."""
+    """Send records: `async with Producer(bootstrap_servers=...) as producer:`. Options: `ProducerOptions`."""
 
     def __init__(self, *, interceptors: Iterable[object] = (), runtime: Runtime | None = None, **options: Any) -> None:
         self._interceptors = Interceptors(interceptors, ("on_send", "on_acknowledgement"))
@@ -109,7 +109,9 @@ class Producer:
         self._short_of_room = 0
         self._transactions: Transactions | None = None
         if self.options.transactional_id is not None:
-            self._transactions = Transactions(self._cluster, self.options, self._accumulator, self._transactions_moved)
+            self._transactions = Transactions(
+                self._cluster, self.options, self._accumulator, self._on_transaction_progress
+            )
         self._sender = Sender(self._cluster, self.options, self._accumulator, self._room.set, self._transactions)
         self._wake = self._sender.wake
         self._started = self._closing = False
@@ -118,7 +120,7 @@ class Producer:
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
-        """Begin. `async with` does it; a first `send` too."""
+        """Start the client. `async with` and the first `send` do this."""
         if self._closing:
             raise RuntimeError("the producer is closed")
         if not self._started:
@@ -136,15 +138,15 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if kind is None and self._transactions is None:  # a commit has told what became of its records
+            if kind is None and self._transactions is None:  # a commit has reported on its records
                 await self.flush()
         finally:
             await self.close()
 
     async def close(self, *, timeout_ms: float | None = None) -> None:
-        """Deliver what is under way (at most `timeout_ms`; default: as long as deliveries may take), then end.
+        """Deliver what is outstanding, within `timeout_ms` (default: as long as a delivery may take), then close.
 
-        What is still undelivered fails. Does not raise for failed deliveries; `flush` before it does. An open
+        Records still undelivered fail. Failed deliveries do not raise; call `flush` first if they should. An open
         transaction is aborted.
         """
         if self._closing:
@@ -156,13 +158,15 @@ class Producer:
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 if self._transactions is not None and self._transactions.is_abortable:
-                    logger.warning("%s: closed in a transaction, which is aborted", self.options.client_id)
+                    logger.warning("%s: closed with an open transaction, which is aborted", self.options.client_id)
                     await self._abort_because()
                 await self._drained()
         except TimeoutError:
             pass
         finally:
-            self._accumulator.fail_all(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the producer was closed first"))
+            self._accumulator.fail_all(
+                KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the producer was closed before the record was delivered")
+            )
             self._report_unseen()
             await self._cluster.close()
             self._interceptors.close()
@@ -179,9 +183,9 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = _NO_HEADERS,
     ) -> Delivery:
-        """Hand over a record; the `Delivery` returned can be awaited for its `RecordMetadata`.
+        """Send a record. Await the returned `Delivery` for its `RecordMetadata`.
 
-        Waits, at most `max_block_ms`, while the topic is unknown or the buffer is full; then raises `KafkaError` or
+        Waits up to `max_block_ms` while the topic is unknown or the buffer is full, then raises `KafkaError` or
         `BufferFull`. A record above `max_request_size` raises `KafkaError` with MESSAGE_TOO_LARGE.
         """
         record: ProducerRecord | None = None
@@ -194,7 +198,7 @@ class Producer:
                 found = await self._topic(topic)
             accumulator = self._accumulator
             if accumulator.batches_filled != self._filled_batches_seen:
-                # A batch was filled: let the sender and the sockets have their turn before filling the next.
+                # A batch is full: let the sender and the sockets run before filling the next.
                 self._filled_batches_seen = accumulator.batches_filled
                 self._wake.set()
                 await asyncio.sleep(0)
@@ -221,7 +225,7 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = _NO_HEADERS,
     ) -> Delivery:
-        """As `send`, without waiting: raises `BufferFull` for want of room, LookupError for a topic not met before."""
+        """Like `send`, without waiting. Raises `BufferFull` if there is no room, LookupError for a topic new to it."""
         record: ProducerRecord | None = None
         if self._is_intercepted:
             record = self._interceptors.on_send(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
@@ -243,12 +247,12 @@ class Producer:
         return delivery
 
     def _tell_refused(self, record: ProducerRecord, error: KafkaError) -> None:
-        """Interceptors hear of a record that was not taken."""
+        """Notify the interceptors of a record that was not accepted."""
         partition = -1 if record.partition is None else record.partition
         self._interceptors.on_acknowledgement(RecordMetadata(record.topic, partition, -1, -1), error)
 
     def _tell_outcome_of(self, delivery: Delivery) -> None:
-        """Interceptors hear what becomes of a record."""
+        """Notify the interceptors of a record's outcome, once it is known."""
         delivery.tell(lambda delivery: self._interceptors.on_acknowledgement(*delivery.outcome()))
 
     async def send_and_wait(
@@ -266,9 +270,9 @@ class Producer:
         return await (await sent)
 
     async def flush(self) -> None:
-        """Send everything now and wait for it. Raises the first `KafkaError` of a delivery nobody else looked at.
+        """Send everything now and wait for it. Raises the first `KafkaError` of a delivery that was not looked at.
 
-        In a transaction: what the transaction failed with.
+        In a transaction, raises the error that the transaction failed with.
         """
         await self._drained()
         if self._transactions is not None:
@@ -282,7 +286,7 @@ class Producer:
             raise KafkaError(error.code, f"{lost} record(s) were not delivered: {error.message}")
 
     async def partitions_for(self, topic: str) -> TopicInfo:
-        """The topic's partitions. Raises `KafkaError` where it does not exist and is not created."""
+        """Return the topic's partitions. Raises `KafkaError` if it neither exists nor gets created."""
         return (await self._topic(topic)).info
 
     def _append(
@@ -298,7 +302,7 @@ class Producer:
             raise self._sender.fatal or RuntimeError("the producer is closed")
         size = self._size(key, value, headers)
         if size > self.options.max_request_size:
-            text = f"a record of {size} bytes; max_request_size is {self.options.max_request_size}"
+            text = f"a record of {size} bytes exceeds max_request_size of {self.options.max_request_size}"
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
         if partition is None:
             partition = found.partitioner.for_none(size) if key is None else found.partitioner.for_key(key)
@@ -317,7 +321,7 @@ class Producer:
         batch = accumulator.append(queue, timestamp_ms, key, value, headers, size, runtime.monotonic_ms)
         index = len(batch.records) - 1
         if not index:
-            self._wake.set()  # a new batch: its linger time begins, and the one before it is ready
+            self._wake.set()  # a new batch: its linger time starts, and the previous one is ready
         return Delivery(batch, index)
 
     @staticmethod
@@ -339,27 +343,27 @@ class Producer:
     # --- transactions ---------------------------------------------------------------------------------------------
 
     async def init_transactions(self) -> None:
-        """Take the transactional id: call it once, before the first transaction.
+        """Acquire the transactional id. Call it once, before the first transaction.
 
-        Whoever had it before is fenced, and a transaction it left open is aborted. Raises `TransactionError`, or
-        REQUEST_TIMED_OUT after `max_block_ms`; it then goes on, and another call waits on.
+        Fences any earlier producer with this id and aborts a transaction it left open. Raises `TransactionError`, or
+        REQUEST_TIMED_OUT after `max_block_ms`; the request then continues, and another call waits for it.
         """
         transactions = self._transactional()
         await self.start()
         await transactions.initialize()
 
     def begin_transaction(self) -> None:
-        """Begin a transaction: what is sent from now on belongs to it. Raises RuntimeError where one is open."""
+        """Begin a transaction: records sent from now on belong to it. Raises RuntimeError if one is open."""
         self._transactional().begin()
 
     async def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: ConsumerGroupMetadata
     ) -> None:
-        """Commit these positions of a group (`consumer.group_metadata()`) with the transaction, or not at all.
+        """Commit these positions of a group (`consumer.group_metadata()`) as part of the transaction.
 
-        The consumer must not commit by itself (`enable_auto_commit=False`). Raises `TransactionAbortable` where the
-        group has gone on without that consumer, another `TransactionError`, or REQUEST_TIMED_OUT after `max_block_ms`:
-        then abort.
+        The consumer must not commit automatically (`enable_auto_commit=False`). If the group has moved on without that
+        consumer, raises `TransactionAbortable`; otherwise another `TransactionError`, or REQUEST_TIMED_OUT after
+        `max_block_ms`: abort then.
         """
         transactions = self._transactional()
         wanted = {
@@ -372,20 +376,20 @@ class Producer:
     async def commit_transaction(self) -> None:
         """Deliver every record, then commit.
 
-        Raises `TransactionAbortable` where a record failed: abort then. REQUEST_TIMED_OUT (after `max_block_ms`) says
-        that the outcome is not known yet; another call waits on. Other `TransactionError`s end this producer.
+        Raises `TransactionAbortable` if a record failed: then abort. REQUEST_TIMED_OUT (after `max_block_ms`) means
+        that the outcome is not known yet; another call waits for it. Any other `TransactionError` ends this producer.
         """
         await self._transactional().commit(self._drained)
 
     async def abort_transaction(self) -> None:
-        """Drop what was not sent, and let nobody read what was. Raises as `commit_transaction` does."""
+        """Drop unsent records and abort the transaction. Raises the same errors as `commit_transaction`."""
         await self._transactional().abort(self._drained)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        """A transaction that commits at the end of its block and aborts where the block raises.
+        """A transaction that commits at the end of its block and aborts if the block raises.
 
-        Where the commit fails with `TransactionAbortable`, it is aborted and that is raised: try the block again.
+        If the commit fails with `TransactionAbortable`, aborts and raises that error: try the block again.
         """
         self.begin_transaction()
         try:
@@ -397,7 +401,7 @@ class Producer:
             raise
 
     async def _abort_because(self) -> None:
-        """Abort; what fails in that does not hide why."""
+        """Abort after a failure. An error of the abort is logged, so that it does not hide the failure."""
         try:
             await self.abort_transaction()
         except KafkaError as failed:
@@ -408,7 +412,7 @@ class Producer:
             raise RuntimeError("transactions need a transactional_id")
         return self._transactions
 
-    def _transactions_moved(self) -> None:
+    def _on_transaction_progress(self) -> None:
         self._wake.set()
         self._room.set()
 
@@ -447,7 +451,7 @@ class Producer:
                 raise
 
     def _learn(self, info: TopicInfo) -> None:
-        """Take up a topic's partitions as metadata tells them."""
+        """Adopt a topic's partitions from metadata."""
         found = self._topics.get(info.name)
         if found is None:
             partitioner = Partitioner(sticky_bytes=self.options.batch_size, random=self._runtime.random)
@@ -468,7 +472,7 @@ class Producer:
 
     async def _wait_for_room(self, size: int) -> None:
         if size > self.options.buffer_memory:
-            text = f"a record of {size} bytes; buffer_memory is {self.options.buffer_memory}"
+            text = f"a record of {size} bytes exceeds buffer_memory of {self.options.buffer_memory}"
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, text)
         self._short_of_room += 1
         self._starve()
@@ -479,7 +483,7 @@ class Producer:
                     await self._room.wait()
         except TimeoutError:
             text = (
-                f"buffer_memory ({self.options.buffer_memory} bytes) was used up for {self.options.max_block_ms:g} ms"
+                f"buffer_memory ({self.options.buffer_memory} bytes) has been full for {self.options.max_block_ms:g} ms"
             )
             raise BufferFull(text) from None
         finally:
@@ -504,7 +508,7 @@ class Producer:
     # --- ends -----------------------------------------------------------------------------------------------------
 
     def _stopped(self, failure: BaseException) -> None:
-        """A task of ours died: fail everything rather than keep anybody waiting."""
+        """Fail everything after one of our tasks died, rather than keep callers waiting."""
         self._sender.fatal = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the producer has stopped: {failure!r}")
         self._accumulator.fail_all(self._sender.fatal)
         if self._transactions is not None:

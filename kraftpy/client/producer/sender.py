@@ -1,9 +1,9 @@
-"""The producer's one task: batches out of the accumulator, requests to the leaders, answers back into it.
+"""The producer's one task: takes batches from the accumulator, sends them to the leaders, and records the answers.
 
-Encoding happens here, a batch at a time, when it is sent first. Answers are handled in the callbacks of their
-futures, so a request costs no task. Per broker at most `max_in_flight_requests_per_connection` requests are open.
+A batch is encoded here, when it is first sent. Answers are handled in the callbacks of their futures, so a request
+costs no task. At most `max_in_flight_requests_per_connection` requests are open per broker.
 
-Left out: KIP-951's leader in the answer; a refused batch makes metadata be asked for again.
+Left out: KIP-951's leader in the answer; a refused batch triggers a metadata refresh.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kraftpy.protocol.schema import ZERO_UUID
 
 logger = logging.getLogger(__name__)
 
-_FIRST_VERSION = 3  # the first to carry batches of format 2
+_FIRST_VERSION = 3  # the first version with batches of format 2
 _ZSTD_VERSION = 7  # KIP-110
 _ADDS_PARTITIONS_VERSION = 12  # KIP-890
 _TOPIC_ID_VERSION = 13
@@ -44,7 +44,7 @@ _LOOK_AGAIN_MS = 1_000.0
 
 
 class Sender:
-    """Set `wake` when something may have become possible; `on_completed` is called when deliveries are."""
+    """Sends what the accumulator has ready. Set `wake` to make it look; it calls `on_completed` after deliveries."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Sender:
     ) -> None:
         self.accumulator = accumulator
         self.wake = asyncio.Event()
-        self.flushing = 0  # calls that wait for everything to be delivered
-        self.fatal: KafkaError | None = None  # no record can be sent any more
+        self.flushing = 0  # the number of calls that wait for everything to be delivered
+        self.fatal: KafkaError | None = None  # set once no more records can be sent
         self._cluster = cluster
         self._runtime = cluster.runtime
         self._options = options
@@ -84,7 +84,7 @@ class Sender:
                     pass
 
     def _send_ready(self) -> float | None:
-        """Send all that can be sent; when to look again, or None for not before an event."""
+        """Send all that can be sent. Returns when to look again, or None for not before an event."""
         now = self._runtime.monotonic_ms()
         accumulator = self.accumulator
         if accumulator.expire(now):
@@ -97,7 +97,7 @@ class Sender:
         if self._options.idempotent and accumulator.producer_id < 0:
             self._get_producer_id()
             return self._with_expiry(next_ms)
-        if self._transactions is not None:  # others wait until they are part of the transaction
+        if self._transactions is not None:  # the others wait until they are part of the transaction
             queues = [queue for queue in queues if self._transactions.may_send(queue.partition)]
         by_leader: dict[int, list[PartitionQueue]] = {}
         metadata = self._cluster.metadata
@@ -116,7 +116,7 @@ class Sender:
         return self._with_expiry(next_ms)
 
     def _with_expiry(self, next_ms: float | None) -> float | None:
-        """Look at least once a second while anything is undelivered, so that what is late is noticed."""
+        """Look at least once a second while anything is undelivered, so that expired batches are noticed."""
         if not self.accumulator.incomplete:
             return next_ms
         soon = self._runtime.monotonic_ms() + min(_LOOK_AGAIN_MS, self._options.delivery_timeout_ms)
@@ -162,7 +162,7 @@ class Sender:
         )
 
     def _produce(self, node_id: int, connection: Connection, batches: list[Batch]) -> None:
-        """Encode and send one request; its answer comes to `_answered`."""
+        """Encode and send one request; `_answered` gets its answer."""
         topics: dict[str, list[PartitionProduceData]] = {}
         for batch in batches:
             topic, partition = batch.partition
@@ -197,7 +197,7 @@ class Sender:
         low = _ZSTD_VERSION if self._compression is Compression.ZSTD else _FIRST_VERSION
         high = 0x7FFF
         if self._transactions is not None:
-            # The version tells the broker whether it has to make the partition part of the transaction.
+            # The version tells the broker whether it has to add the partition to the transaction.
             if self._transactions.version >= EPOCH_BUMPS:
                 low = _ADDS_PARTITIONS_VERSION
             else:
@@ -240,13 +240,13 @@ class Sender:
         stale = False
         for batch in batches:
             answer = answers.get(batch.partition)
-            stale = self._settle(batch, answer) or stale
+            stale = self._record_outcome(batch, answer) or stale
         if stale:
             self._cluster.request_refresh()
         self._completed_some()
 
-    def _settle(self, batch: Batch, answer: PartitionProduceResponse | None) -> bool:
-        """Take one partition's answer. Whether metadata looks old."""
+    def _record_outcome(self, batch: Batch, answer: PartitionProduceResponse | None) -> bool:
+        """Take one partition's answer. Returns whether metadata looks stale."""
         if answer is None:
             self._refused(batch, KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no answer for {batch.partition}"))
             return True
@@ -254,14 +254,14 @@ class Sender:
         if code is ErrorCode.NONE:
             self.accumulator.succeeded(batch, answer.base_offset, answer.log_append_time_ms)
         elif code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            self.accumulator.succeeded(batch, -1)  # an earlier attempt was written; where, the broker forgot
+            self.accumulator.succeeded(batch, -1)  # an earlier attempt was written; the broker no longer knows where
         else:
             detail = answer.error_message or code.meaning
             self._refused(batch, KafkaError(code, f"{batch.partition}: {detail}"))
         return code in STALE_METADATA
 
     def _failed(self, batches: list[Batch], error: KafkaError) -> None:
-        """A whole request failed."""
+        """Fail all batches of a request."""
         for batch in batches:
             self._refused(batch, error)
         if error.code in STALE_METADATA:
@@ -284,7 +284,7 @@ class Sender:
     # --- the producer id ------------------------------------------------------------------------------------------
 
     def _get_producer_id(self) -> None:
-        if not self._getting_id and self._transactions is None:  # there it comes from init_transactions
+        if not self._getting_id and self._transactions is None:  # with transactions, init_transactions gets it
             self._getting_id = True
             self._cluster.tasks.spawn(self._init_producer_id(), "producer id")
 
@@ -309,7 +309,7 @@ class Sender:
         )
         code = ErrorCode.of(answer.error_code)
         if code is not ErrorCode.NONE:
-            raise KafkaError(code, f"no producer id: {code.meaning}")
+            raise KafkaError(code, f"cannot get a producer id: {code.meaning}")
         return answer
 
     def _topic_id(self, name: str) -> bytes:

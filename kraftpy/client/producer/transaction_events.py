@@ -1,6 +1,6 @@
-"""What can happen to a producer's transactions, and what may follow: the words of `transaction_state`.
+"""The events and effects of a producer's transactions: the vocabulary of `transaction_state`.
 
-An effect that begins with `Send` is answered by `Answered`; there is never more than one of them unanswered.
+An effect that begins with `Send` is answered by `Answered`; at most one of them is unanswered at a time.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class TransactionAbortable(TransactionError):
 
 
 class TransactionAborted(TransactionError):
-    """The record was not sent, since its transaction was aborted before."""
+    """The record was not sent because its transaction was aborted first."""
 
 
 class ApplicationRecoverable(TransactionError):
-    """This producer is of no further use; a new one, from the last committed offsets, can go on."""
+    """This producer is unusable; a new one can continue from the last committed offsets."""
 
 
 class ProducerFenced(ApplicationRecoverable):
@@ -35,11 +35,11 @@ class ProducerFenced(ApplicationRecoverable):
 
 
 class TransactionFatal(TransactionError):
-    """This producer is of no further use, and a new one would fare no better before the cause is removed."""
+    """This producer is unusable, and a new one would fail as well until the cause is removed."""
 
 
 class Operation(Enum):
-    """What an application waits for."""
+    """The call that an application is waiting for."""
 
     INIT = "init_transactions"
     SEND_OFFSETS = "send_offsets_to_transaction"
@@ -52,12 +52,12 @@ class Operation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialize:
-    """The application wants to begin, and nobody else with this transactional id to go on."""
+    """The application wants to start, and to fence any other producer with its transactional id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """A transaction begins. Nobody is told before there is something in it."""
+    """A transaction begins. The coordinator learns of it only when there is something in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +69,12 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """Records went to a broker."""
+    """Records were sent to a broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveOffsets:
-    """These positions of a group shall be committed with the transaction."""
+    """The application wants to commit these positions of a group with the transaction."""
 
     group: ConsumerGroupMetadata
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -82,12 +82,12 @@ class GiveOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """The transaction shall be committed when all its records are delivered, which `Drained` says."""
+    """The application wants to commit once all records are delivered, which `Drained` reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abort:
-    """The transaction shall be aborted when nothing of it is under way, which `Drained` says."""
+    """The application wants to abort once no request of the transaction is outstanding, which `Drained` reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +104,14 @@ class BatchFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionFound:
-    """The finalized level of the feature transaction.version: from 2 on transactions are of version 2 (KIP-890)."""
+    """The finalized level of the feature transaction.version; from 2 on, transactions are of version 2 (KIP-890)."""
 
     level: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What came of the request that is under way; the id and epoch are those of InitProducerId and EndTxn."""
+    """The answer to the outstanding request; id and epoch are those of InitProducerId and EndTxn."""
 
     error: ErrorCode = ErrorCode.NONE
     producer_id: int = -1
@@ -144,7 +144,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendInitProducerId:
-    """Ask for an id and epoch; with those held now for the next epoch (KIP-360)."""
+    """Ask for an id and epoch, or for the next epoch of those held now (KIP-360)."""
 
     producer_id: int
     producer_epoch: int
@@ -152,7 +152,7 @@ class SendInitProducerId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAddPartitions:
-    """Version 1: make partitions part of the transaction."""
+    """Version 1: add partitions to the transaction."""
 
     producer_id: int
     producer_epoch: int
@@ -161,7 +161,7 @@ class SendAddPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAddOffsets:
-    """Version 1: make a group's offsets part of the transaction."""
+    """Version 1: add a group's offsets to the transaction."""
 
     producer_id: int
     producer_epoch: int
@@ -181,7 +181,7 @@ class SendCommitOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendEndTransaction:
-    """Decide the outcome."""
+    """Commit or abort the transaction."""
 
     producer_id: int
     producer_epoch: int
@@ -194,7 +194,7 @@ Request = SendInitProducerId | SendAddPartitions | SendAddOffsets | SendCommitOf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetCoordinator:
-    """Look it up again: the transaction's, or a group's."""
+    """Look up the transaction's or a group's coordinator again."""
 
     kind: CoordinatorType
     key: str
@@ -202,7 +202,7 @@ class ForgetCoordinator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopt:
-    """Records are numbered under this id and epoch from now on."""
+    """Number records under this id and epoch from now on."""
 
     producer_id: int
     producer_epoch: int
@@ -224,7 +224,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """An operation is over."""
+    """An operation is complete."""
 
     operation: Operation
     error: KafkaError | None = None

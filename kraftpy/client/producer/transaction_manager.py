@@ -1,7 +1,7 @@
-"""The shell around `transaction_state`: sends what the machine asks to the coordinators, and tells it the answers.
+"""The shell around `transaction_state`: sends the machine's requests to the coordinators and returns their answers.
 
-One request is under way at a time, each in a task of its own. `call` waits for an operation at most `max_block_ms`;
-after that it is still under way, and calling it again waits on.
+One request is outstanding at a time, each in a task of its own. An operation waits at most `max_block_ms`; after that
+it continues in the background, and calling it again waits for it.
 
 Left out: KIP-939.
 """
@@ -56,19 +56,19 @@ Drain = Callable[[], Awaitable[None]]
 
 
 class Transactions:
-    """The transactions of one producer. `moved` is called when the sender, or who waits for deliveries, may go on."""
+    """The transactions of one producer. `on_progress`: the sender, or a call that awaits deliveries, may continue."""
 
     def __init__(
-        self, cluster: Cluster, options: ProducerOptions, accumulator: Accumulator, moved: Callable[[], None]
+        self, cluster: Cluster, options: ProducerOptions, accumulator: Accumulator, on_progress: Callable[[], None]
     ) -> None:
         assert options.transactional_id is not None, "only producers with a transactional id have transactions"
         self._id = options.transactional_id
         self._cluster = cluster
         self._options = options
         self._accumulator = accumulator
-        self._moved = moved
+        self._on_progress = on_progress
         self._machine = TransactionMachine(self._id, retry_backoff_ms=options.retry_backoff_ms)
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._outcomes: dict[Operation, KafkaError | None] = {}
         self._tick: asyncio.Task[None] | None = None
 
@@ -76,36 +76,39 @@ class Transactions:
 
     @property
     def version(self) -> int:
-        """1 or 2: of the transaction that is open."""
+        """The version of the open transaction: 1 or 2."""
         return self._machine.version
 
     @property
     def is_abortable(self) -> bool:
-        """Whether `abort` may be called: nothing is decided yet."""
+        """True if `abort` may be called: the outcome is not decided yet."""
         machine = self._machine
         return machine.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
 
     def raise_failure(self) -> None:
-        """Raise what the transaction, or everything, failed with."""
+        """Raise the error that the transaction, or the producer, failed with."""
         self._machine.raise_failure()
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """Whether records may go to the partition now."""
+        """Return whether records may be sent to the partition now."""
         return self._machine.may_send(partition)
 
     def use(self, partition: TopicPartition) -> None:
-        """A record goes to this partition. Raises RuntimeError outside of a transaction, or what it failed with."""
+        """Note that a record goes to this partition.
+
+        Raises RuntimeError outside a transaction, or the transaction's error.
+        """
         machine = self._machine
         if machine.state is not State.IN_TRANSACTION or partition not in machine.partitions:
             self._do(Use(partition=partition))
 
     def sent(self) -> None:
-        """Records went to a broker."""
+        """Note that records were sent to a broker."""
         if not self._machine.may_be_open:
             self._do(Sent())
 
     def look_for_failures(self) -> None:
-        """Tell the machine of batches that were given up."""
+        """Report batches that were given up to the machine."""
         failures = self._accumulator.failures
         while failures:
             self._do(BatchFailed(error=failures.pop(0)))
@@ -113,7 +116,7 @@ class Transactions:
     # --- what the application calls -------------------------------------------------------------------------------
 
     async def initialize(self) -> None:
-        """Get an id and an epoch; whoever had them before is fenced, and its open transaction aborted."""
+        """Get an id and an epoch, fencing their previous owner and aborting its open transaction."""
         if Operation.INIT not in self._outcomes:
             self._do(Initialize())
         await self._outcome(Operation.INIT)
@@ -122,12 +125,12 @@ class Transactions:
         """Begin a transaction."""
         self._look_at_features()
         self._do(Begin())
-        self._outcomes.clear()  # of the transaction before, if nobody waited long enough to hear of them
+        self._outcomes.clear()  # of the previous transaction, if a caller did not wait long enough to get them
 
     async def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
     ) -> None:
-        """Commit these with the transaction."""
+        """Commit these offsets with the transaction."""
         self._outcomes.pop(Operation.SEND_OFFSETS, None)
         self._do(GiveOffsets(group=group, offsets=offsets))
         await self._outcome(Operation.SEND_OFFSETS)
@@ -137,7 +140,7 @@ class Transactions:
         await self._end_by(Operation.COMMIT, Commit(), drained)
 
     async def abort(self, drained: Drain) -> None:
-        """Abort, once `drained` has found out what became of the records on their way."""
+        """Abort, once `drained` knows the outcome of the records that were on their way."""
         await self._end_by(Operation.ABORT, Abort(), drained)
 
     async def _end_by(self, operation: Operation, event: Commit | Abort, drained: Drain) -> None:
@@ -149,24 +152,24 @@ class Transactions:
         await self._outcome(operation)
 
     async def _outcome(self, operation: Operation) -> None:
-        """Wait until it is over. Raises what it failed with, or REQUEST_TIMED_OUT: it is under way then."""
+        """Wait until the operation is complete. Raises its error, or REQUEST_TIMED_OUT if it is still in progress."""
         try:
             async with asyncio.timeout(self._options.max_block_ms / 1000):
                 while operation not in self._outcomes:
-                    self._news.clear()
-                    await self._news.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
-            text = f"{operation.value} is not through after {self._options.max_block_ms:g} ms and goes on"
+            text = f"{operation.value} did not complete within {self._options.max_block_ms:g} ms; it continues"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from None
         error = self._outcomes.pop(operation)
         if error is not None:
             raise error
 
     def stopped(self, error: KafkaError) -> None:
-        """The producer's tasks are gone: nobody will answer."""
+        """Fail the outstanding operation: the producer's tasks are gone, so no answer will come."""
         if self._machine.operation is not None:
             self._outcomes[self._machine.operation] = error
-        self._news.set()
+        self._changed.set()
 
     # --- the machine ----------------------------------------------------------------------------------------------
 
@@ -175,7 +178,7 @@ class Transactions:
         for effect in effects:
             self._carry_out(effect)
         self._keep_time()
-        self._moved()
+        self._on_progress()
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -191,7 +194,7 @@ class Transactions:
                 self._cluster.forget_coordinator(effect.key, effect.kind)
             case Done():
                 self._outcomes[effect.operation] = effect.error
-                self._news.set()
+                self._changed.set()
             case (
                 SendInitProducerId()
                 | SendAddPartitions()
@@ -207,9 +210,9 @@ class Transactions:
         return self._cluster.runtime.monotonic_ms()
 
     def _keep_time(self) -> None:
-        """Have the machine look again when it wants to."""
+        """Arrange for the machine's next `Tick`."""
         if self._tick is not None and not self._tick.done():
-            return  # it looks again by itself
+            return  # it looks again after that tick
         deadline = self._machine.deadline_ms
         if deadline is not None:
             self._tick = self._cluster.tasks.spawn(self._tick_at(deadline), f"transaction of {self._id}")
@@ -236,6 +239,6 @@ class Transactions:
 
     async def _answer(self, request: Request) -> Answered:
         asked = question(request, self._id, self._options.transaction_timeout_ms)
-        connection = await self._cluster.connect_coordinator(asked.of, asked.kind)
+        connection = await self._cluster.connect_coordinator(asked.coordinator_key, asked.kind)
         answer = await connection.request(asked.key, asked.message, low=asked.low, high=asked.high)
         return answered(request, answer)

@@ -1,6 +1,6 @@
-"""What the transactions' machine wants asked as messages, and what the answers tell it: without I/O.
+"""Builds the requests of the transactions' machine and reads their answers, without I/O.
 
-For who has an event loop (`transaction_manager`) and who has none (`kraftpy.spark.sink_transactions`).
+Used with an event loop (`transaction_manager`) and without one (`kraftpy.spark.sink_transactions`).
 
 Left out: InitProducerId below version 3 once a producer id is held (KIP-360), two-phase commit (KIP-939).
 """
@@ -46,7 +46,7 @@ class Question(NamedTuple):
     """A message, the versions it may have, and the coordinator it is for."""
 
     kind: CoordinatorType
-    of: str
+    coordinator_key: str
     key: ApiKey
     message: Any
     low: int = 0
@@ -54,7 +54,7 @@ class Question(NamedTuple):
 
 
 def question(request: Request, transactional_id: str, transaction_timeout_ms: int) -> Question:
-    """The message for what the machine wants asked."""
+    """Build the message for a request of the machine."""
     kind = CoordinatorType.TRANSACTION
     match request:
         case SendInitProducerId(producer_id=producer_id, producer_epoch=producer_epoch):
@@ -134,7 +134,7 @@ def _position(index: int, offset: OffsetAndMetadata) -> TxnOffsetCommitRequestPa
 
 
 def answered(request: Request, answer: Any) -> Answered:
-    """What the machine is told of the answer to `question`."""
+    """Turn the answer to `question` into an event of the machine."""
     match request:
         case SendInitProducerId() | SendEndTransaction():
             return Answered(
@@ -154,7 +154,7 @@ def answered(request: Request, answer: Any) -> Answered:
 
 
 def _worst(codes: Iterable[int]) -> ErrorCode:
-    """The error that decides: one that stays before one that passes, and that before OPERATION_NOT_ATTEMPTED."""
+    """Return the error that decides: final before retriable ones, OPERATION_NOT_ATTEMPTED last."""
     found = [ErrorCode.of(code) for code in codes]
     for wanted in (
         lambda error: not error.retriable and error not in (ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED),

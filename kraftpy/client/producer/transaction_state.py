@@ -2,30 +2,30 @@
 
 ```
 UNINITIALIZED -Initialize-> INITIALIZING -> READY -Begin-> IN_TRANSACTION -Commit, Drained-> COMMITTING -> READY
-                                 ^                            |     |                            |
-                                 |                            |     +-- Abort --+   +-- refused -+
-                                 |                   a record |                 v   v
-                                 +--- next epoch ---  failed  +--> ABORTABLE_ERROR -Abort, Drained-> ABORTING -> READY
-                                                     anything ---- fenced, refused ----> FATAL_ERROR
+        ^                            |     |                            |
+        |                            |     +-- Abort --+   +-- refused -+
+        |                   a record |                 v   v
+        +--- next epoch ---  failed  +--> ABORTABLE_ERROR -Abort, Drained-> ABORTING -> READY
+             anything ---- fenced, refused ----> FATAL_ERROR
 ```
 
 Version 1 (KIP-98) tells the coordinator of every partition before the first record goes there, and of every group
 before its offsets. Version 2 (KIP-890) leaves that to the brokers, and every end gives the producer its next epoch. A
 transaction keeps the version it began with.
 
-What is to be asked next follows from the state alone, so a request that failed for a passing reason is asked again by
-itself, after a back-off, at a coordinator looked up anew where it may have moved. An answer that was lost is found out
-the same way: the coordinator knows a repeated request.
+The next request follows from the state alone, so after a transient failure the machine repeats it, after a back-off
+and, if the coordinator may have moved, once that was looked up again. A lost answer is recovered the same way: the
+coordinator recognizes a repeated request.
 
-In version 1, after records were given up, whose numbers may or may not be used up, the abort is followed by
-InitProducerId with the epoch held, for the next one (KIP-360).
+In version 1, if records were given up whose numbers may or may not be used up, the abort is followed by InitProducerId
+with the current epoch, to get the next one (KIP-360).
 
-Invariants: at most one request is under way; nothing is asked after a fatal error; no EndTxn goes out before
+Invariants: at most one request is outstanding; nothing is sent after a fatal error; no EndTxn goes out before
 `Drained`; a transaction in which a record failed is never committed.
 
 Left out: two-phase commit (KIP-939), brokers that cannot give the next epoch (InitProducerId below version 3): there a
-failed record is fatal.
-KIP-98, KIP-360, KIP-447 (offsets with generation and member), KIP-588, KIP-890, KIP-1050 (classes of errors).
+failed record is fatal. KIP-98, KIP-360, KIP-447 (offsets with generation and member), KIP-588, KIP-890, KIP-1050
+(classes of errors).
 """
 
 from __future__ import annotations
@@ -78,18 +78,18 @@ EPOCH_BUMPS = 2
 
 
 CONCURRENT_BACKOFF_MS = 20.0
-"""How long to wait for the markers of the transaction before, which come in a moment."""
+"""The wait for the markers of the previous transaction, which are due any moment."""
 
 
 class State(Enum):
-    """Where a producer is with its transactions."""
+    """The state of a producer's transactions."""
 
     UNINITIALIZED = "uninitialized"  # it has no producer id
     INITIALIZING = "initializing"  # it asks for one, or for the next epoch
     READY = "ready"  # a transaction may begin
     IN_TRANSACTION = "in transaction"
     COMMITTING = "committing"
-    ABORTABLE_ERROR = "abortable error"  # something failed: all that is left is to abort
+    ABORTABLE_ERROR = "abortable error"  # something failed: the transaction can only be aborted
     ABORTING = "aborting"
     FATAL_ERROR = "fatal error"
 
@@ -120,7 +120,7 @@ _ABORTABLE = frozenset(
         ErrorCode.UNKNOWN_PRODUCER_ID,
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
-        # The group has gone on without the consumer whose offsets these are.
+        # The group has moved on without the consumer whose offsets these are.
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.FENCED_INSTANCE_ID,
@@ -146,7 +146,7 @@ _FATAL_FOR_BATCHES = frozenset(
 
 @dataclass(slots=True)
 class TransactionMachine:
-    """The machine. Everything a test wants to see is an attribute."""
+    """The state machine. Everything a test wants to see is an attribute."""
 
     transactional_id: str
     retry_backoff_ms: float = 100
@@ -155,26 +155,26 @@ class TransactionMachine:
     producer_id: int = -1
     producer_epoch: int = -1
     partitions: set[TopicPartition] = field(default_factory=set)  # records may be sent to these
-    operation: Operation | None = None  # what the application waits for
-    error: TransactionError | None = None  # why the transaction, or everything, failed
+    operation: Operation | None = None  # what the application is waiting for
+    error: TransactionError | None = None  # why the transaction, or the producer, failed
     retry_at_ms: float | None = None
     may_be_open: bool = False  # the coordinator may know of a transaction
-    _level: int = 1  # the version the cluster has now
+    _level: int = 1  # the version that the cluster uses now
     _to_add: dict[TopicPartition, None] = field(default_factory=dict)
-    _groups: set[str] = field(default_factory=set)  # whose offsets may be committed (version 1)
+    _groups: set[str] = field(default_factory=set)  # groups whose offsets may be committed (version 1)
     _offsets: tuple[ConsumerGroupMetadata, Mapping[TopicPartition, OffsetAndMetadata]] | None = None
     _under_way: Request | None = None
     _drained: bool = False
-    _is_open: bool = False  # it does
+    _is_open: bool = False  # the coordinator knows of a transaction
     _epoch_wanted: bool = False
 
     # --- entry ----------------------------------------------------------------------------------------------------
 
     def step(self, event: Event, now: float) -> list[Effect]:
-        """What should happen now that `event` did.
+        """Apply an event and return the effects to carry out.
 
-        Raises RuntimeError where an application asks for what the state does not allow, and the `TransactionError` that
-        the transaction, or everything, failed with.
+        Raises RuntimeError if the state does not allow what the application asks for, or the `TransactionError` that
+        the transaction, or the producer, failed with.
         """
         match event:
             case Initialize() | Begin() | GiveOffsets() | Commit() | Abort():
@@ -202,15 +202,15 @@ class TransactionMachine:
 
     @property
     def deadline_ms(self) -> float | None:
-        """When the next `Tick` is needed."""
+        """The time at which the next `Tick` is needed."""
         return self.retry_at_ms if self._under_way is None and self._due() is not None else None
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """Whether records may go to the partition now."""
+        """Return whether records may be sent to the partition now."""
         return partition in self.partitions
 
     def raise_failure(self) -> None:
-        """Raise what the transaction, or everything, failed with, if it did."""
+        """Raise the error that the transaction, or the producer, failed with, if it did."""
         if self.error is not None and self.state in (State.ABORTABLE_ERROR, State.FATAL_ERROR):
             raise type(self.error)(self.error.code, self.error.message)
 
@@ -234,7 +234,7 @@ class TransactionMachine:
                 return []
             case Commit():
                 if self.operation is Operation.COMMIT:
-                    return []  # it waits again
+                    return []  # the application waits again
                 self._require_healthy("commit_transaction")
                 self._start(Operation.COMMIT)
                 self._drained = False
@@ -259,7 +259,7 @@ class TransactionMachine:
             return []
         if self.state is not State.ABORTABLE_ERROR:
             self._require(State.IN_TRANSACTION, "abort_transaction")
-        if self.operation is Operation.SEND_OFFSETS:  # whoever waited for it gave up
+        if self.operation is Operation.SEND_OFFSETS:  # the caller that waited for it gave up
             self.operation = self._offsets = None
         self._start(Operation.ABORT)
         self._drained = False
@@ -270,7 +270,7 @@ class TransactionMachine:
 
     def _require(self, state: State, what: str) -> None:
         if self.state is not state:
-            raise RuntimeError(f"{what} is for a producer that is {state.value}; it is {self.state.value}")
+            raise RuntimeError(f"{what}: the producer's state is {self.state.value}, not {state.value}")
 
     def _require_healthy(self, what: str) -> None:
         if self.state is State.ABORTABLE_ERROR:
@@ -279,7 +279,7 @@ class TransactionMachine:
 
     def _start(self, operation: Operation) -> None:
         if self.operation is not None:
-            raise RuntimeError(f"{operation.value}: {self.operation.value} is under way")
+            raise RuntimeError(f"{operation.value}: {self.operation.value} is in progress")
         self.operation = operation
 
     def _use(self, partition: TopicPartition) -> list[Effect]:
@@ -301,7 +301,7 @@ class TransactionMachine:
         request = self._due()
         effects: list[Effect] = []
         if isinstance(request, SendEndTransaction) and not self.may_be_open:
-            effects = self._ended()  # there was nothing in it
+            effects = self._ended()  # the transaction was empty
             request = self._due()
         if request is None:
             return effects
@@ -382,7 +382,7 @@ class TransactionMachine:
         return [Adopt(producer_id=event.producer_id, producer_epoch=event.producer_epoch)]
 
     def _ended(self) -> list[Effect]:
-        """The transaction is over; perhaps the next epoch is still to be had."""
+        """Finish the transaction; the next epoch may still have to be requested."""
         self.partitions.clear()
         self._to_add.clear()
         self._groups.clear()
@@ -416,11 +416,11 @@ class TransactionMachine:
             return self._forget(request) if code in _WITHOUT_COORDINATOR else []
         is_abort = isinstance(request, SendEndTransaction) and not request.is_commit
         if is_abort and code is ErrorCode.INVALID_TXN_STATE and not self._is_open and self.version < EPOCH_BUMPS:
-            return self._ended()  # what might have opened it did not arrive
+            return self._ended()  # the request that would have opened it did not arrive
         if code is ErrorCode.INVALID_TXN_STATE and self.version >= EPOCH_BUMPS and self.state is State.COMMITTING:
-            # It took too long, and the coordinator aborted it. It takes an abort for a repetition of that, and gives
-            # the next epoch; it does not where a new producer has come in between.
-            return self._abortable(TransactionAbortable(code, f"{text} It was aborted, for it took too long."))
+            # The transaction timed out, and the coordinator aborted it. The coordinator takes an abort for a repetition
+            # of its own and returns the next epoch, unless a new producer has taken over in between.
+            return self._abortable(TransactionAbortable(code, f"{text} The transaction timed out and was aborted."))
         if code in _ABORTABLE and not is_abort and not isinstance(request, SendInitProducerId):
             return self._abortable(TransactionAbortable(code, text))
         return self._fail(TransactionFatal(code, text))
@@ -438,21 +438,21 @@ class TransactionMachine:
     def _batch_failed(self, error: KafkaError) -> list[Effect]:
         text = f"transactional id {self.transactional_id!r}: {error.message}"
         if self.state is State.FATAL_ERROR or isinstance(error, TransactionError):
-            return []  # of our own making
+            return []  # caused by our own abort
         if error.code in _FATAL_FOR_BATCHES:
             if error.code is ErrorCode.PRODUCER_FENCED:
                 return self._fail(ProducerFenced(error.code, text))
             if error.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
                 return self._fail(ApplicationRecoverable(error.code, text))
             return self._fail(TransactionFatal(error.code, text))
-        # Whether the numbers of what was given up are used is not known: the next epoch begins anew (KIP-360).
+        # The numbers of the records given up may or may not be used up: the next epoch starts again from 0 (KIP-360).
         if self.version < EPOCH_BUMPS:
             self._epoch_wanted = True
         return self._abortable(TransactionAbortable(error.code, text))
 
     def _abortable(self, error: TransactionAbortable) -> list[Effect]:
         if self.state not in (State.IN_TRANSACTION, State.COMMITTING):
-            return []  # it is to be aborted as it is
+            return []  # it is being aborted already
         self.error = error
         self._to_add.clear()
         self._offsets = None

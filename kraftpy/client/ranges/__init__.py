@@ -1,5 +1,5 @@
 """Reads fixed ranges of offsets over blocking sockets, for Spark tasks and batch programs.
 
-Has no event loop and no group: metadata, leaders and connections are found anew by a reader that knows its range, and
-records become columns of numbers.
+There is no event loop and no group. A reader knows its range, looks up metadata, leaders and connections for itself,
+and turns records into columns of numbers.
 """

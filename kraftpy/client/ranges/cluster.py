@@ -1,7 +1,7 @@
-"""Blocking access to a cluster: metadata, leaders and idle connections for what has no event loop.
+"""Blocking access to a cluster: metadata, leaders and a pool of idle connections, for code without an event loop.
 
-A connection belongs to whoever took it until it is given back; what is left unanswered on it when it is given back
-closes it. Whatever fails for a passing reason is asked again until `default_api_timeout_ms` are over.
+A connection belongs to the caller that took it until it is given back. If an answer is still outstanding then, the
+connection is closed. Transient failures are retried until `default_api_timeout_ms` have passed.
 
 Left out: use from two threads at once.
 """
@@ -34,7 +34,7 @@ class UnknownTopic(KafkaError):
 
 
 class BlockingCluster:
-    """Metadata and connections. A context manager; use it from one thread at a time. Options as `ClientOptions`."""
+    """Metadata and connections: a context manager, for one thread at a time. Options are those of `ClientOptions`."""
 
     def __init__(
         self, bootstrap_servers: str | Sequence[str], *, runtime: Runtime | None = None, **options: Any
@@ -52,7 +52,7 @@ class BlockingCluster:
         self.close()
 
     def close(self) -> None:
-        """Hang up everywhere: what is lent, when it comes back. A second call does nothing."""
+        """Close all connections; those in use, when they are given back. A second call does nothing."""
         self._is_closed = True
         idle, self._idle = self._idle, {}
         for connections in idle.values():
@@ -62,7 +62,7 @@ class BlockingCluster:
     # --- metadata -------------------------------------------------------------------------------------------------
 
     def topics(self, names: Iterable[str] | None = None, *, create: bool = False) -> dict[str, TopicInfo]:
-        """The topics of these names, or all; with `create` the broker may make those that are missing.
+        """Return the topics of these names, or all; with `create` the broker may create missing ones.
 
         Raises `UnknownTopic`, `BrokerUnreachable`, another `KafkaError`.
         """
@@ -82,7 +82,7 @@ class BlockingCluster:
             request = metadata_request(names, create=create or version < 4)
             answer = connection.request(ApiKey.METADATA, request, high=version)
         metadata = read_metadata(answer, self._metadata)
-        if names is not None:  # keep what is known of other topics
+        if names is not None:  # keep the metadata of other topics
             metadata = replace(
                 metadata,
                 topics={**self._metadata.topics, **metadata.topics},
@@ -111,13 +111,13 @@ class BlockingCluster:
             if info is None:
                 raise KafkaError(error, f"{partition}: {error.meaning}")
             if info.leader < 0:
-                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader at present")
+                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
         return info.leader
 
     def _to(self, node_id: int) -> BlockingConnection:
         node = self._metadata.nodes.get(node_id)
         if node is None:
-            raise BrokerUnreachable(f"broker {node_id} is not known")
+            raise BrokerUnreachable(f"broker {node_id} is unknown")
         return self._take(node.host, node.port)
 
     def _any(self) -> BlockingConnection:
@@ -131,7 +131,7 @@ class BlockingCluster:
         raise BrokerUnreachable("; ".join(failures))
 
     def _take(self, host: str, port: int) -> BlockingConnection:
-        """A connection of the caller's own, to be used under `_lent` or given back."""
+        """Take a connection for the caller alone, to be used under `_lent` or given back."""
         idle = self._idle.get((host, port), [])
         while idle:
             connection = idle.pop()
@@ -148,7 +148,7 @@ class BlockingCluster:
 
     @contextmanager
     def _lent(self, connection: BlockingConnection) -> Iterator[BlockingConnection]:
-        """Keep the connection for the next caller where nothing is outstanding at the end, else hang up."""
+        """Keep the connection for the next caller if no answer is outstanding at the end, else close it."""
         try:
             yield connection
         finally:
@@ -161,7 +161,7 @@ class BlockingCluster:
             connection.close()
 
     def _retry(self, attempt: Callable[[], T]) -> T:
-        """Repeat what fails for a passing reason until `default_api_timeout_ms` are over."""
+        """Retry transient failures until `default_api_timeout_ms` have passed."""
         deadline = self._runtime.monotonic_ms() + self.options.default_api_timeout_ms
         failures = 0
         while True:

@@ -1,15 +1,15 @@
-"""A fetch response's records as columns of numbers: where each key and value lies in one buffer. No object per record.
+"""A fetch response's records as columns of numbers: the position of each key and value in one buffer.
 
-The chain of record lengths is the one thing that has to be followed record by record; a list comprehension over a
-table of hops does that. All else (timestamps, offsets, lengths) is read for all records of all batches at once with
-numpy, and so are the checks: every record begins where the one before it ended and ends where it said, or the response
-is `CorruptBatch`.
+No object is made per record. Only the chain of record lengths has to be followed record by record; a list comprehension
+over a table of hops does that. Everything else (timestamps, offsets, lengths) is read with numpy for all records of all
+batches at once, and so are the checks: every record begins where the one before it ended and ends where it said, or the
+response is `CorruptBatch`.
 
-Invariants: all starts and ends lie within `data` and never fall from row to row, so Arrow can have them as they are;
-an uncompressed response is not copied (`data` is the response).
+Invariants: all starts and ends lie within `data` and never fall from row to row, so Arrow can take them unchanged; an
+uncompressed response is not copied (`data` is the response).
 
-Left out: the inside of headers, checked only when they are asked for; a batch that is cut short at the end, which is
-left for the next fetch. numpy and pyarrow are needed here and nowhere else in the client, pyarrow only by `*_array`.
+Left out: the inside of headers, which is checked only when they are asked for; a batch cut short at the end, which is
+left for the next fetch. In the client only this module needs numpy, and only its `*_array` functions need pyarrow.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
 MAX_RECORDS: Final = 1 << 20
-"""No batch is begun once this many records are there: columns take up to 300 bytes a record, however small it is."""
+"""No batch is begun once there are this many records: columns take up to 300 bytes a record, however small it is."""
 MAX_RECORDS_OF_A_BATCH: Final = 1 << 21
-"""A batch with more is refused: it is decoded as a whole."""
+"""A batch with more records is refused, because a batch is decoded as a whole."""
 _MAX_OFFSET: Final = (1 << 63) - 1
 
 
@@ -76,22 +76,22 @@ class Columns:
         return len(self.offsets)
 
     def slice(self, start: int, stop: int) -> Columns:
-        """Rows `start` to `stop`, sharing everything."""
+        """Return rows `start` to `stop`, sharing all buffers."""
         rows = slice(start, stop)
         parts: dict[str, Any] = {column.name: getattr(self, column.name) for column in fields(self)}
         parts = {name: part[rows] if isinstance(part, np.ndarray) else part for name, part in parts.items()}
         return Columns(**parts)
 
     def key(self, row: int) -> bytes | None:
-        """One row's key."""
+        """Return one row's key."""
         return None if self.key_nulls[row] else bytes(self.data[self.key_starts[row] : self.key_ends[row]])
 
     def value(self, row: int) -> bytes | None:
-        """One row's value."""
+        """Return one row's value."""
         return None if self.value_nulls[row] else bytes(self.data[self.value_starts[row] : self.value_ends[row]])
 
     def headers(self, row: int) -> tuple[tuple[str, bytes | None], ...]:
-        """One row's headers, decoded now. CorruptBatch where malformed, or too many."""
+        """Decode and return one row's headers. Raises CorruptBatch if they are malformed or too many."""
         try:
             return decode_headers(self.data[self.header_starts[row] : self.header_ends[row]])
         except CorruptBatch as error:
@@ -108,10 +108,11 @@ def decode_columns(
     check_crcs: bool = True,
     max_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> Columns:
-    """The records of one partition's fetch response with offsets in [start_offset, end_offset).
+    """Decode the records of one partition's fetch response with offsets in [start_offset, end_offset).
 
-    `aborted` as in `Visibility`. A batch may expand to `max_bytes`, and none is begun once all expanded to that or
-    there are `MAX_RECORDS`: the caller goes on at `next_offset`. CorruptBatch where anything is malformed.
+    `aborted` is as in `Visibility`. A batch may expand to `max_bytes`, and none is begun once all together have
+    expanded to that or there are `MAX_RECORDS`: the caller continues at `next_offset`. Raises CorruptBatch if anything
+    is malformed.
     """
     view = memoryview(records).cast("B")
     selected = _Selection(next_offset=start_offset)
@@ -145,7 +146,7 @@ def _payload(header: BatchHeader, batch: memoryview, max_bytes: int) -> Buffer:
 
 @dataclass(slots=True)
 class _Selection:
-    """The batches to decode, with where each one's payload lies."""
+    """The batches to decode, and where each one's payload lies."""
 
     next_offset: int
     headers: list[BatchHeader] = field(default_factory=list)
@@ -169,7 +170,7 @@ class _Selection:
             self.expanded_bytes += len(payload)
 
     def gather(self, response: memoryview) -> bytes | memoryview:
-        """One buffer with all payloads: the response itself unless one was compressed; `starts` follow."""
+        """Return one buffer with all payloads: the response itself unless one was compressed. Updates `starts`."""
         if not self.is_compressed:
             return response
         self.starts = list(accumulate((len(payload) for payload in self.payloads[:-1]), initial=0))
@@ -177,19 +178,19 @@ class _Selection:
         return first if len(self.payloads) == 1 and isinstance(first, bytes) else b"".join(self.payloads)
 
 
-# How far from one record's length to the next record, by its first two bytes; 0 where the length takes a third.
+# The distance from a record's length to the next record, by its first two bytes; 0 if the length takes a third.
 _HOPS: Final = [[1 + (low >> 1)] * 256 for low in range(128)] + [
     [2 + (low - 128 + (high << 7) >> 1) for high in range(128)] + [0] * 128 for low in range(128, 256)
 ]
 
 
 def _walk(data: bytes | memoryview, position: int, end: int, count: int) -> list[int]:
-    """Where each of `count` records ends, from their lengths alone; a guess that `_decode` verifies."""
+    """Return where each of `count` records ends, from their lengths alone: a guess that `_decode` verifies."""
     hops = _HOPS
     start = position
     try:
         ends = [position := position + hops[data[position]][data[position + 1]] for _ in range(count)]
-        if position != end:  # damage, or a record of 8 KiB and more
+        if position != end:  # damage, or a record of 8 KiB or more
             position = start
             ends = [position := _hop(data, position) for _ in range(count)]
     except IndexError:
@@ -205,7 +206,7 @@ def _hop(data: bytes | memoryview, position: int) -> int:
 
 
 def _decode(selected: _Selection, response: memoryview) -> Columns:
-    """All records of the selected batches."""
+    """Decode all records of the selected batches."""
     data = selected.gather(response)
     ends_list: list[int] = []
     for header, start, payload in zip(selected.headers, selected.starts, selected.payloads, strict=True):
@@ -246,7 +247,7 @@ def _decode(selected: _Selection, response: memoryview) -> Columns:
 
 
 class _PerBatch:
-    """What the headers say, spread over their records."""
+    """The values of the batch headers, repeated for each of their records."""
 
     def __init__(self, selected: _Selection) -> None:
         headers = selected.headers
@@ -267,7 +268,7 @@ class _PerBatch:
         return timestamps
 
     def offsets(self, raw: Int64s) -> Int64s:
-        """From the raw varints of the offset deltas. They must rise: within a batch, and from batch to batch."""
+        """Return offsets from the raw varints of their deltas. They must rise, within a batch and across batches."""
         deltas = raw >> 1
         last_deltas = self._spread([header.last_offset_delta for header in self.headers])
         _require((raw >= 0) & (raw & 1 == 0) & (deltas <= last_deltas), "an offset outside its batch")
@@ -282,18 +283,18 @@ def _require(holds: Bools, otherwise: str) -> None:
 
 
 def _blobs(octets: Bytes, positions: Int64s) -> tuple[Int64s, Int64s, Bools]:
-    """Starts, ends and nulls of what lies at `positions`, each behind its length. The record's end is not checked."""
+    """Return starts, ends and nulls of the length-prefixed values at `positions`. The record's end is not checked."""
     raw, starts = _varints(octets, positions)
     nulls = raw & 1 == 1
     sizes = raw >> 1
-    _require((raw >= 0) & (sizes <= len(octets)) & (~nulls | (raw == 1)), "a length that cannot be")
+    _require((raw >= 0) & (sizes <= len(octets)) & (~nulls | (raw == 1)), "an impossible length")
     return starts, starts + sizes, nulls
 
 
 def _varints(octets: Bytes, positions: Int64s) -> tuple[Int64s, Int64s]:
-    """The varints at `positions`, not zigzag decoded, and the positions after them. Negative where bit 63 is set.
+    """Return the varints at `positions`, not zigzag decoded, and the positions after them. Negative if bit 63 is set.
 
-    Beyond the end of the data the last byte repeats: harmless, because what is read there ends beyond its record.
+    Beyond the end of the data the last byte repeats: harmless, because a value read there ends beyond its record.
     """
     if not len(positions):
         return positions, positions
@@ -310,7 +311,7 @@ def _varints(octets: Bytes, positions: Int64s) -> tuple[Int64s, Int64s]:
         third = octets.take(after[rows], mode="clip").astype(np.int64)
         if shift == 63 and (third > 1).any():
             raise CorruptBatch("a varint of more than 64 bits")
-        values[rows] += third - 1 << shift  # less 1: the bit that said that a byte follows was added as a digit
+        values[rows] += third - 1 << shift  # less 1: the continuation bit was added as a digit
         after[rows] += 1
         rows = rows[third > 127]
         shift += 7
@@ -318,7 +319,7 @@ def _varints(octets: Bytes, positions: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _trim(columns: Columns, start_offset: int, end_offset: int | None) -> Columns:
-    """Only rows with offsets in [start_offset, end_offset)."""
+    """Return only the rows with offsets in [start_offset, end_offset)."""
     offsets = columns.offsets
     start = int(np.searchsorted(offsets, start_offset))
     stop = len(offsets) if end_offset is None else int(np.searchsorted(offsets, end_offset))
@@ -329,28 +330,28 @@ def _trim(columns: Columns, start_offset: int, end_offset: int | None) -> Column
 
 
 def key_array(columns: Columns) -> pa.Array:
-    """The keys as Arrow `binary`."""
+    """Return the keys as Arrow `binary`."""
     return binary_array(columns.data, columns.key_starts, columns.key_ends, columns.key_nulls)
 
 
 def value_array(columns: Columns) -> pa.Array:
-    """The values as Arrow `binary`."""
+    """Return the values as Arrow `binary`."""
     return binary_array(columns.data, columns.value_starts, columns.value_ends, columns.value_nulls)
 
 
 def timestamp_array(columns: Columns) -> pa.Array:
-    """The timestamps as Arrow `timestamp[us, tz=UTC]`."""
+    """Return the timestamps as Arrow `timestamp[us, tz=UTC]`."""
     import pyarrow as pa
 
     return pa.array(columns.timestamps * 1000).view(pa.timestamp("us", tz="UTC"))
 
 
 def binary_array(data: Buffer, starts: Int64s, ends: Int64s, nulls: Bools) -> pa.Array:
-    """`data[starts[i]:ends[i]]` for every i as Arrow `binary`, null where `nulls`.
+    """Return `data[starts[i]:ends[i]]` for every i as Arrow `binary`, null where `nulls`.
 
-    Starts and ends must not fall and must lie within `data`, of less than 2 GiB (else ValueError). What lies between
-    the pieces becomes pieces too, so that the offsets are one ascending array over the untouched buffer, and Arrow
-    itself takes every other one: no bytes object is made.
+    Starts and ends must not fall and must lie within `data`, of less than 2 GiB (else ValueError). The bytes between
+    the pieces become pieces too, so that the offsets are one ascending array over the untouched buffer, and Arrow takes
+    every other one: no bytes object is made.
     """
     import pyarrow as pa
 
@@ -366,9 +367,9 @@ def binary_array(data: Buffer, starts: Int64s, ends: Int64s, nulls: Bools) -> pa
 
 
 def headers_array(columns: Columns, arrow_type: pa.DataType | None = None, *, empty_is_null: bool = False) -> pa.Array:
-    """The headers as Arrow `list<struct<key: string, value: binary>>`, or another type of that shape.
+    """Return the headers as Arrow `list<struct<key: string, value: binary>>`, or another type of that shape.
 
-    Only rows that have headers are looked into. Raises CorruptBatch where they are malformed.
+    Decodes only rows that have headers. Raises CorruptBatch if they are malformed.
     """
     import pyarrow as pa
 

@@ -1,8 +1,8 @@
-"""One connection over a plain blocking socket, for readers that have no event loop and want bytes fast.
+"""One connection over a plain blocking socket, for fast readers without an event loop.
 
-Answers are received straight into a buffer of their own size, without a copy in between; what a caller keeps of an
+An answer is received straight into a buffer of its own size, without a copy in between; whatever a caller keeps of an
 answer keeps that buffer alive. Requests may be pipelined: `send` several, then `receive` their answers in the same
-order. While the caller works on one answer the kernel's receive buffer takes in the next.
+order. While the caller works on one answer, the kernel's receive buffer takes in the next.
 
 Any failure closes the connection. Left out: TLS, SASL, use from two threads at once.
 """
@@ -58,7 +58,7 @@ class BlockingConnection:
         try:
             self._socket = socket.create_connection((host, port), setup_timeout_ms / 1000)
         except OSError as failed:
-            raise BrokerUnreachable(f"{self.name} cannot be reached: {failed}") from failed
+            raise BrokerUnreachable(f"cannot connect to {self.name}: {failed}") from failed
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
@@ -69,37 +69,37 @@ class BlockingConnection:
             raise
 
     def close(self) -> None:
-        """Hang up. A second call does nothing."""
+        """Close the connection. A second call does nothing."""
         self._socket.close()
 
     @property
     def closed(self) -> bool:
-        """Whether it has been hung up."""
+        """True if the connection is closed."""
         return self._socket.fileno() < 0
 
     @property
     def idle(self) -> bool:
-        """Whether no answer is outstanding."""
+        """True if the connection is open and no answer is outstanding."""
         return not self._waiting and not self.closed
 
     def version(self, key: ApiKey, *, low: int = 0, high: int = 0x7FFF) -> int:
-        """The version to use for `key`. Raises `UnsupportedVersion`."""
+        """Return the version to use for `key`. Raises `UnsupportedVersion`."""
         return choose_version(self.versions, key, low=low, high=high)
 
     def request(self, key: ApiKey, message: Any, *, low: int = 0, high: int = 0x7FFF) -> Any:
-        """Send and wait for the answer."""
+        """Send a request and wait for its answer."""
         self.send(key, message, self.version(key, low=low, high=high))
         return self.receive()
 
     def send(self, key: ApiKey, message: Any, version: int) -> None:
-        """Send; the answer is for `receive`. Raises `KafkaError`."""
+        """Send a request; `receive` gets its answer. Raises `KafkaError`."""
         self._next_id += 1
         frame = encode_request(key, version, self._next_id, self._client_id, message)
         self._send(frame)
         self._waiting.append((self._next_id, key, version, bytes_asked(message)))
 
     def receive(self) -> Any:
-        """The answer to the oldest request not yet answered. Raises `KafkaError`."""
+        """Return the answer to the oldest unanswered request. Raises `KafkaError`."""
         correlation_id, key, version, asked = self._waiting.popleft()
         frame = self._receive_frame(asked)
         try:
@@ -109,7 +109,7 @@ class BlockingConnection:
             return decode(response_class(key), body, version, exact=False)
         except ProtocolError as bad:
             self.close()
-            text = f"{self.name} answered {key.name} v{version} with what cannot be read: {bad}"
+            text = f"{self.name} answered {key.name} v{version} unreadably: {bad}"
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, text) from bad
 
     # --- inside ---------------------------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
-"""Reading fixed ranges of offsets as raw batches: what Spark's tasks and batch programs need. Blocking, no event loop.
+"""Reads fixed ranges of offsets as raw batches, for Spark's tasks and batch programs. Blocking, no event loop.
 
 `RangeReader.read` asks for the next part of a range before it hands out the one just received, so the broker and the
-kernel work while the caller decodes (client/ranges/columns.py decodes to positions without an object per record). A
-lost connection or a moved leader is retried from the next offset; nothing is given twice and nothing left out.
+kernel work while the caller decodes (client/ranges/columns.py decodes to positions without an object per record). After
+a lost connection or a moved leader, it retries from the next offset; nothing is delivered twice and nothing left out.
 
-A gap within a range (compaction, transaction markers, control batches) is no loss. An offset below the log's start
-is: it raises `OffsetOutOfRange`, as does an end beyond what the log holds once `default_api_timeout_ms` have passed.
+A gap within a range (compaction, transaction markers, control batches) is no loss. An offset below the log's start is:
+it raises `OffsetOutOfRange`, as does an end beyond what the log holds once `default_api_timeout_ms` have passed.
 
-Left out: following a log as it grows (that is `Consumer`), nearest replicas (KIP-392), fetch sessions (one partition
-at a time has nothing to save).
+Left out: following a log as it grows (use `Consumer`), nearest replicas (KIP-392), fetch sessions (one partition at a
+time has nothing to save).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FETCH_BYTES = 8 << 20
 
 
 class OffsetOutOfRange(KafkaError):
-    """An offset the log does not hold. `log_start_offset` and `log_end_offset` are -1 where not known."""
+    """An offset that the log does not hold. `log_start_offset` and `log_end_offset` are -1 if unknown."""
 
     def __init__(self, partition: TopicPartition, offset: int, log_start_offset: int, log_end_offset: int) -> None:
         super().__init__(
@@ -65,7 +65,7 @@ class Chunk(NamedTuple):
 
 
 class RangeReader(BlockingCluster):
-    """Offsets and ranges of records. A context manager; use it from one thread at a time."""
+    """Look up offsets and read ranges of records. A context manager; use it from one thread at a time."""
 
     def __init__(
         self,
@@ -88,9 +88,9 @@ class RangeReader(BlockingCluster):
     # --- offsets --------------------------------------------------------------------------------------------------
 
     def offsets(self, wanted: Mapping[TopicPartition, int]) -> Found:
-        """The offset of each partition for an `OffsetSpec`, or for a time in ms: its first record at or after that.
+        """Return each partition's offset for an `OffsetSpec`, or its first record at or after a time in ms.
 
-        None where no record is that late. Under read_committed `LATEST` is the last stable offset.
+        None if no record is that late. Under read_committed `LATEST` is the last stable offset.
         """
         found: Found = {}
 
@@ -106,11 +106,11 @@ class RangeReader(BlockingCluster):
         return {partition: found[partition] for partition in wanted}
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset of each partition."""
+        """Return the first offset of each partition."""
         return self._plain(partitions, OffsetSpec.EARLIEST)
 
     def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """One past the last offset a reader may see of each partition."""
+        """Return one past the last offset of each partition that a reader may see."""
         return self._plain(partitions, OffsetSpec.LATEST)
 
     def _plain(self, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
@@ -133,17 +133,18 @@ class RangeReader(BlockingCluster):
     def read(
         self, partition: TopicPartition, start_offset: int, end_offset: int, *, topic_id: bytes = ZERO_UUID
     ) -> Iterator[Chunk]:
-        """The batches that hold `[start_offset, end_offset)`, in order.
+        """Yield the batches that hold `[start_offset, end_offset)`, in order.
 
-        With a `topic_id` only of that topic: one created under the name later is `UnknownTopic`, where the broker has
-        ids. Raises `OffsetOutOfRange`, `UnknownTopic`, `BrokerUnreachable`, another `KafkaError`.
+        With a `topic_id`, reads only that topic: if it was deleted and created again, raises `UnknownTopic`, provided
+        that the broker has topic ids. Raises `OffsetOutOfRange`, `UnknownTopic`, `BrokerUnreachable`, another
+        `KafkaError`.
         """
         if not 0 <= start_offset <= end_offset:
             raise ValueError(f"not a range of offsets: {start_offset} to {end_offset}")
         return self._read(partition, start_offset, end_offset, topic_id)
 
     def _read(self, partition: TopicPartition, start_offset: int, end_offset: int, topic_id: bytes) -> Iterator[Chunk]:
-        """Read over one connection after another until the range is through."""
+        """Read over one connection after another until the range is complete."""
         deadline, failures = self._deadline(), 0
         offset = start_offset
         while offset < end_offset:
@@ -170,14 +171,14 @@ class RangeReader(BlockingCluster):
                 self._runtime.pause(pause_ms / 1000)
 
     def _require_id(self, topic: str, topic_id: bytes) -> None:
-        """Whatever the broker answers about topic ids leads to new metadata, and so back to here."""
+        """Check the topic's id in the metadata. Errors about topic ids lead to new metadata, and so back to here."""
         info = self._metadata.topics.get(topic)
         if info is not None and any(topic_id) and any(info.topic_id) and info.topic_id != topic_id:
-            self._metadata = replace(self._metadata, topics={})  # who told may lag behind: ask again another time
+            self._metadata = replace(self._metadata, topics={})  # the broker that answered may lag: ask again next time
             raise UnknownTopic(f"topic {topic!r} was deleted and created again")
 
     def _out_of_range(self, partition: TopicPartition, offset: int, end_offset: int) -> OffsetOutOfRange:
-        """The broker has refused `offset`, or held nothing from there on for too long: say what its log does hold."""
+        """Return the error for an offset that was refused, or did not appear in time, with the log's actual range."""
         start, end = self.earliest([partition])[partition], self.latest([partition])[partition]
         missing = offset if not start <= offset < end else end_offset - 1
         return OffsetOutOfRange(partition, missing, start, end)
@@ -185,9 +186,9 @@ class RangeReader(BlockingCluster):
     def _stream(
         self, connection: BlockingConnection, partition: TopicPartition, offset: int, end_offset: int
     ) -> Generator[Chunk, None, None]:
-        """One answer after another, the next request sent before an answer is handed out.
+        """Yield one answer after another, sending the next request before handing out an answer.
 
-        A chunk that ends where it starts brought nothing. Raises what the broker answers as `KafkaError`.
+        A chunk that ends where it starts brought nothing. Raises the broker's errors as `KafkaError`.
         """
         fetch_bytes = self._fetch_bytes
         self._ask(connection, partition, offset, fetch_bytes)
@@ -246,4 +247,4 @@ class RangeReader(BlockingCluster):
         for topic in answer.responses:
             for data in topic.partitions:
                 return data
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the broker's answer left {partition} out")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the broker's answer lacks {partition}")

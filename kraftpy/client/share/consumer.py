@@ -1,22 +1,22 @@
 """The consumer of a share group: a queue over topics (KIP-932).
 
     async with ShareConsumer("jobs", group_id="workers", bootstrap_servers="...") as consumer:
-        async for record in consumer:      # never ends by itself
-            ...                            # asking for the next says that this one is done
+        async for record in consumer:      # never ends
+            ...                            # asking for the next record accepts this one
 
-The members of a share group read the same partitions, more members than partitions if need be. Each record is handed
-to one of them at a time, which has it for the duration of a lock (the group's `share.record.lock.duration.ms`) and says
-what became of it. What nobody speaks for is handed out again, to whoever asks, until its deliveries are used up
-(`share.delivery.count.limit`). So order is kept only within what is handed out together.
+The members of a share group read the same partitions; there may be more members than partitions. Each record is handed
+to one member at a time, which holds it for the duration of a lock (the group's `share.record.lock.duration.ms`) and
+acknowledges it. A record that is not acknowledged is handed out again, to any member that asks, until its deliveries
+are used up (`share.delivery.count.limit`). So order is kept only among records that are handed out together.
 
-With `share_acknowledgement_mode="implicit"` (the default) asking for more accepts what was handed out before, apart
-from what was acknowledged otherwise; with "explicit" nothing is accepted unless `acknowledge` says so, at any time and
-in any order. What was acknowledged is sent with the next request for records or within a second, and at once by
-`commit_sync` and `commit_async`. Its outcome is told to `acknowledgement_commit_callback`.
+With `share_acknowledgement_mode="implicit"` (the default), asking for more accepts the records handed out before, apart
+from those that `acknowledge` was called for. With "explicit", `acknowledge` is called for every record, in any order.
+Acknowledgements are sent with the next request for records or within a second, and at once by `commit_sync` and
+`commit_async`. `acknowledgement_commit_callback` gets their outcome.
 
-Where this differs from the Java client: in explicit mode records may be asked for while others are not acknowledged
-yet; a record that was renewed (RENEW) stays in hand and is not handed out a second time.
-KIP-932, KIP-1206 (`share_acquire_mode`), KIP-1222 (RENEW).
+Where this differs from the Java client: in explicit mode the application may ask for records while others are still
+unacknowledged; a renewed record (RENEW) stays in hand and is not handed out a second time. KIP-932, KIP-1206
+(`share_acquire_mode`), KIP-1222 (RENEW).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from kraftpy.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 AcknowledgementCallback = Callable[[TopicPartition, tuple[int, ...], KafkaError | None], None]
-"""Called with a partition, the offsets that were acknowledged, and what went wrong."""
+"""Called with a partition, the offsets that were acknowledged, and the error, if any."""
 
 
 class ShareConsumer:
-    """Reads records as a member of a share group. Options are those of `ShareConsumerOptions`."""
+    """Read records as a member of a share group. Options are those of `ShareConsumerOptions`."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ class ShareConsumer:
         self._cluster = Cluster(self.options, runtime)
         self._runtime = self._cluster.runtime
         member_id = "".join(f"{int(self._runtime.random() * 2**32):08x}" for _ in range(4))
-        self._news = asyncio.Event()
-        self._fetcher = ShareFetcher(self._cluster, self.options, member_id, self._news.set, self._outcome)
+        self._changed = asyncio.Event()
+        self._fetcher = ShareFetcher(self._cluster, self.options, member_id, self._changed.set, self._outcome)
         self._member = ShareMember(self._cluster, self.options, member_id, self._assign, self._failed)
         self._callback = acknowledgement_commit_callback
         self._topics: tuple[str, ...] = ()
         self._assignment: tuple[TopicPartition, ...] = ()
-        self._in_hand: dict[tuple[str, int, int], Held] = {}  # handed out, and nothing said for good yet
+        self._in_hand: dict[tuple[str, int, int], Held] = {}  # handed out and not finally acknowledged yet
         self._collectors: list[dict[TopicPartition, KafkaError | None]] = []
         self._failure: KafkaError | None = None
         self._started = self._closed = False
@@ -73,12 +73,12 @@ class ShareConsumer:
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
-        """Begin. `async with` does it."""
+        """Start the client. `async with` does this."""
         if self._closed:
             raise RuntimeError("the consumer is closed")
         if not self._started:
             self._started = True
-            self._cluster.on_failure.append(lambda failure: self._news.set())
+            self._cluster.on_failure.append(lambda failure: self._changed.set())
             await self._cluster.start()
             self._fetcher.start()
             self._member.start()
@@ -95,9 +95,9 @@ class ShareConsumer:
         await self._end(accepts=kind is None)
 
     async def close(self, *, timeout_ms: float = 30_000) -> None:
-        """Accept what was handed out (in implicit mode), give back the rest, leave the group. An `async for` ends.
+        """Accept what was handed out (in implicit mode), release the rest, and leave the group. An `async for` ends.
 
-        Leaving `async with` by an exception gives back what was handed out last.
+        If an exception leaves the `async with`, the records handed out last are released.
         """
         await self._end(accepts=True, timeout_ms=timeout_ms)
 
@@ -105,9 +105,9 @@ class ShareConsumer:
         if self._closed:
             return
         self._closed = True
-        self._news.set()
+        self._changed.set()
         if accepts:
-            self._settle()
+            self._accept_handed_out()
         self._in_hand.clear()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -115,29 +115,29 @@ class ShareConsumer:
                     await self._fetcher.close()
                     await self._member.close()
         except TimeoutError:
-            pass  # locks and the session run out in their own time
+            pass  # locks and the session will time out
         finally:
             await self._cluster.close()
 
     # --- what to read ---------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Read these topics, in place of what was subscribed."""
+        """Subscribe to these topics, replacing the previous subscription."""
         self._topics = tuple(sorted({topics} if isinstance(topics, str) else set(topics)))
         if self._started:
             self._cluster.want(self._topics)
             self._member.subscribe(self._topics)
 
     def unsubscribe(self) -> None:
-        """Read nothing; leave the group."""
+        """Drop the subscription: read nothing and leave the group."""
         self.subscribe(())
 
     def subscription(self) -> frozenset[str]:
-        """The topics subscribed to."""
+        """Return the subscribed topics."""
         return frozenset(self._topics)
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions read now; others may read them as well."""
+        """Return the partitions being read; other members may read them as well."""
         return frozenset(self._assignment)
 
     def _assign(self, partitions: tuple[TopicPartition, ...]) -> None:
@@ -146,7 +146,7 @@ class ShareConsumer:
 
     def _failed(self, error: KafkaError) -> None:
         self._failure = error
-        self._news.set()
+        self._changed.set()
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -154,20 +154,20 @@ class ShareConsumer:
         return self
 
     async def __anext__(self) -> ShareRecord:
-        """The next record, waiting for it. Ends only when the consumer is closed."""
+        """Return the next record, waiting for it. The iteration ends only when the consumer is closed."""
         records = await self.getmany(timeout_ms=None, max_records=1)
         if not records:
             raise StopAsyncIteration
         return records[0]
 
     async def getmany(self, *, timeout_ms: float | None = 0, max_records: int | None = None) -> list[ShareRecord]:
-        """Up to `max_records` records (default: all that came together), waiting `timeout_ms` for the first.
+        """Return up to `max_records` records (default: all that arrived together), waiting `timeout_ms` for the first.
 
         None waits until there is one; the list is empty only after `timeout_ms` or once the consumer is closed.
         """
         if not self._closed:
             await self.start()
-        self._settle()
+        self._accept_handed_out()
         try:
             async with asyncio.timeout(None if timeout_ms is None else max(timeout_ms, 0) / 1000):
                 await self._until_records()
@@ -183,8 +183,8 @@ class ShareConsumer:
                 return
             fetcher.wants_records = True
             fetcher.wake()
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     def _raise_failure(self) -> None:
         if self._cluster.tasks.failure is not None:
@@ -207,10 +207,10 @@ class ShareConsumer:
     # --- acknowledging --------------------------------------------------------------------------------------------
 
     def acknowledge(self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
-        """Say what became of a record that was handed out; it is sent later (`commit_sync`, `commit_async`).
+        """Acknowledge a record that was handed out. It is sent later (`commit_sync`, `commit_async`).
 
-        Raises ValueError where the record is not in hand: it was not handed out here, or acknowledged before. One whose
-        lock has run out may be somebody else's; that is an outcome (INVALID_RECORD_STATE).
+        Raises ValueError if the record is not in hand: it was not handed out here, or was acknowledged before. If its
+        lock has expired, another member may have it; the outcome then is INVALID_RECORD_STATE.
         """
         key = (record.topic, record.partition, record.offset)
         held = self._in_hand.get(key)
@@ -226,21 +226,21 @@ class ShareConsumer:
         if kind is AcknowledgeType.RENEW:
             self._fetcher.wake()
 
-    def _settle(self) -> None:
-        """The application asks for more: it has finished what it was given (implicit mode)."""
+    def _accept_handed_out(self) -> None:
+        """In implicit mode, accept everything handed out so far: the application asks for more."""
         if not self.options.is_explicit:
             for record, _ in list(self._in_hand.values()):
                 self.acknowledge(record, AcknowledgeType.ACCEPT)
 
     def commit_async(self) -> None:
-        """Send what was acknowledged now; in implicit mode all that was handed out is accepted first."""
-        self._settle()
+        """Send pending acknowledgements now. In implicit mode, first accepts all that was handed out."""
+        self._accept_handed_out()
         self._fetcher.flush()
 
     async def commit_sync(self, *, timeout_ms: float | None = None) -> dict[TopicPartition, KafkaError | None]:
-        """As `commit_async`, and wait: what came of it, by partition (the first error of each).
+        """Like `commit_async`, but wait. Returns the outcome by partition (the first error of each).
 
-        Raises REQUEST_TIMED_OUT where the outcome is not known in time; it goes on.
+        Raises REQUEST_TIMED_OUT if the outcome is not known in time; the request continues.
         """
         await self.start()
         results: dict[TopicPartition, KafkaError | None] = {}
@@ -249,10 +249,10 @@ class ShareConsumer:
         try:
             self.commit_async()
             async with asyncio.timeout(wait_ms / 1000):
-                while self._fetcher.is_unsettled:
-                    self._news.clear()
+                while self._fetcher.awaits_outcomes:
+                    self._changed.clear()
                     self._fetcher.flush()
-                    await self._news.wait()
+                    await self._changed.wait()
         except TimeoutError:
             text = f"acknowledgements were not answered within {wait_ms:g} ms"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, text) from None
@@ -262,7 +262,7 @@ class ShareConsumer:
 
     @property
     def acquisition_lock_timeout_ms(self) -> int | None:
-        """How long records are this consumer's; None before the first were fetched."""
+        """How long records stay locked for this consumer; None before the first fetch."""
         return self._fetcher.lock_timeout_ms
 
     def _outcome(self, outcome: Outcome) -> None:
@@ -275,7 +275,7 @@ class ShareConsumer:
                 self._callback(partition, offsets, error)
             except Exception:
                 logger.exception("the acknowledgement callback failed")
-        self._news.set()
+        self._changed.set()
 
 
 def _lost(record: ShareRecord) -> Outcome:

@@ -1,11 +1,11 @@
 """The shell around `session`: one session with every broker that leads assigned partitions.
 
-Records are asked for when the application wants some and none are here: what is fetched ahead is locked, and its time
-runs. What was acknowledged goes with the next fetch; by itself where the application wants that (`commit`), where locks
-are to be renewed, and where it has waited for `ACKNOWLEDGE_AFTER_MS`.
+Records are asked for only when the application wants some and none are here: a record fetched ahead is locked, and its
+time runs. Acknowledgements go with the next fetch. They get a request of their own if the application wants that
+(`commit`), if locks have to be renewed, or after `ACKNOWLEDGE_AFTER_MS`.
 
-A partition that a broker refuses is left out for a back-off, while metadata is asked for again; a broker that cannot be
-reached, or refuses the session, for one as well. So nobody is asked again and again for what it does not have.
+A partition that a broker refuses is left out for a back-off while metadata is refreshed, and so is a broker that cannot
+be reached or refuses the session. This way no broker is asked over and over for what it does not have.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Held = tuple[ShareRecord, ShareSession]
 
 
 class _Backoff:
-    """When something that failed may be tried again."""
+    """The time at which something that failed may be tried again."""
 
     __slots__ = ("at_ms", "failures")
 
@@ -65,14 +65,14 @@ class _Backoff:
 
 
 class ShareFetcher:
-    """All sessions of one member. `on_news`: records, failures or outcomes came; `on_outcome`: of acknowledgements."""
+    """All sessions of one member. `on_change`: records, failures or outcomes came; `on_outcome`: an outcome."""
 
     def __init__(
         self,
         cluster: Cluster,
         options: ShareConsumerOptions,
         member_id: str,
-        on_news: Callable[[], None],
+        on_change: Callable[[], None],
         on_outcome: Callable[[Outcome], None],
     ) -> None:
         self.records: deque[Held] = deque()
@@ -82,7 +82,7 @@ class ShareFetcher:
         self._cluster = cluster
         self._options = options
         self._member_id = member_id
-        self._on_news = on_news
+        self._on_change = on_change
         self._on_outcome = on_outcome
         self._assigned: tuple[TopicPartition, ...] = ()
         self._topic_ids: dict[str, bytes] = {}
@@ -96,16 +96,16 @@ class ShareFetcher:
         self._answer_came = asyncio.Event()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the fetching task."""
         self._cluster.on_metadata.append(self._wake.set)
         self._cluster.tasks.spawn(self._run(), "share fetcher")
 
     def wake(self) -> None:
-        """Look again at what is to be asked."""
+        """Check again what has to be requested."""
         self._wake.set()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these."""
+        """Read exactly these partitions."""
         self._assigned = tuple(partitions)
         self._cluster.want({name.topic for name in self._assigned})
         self._wake.set()
@@ -113,24 +113,24 @@ class ShareFetcher:
     # --- what the application says --------------------------------------------------------------------------------
 
     def acknowledge(self, held: Held, kind: int) -> None:
-        """Say what became of a record."""
+        """Acknowledge a record."""
         record, session = held
         self._tell(
             [session.acknowledge(TopicPartition(record.topic, record.partition), record.offset, kind, self._now())]
         )
 
     def flush(self) -> None:
-        """Send what was said now."""
+        """Send the pending acknowledgements now."""
         self._flushing = True
         self._wake.set()
 
     @property
-    def is_unsettled(self) -> bool:
-        """Whether there are acknowledgements whose outcome is not known."""
-        return any(session.is_unsettled for session in self._sessions.values())
+    def awaits_outcomes(self) -> bool:
+        """True if the outcome of some acknowledgement is unknown."""
+        return any(session.awaits_outcomes for session in self._sessions.values())
 
     async def close(self) -> None:
-        """Give back what nothing was said of, and end the sessions."""
+        """Release what was not acknowledged, and end the sessions."""
         self._closing = True
         self.wants_records = False
         now = self._now()
@@ -145,7 +145,7 @@ class ShareFetcher:
         while session.is_busy:
             self._answer_came.clear()
             await self._answer_came.wait()
-        session.release_held(self._now())  # what a fetch brought meanwhile
+        session.release_held(self._now())  # records that arrived meanwhile
         request = session.close()
         connection = self._cluster.connected(node_id)
         if request is None:
@@ -179,7 +179,7 @@ class ShareFetcher:
         return self._cluster.runtime.monotonic_ms()
 
     def _act(self) -> float | None:
-        """Ask whoever is to be asked now; when to look again."""
+        """Send every request that is due. Returns when to look again."""
         if self._closing:
             return None
         now = self._now()
@@ -204,18 +204,18 @@ class ShareFetcher:
                 next_ms = _sooner(next_ms, connection.throttled_until_ms)
             else:
                 self._ask(node_id, connection, wanted.get(node_id, []), fetches=fetches)
-        if not self.is_unsettled:
+        if not self.awaits_outcomes:
             self._flushing = False
         return next_ms
 
     def _due(self, session: ShareSession | None, now: float) -> float | None:
-        """When what was acknowledged is to be sent by itself."""
+        """Return when the pending acknowledgements should get a request of their own."""
         if session is None or not session.has_pending or session.pending_since_ms is None:
             return None
         return now if self._flushing or session.renews else session.pending_since_ms + ACKNOWLEDGE_AFTER_MS
 
     def _wanted(self, now: float) -> tuple[dict[int, list[TopicPartition]], float | None]:
-        """The assigned partitions by their leaders, without those that are waited with; when to look again."""
+        """Return the assigned partitions by leader, without those in back-off, and when to look again."""
         found: dict[int, list[TopicPartition]] = {}
         next_ms: float | None = None
         for name in self._assigned:
@@ -230,7 +230,7 @@ class ShareFetcher:
                 next_ms = _sooner(next_ms, self._wait_with(name))
                 continue
             if self._topic_ids.get(name.topic, topic.topic_id) != topic.topic_id:
-                self._end_sessions_of(name.topic)  # the topic was deleted and made again
+                self._end_sessions_of(name.topic)  # the topic was deleted and created again
             self._topic_ids[name.topic] = topic.topic_id
             found.setdefault(info.leader, []).append(name)
         return found, next_ms
@@ -311,7 +311,7 @@ class ShareFetcher:
             if code is ErrorCode.NONE:
                 self._brokers.pop(node_id, None)
                 answered(session, future.result())
-                self._on_news()
+                self._on_change()
                 return
             error = KafkaError(code, future.result().error_message or code.meaning)
         if not isinstance(error, KafkaError):
@@ -319,29 +319,29 @@ class ShareFetcher:
         self._end_session(node_id, error)
 
     def _end_session(self, node_id: int, error: KafkaError) -> None:
-        """The broker cannot be reached, or refuses the session: another one is opened after a while."""
+        """End the session because the broker cannot be reached, or refuses it. Another is opened after a back-off."""
         logger.debug("share session with %d: %s", node_id, error)
         session = self._sessions.pop(node_id, None)
         if session is not None:
             self._tell(session.ended(error.code))
-            self.records = deque(held for held in self.records if held[1] is not session)  # others are given these now
+            self.records = deque(held for held in self.records if held[1] is not session)  # these go to others now
         self._later(self._brokers.setdefault(node_id, _Backoff()))
         if error.code in STALE_METADATA:
             self._cluster.request_refresh()
         if isinstance(error, ResponseTooLarge) or not (error.code.retriable or error.code in _SESSION_ERRORS):
             self._fail(error)
-        self._on_news()
+        self._on_change()
 
     def _fail(self, error: KafkaError) -> None:
         if all(str(known) != str(error) for known in self.failures):
             self.failures.append(error)
-        self._on_news()
+        self._on_change()
 
     def _tell(self, outcomes: Iterable[Outcome | None]) -> None:
         for outcome in outcomes:
             if outcome is not None:
                 self._on_outcome(outcome)
-        self._on_news()
+        self._on_change()
 
     def _fetch_request(self, request: ShareRequest) -> ShareFetchRequest:
         partitions = {name: request.acknowledgements.get(name, ()) for name in request.added}
@@ -413,7 +413,7 @@ class ShareFetcher:
             self._cluster.request_refresh()
 
     def _fetch_answer(self, session: ShareSession, answer: ShareFetchResponse) -> None:
-        self.wants_records = False  # whoever waits says so again
+        self.wants_records = False  # a caller that still waits asks again
         self.lock_timeout_ms = answer.acquisition_lock_timeout_ms or self.lock_timeout_ms
         parts = list(self._named(answer.responses))
         self._tell(session.answered({name: ErrorCode.of(part.acknowledge_error_code) for name, part in parts}))
@@ -441,7 +441,7 @@ class ShareFetcher:
         session.acquired(name, offsets)
         try:
             records = acquired_records(name, part.records, part.acquired_records, check_crcs=self._options.check_crcs)
-        except CorruptBatch as corrupt:  # perhaps another copy is intact
+        except CorruptBatch as corrupt:  # another replica may be intact
             for offset in offsets:
                 session.acknowledge(name, offset, AcknowledgeType.RELEASE, now)
             self._wait_with(name)

@@ -1,4 +1,4 @@
-"""The shell around `membership`: sends the heartbeats, and names the topics that their answers assign."""
+"""The shell around `membership`: sends the heartbeats, and resolves the topic ids that the answers assign."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class ShareMember:
-    """One consumer's place in its share group. `assigned` is called with the partitions to read."""
+    """One consumer's membership in its share group. `assigned` is called with the partitions to read."""
 
     def __init__(
         self,
@@ -58,20 +58,20 @@ class ShareMember:
         self._closed = asyncio.Event()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the member's task."""
         self._cluster.tasks.spawn(self._run(), f"member of {self.group_id}")
 
     @property
     def member_epoch(self) -> int:
-        """As the coordinator gave it; 0 outside of the group."""
+        """The epoch that the coordinator gave; 0 outside the group."""
         return self._machine.member_epoch
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Read these topics; none leaves the group."""
+        """Read these topics; with no topics, leave the group."""
         self._events.put_nowait(Subscribe(topics=tuple(topics)))
 
     async def close(self) -> None:
-        """Leave."""
+        """Leave the group."""
         self._events.put_nowait(Close())
         await self._closed.wait()
         if self._leaving is not None:
@@ -131,7 +131,7 @@ class ShareMember:
         if answer.assignment is not None:
             assignment = await self._named(answer.assignment.topic_partitions)
             if assignment is None:
-                error = ErrorCode.UNKNOWN_TOPIC_ID  # made or deleted just now: ask again
+                error = ErrorCode.UNKNOWN_TOPIC_ID  # created or deleted just now: ask again
         self._events.put_nowait(
             Answered(
                 number=effect.number,
@@ -148,7 +148,7 @@ class ShareMember:
         )
         _, error = await self._ask(request)
         if error is not ErrorCode.NONE:
-            logger.info("leaving share group %s: %s", self.group_id, error.name)  # the session ends in its own time
+            logger.info("leaving share group %s: %s", self.group_id, error.name)  # the session will time out
 
     async def _ask(self, request: ShareGroupHeartbeatRequest) -> tuple[ShareGroupHeartbeatResponse | None, ErrorCode]:
         try:
@@ -165,12 +165,12 @@ class ShareMember:
         return answer, error
 
     async def _named(self, topics: list[ShareGroupTopicPartitions]) -> tuple[TopicPartition, ...] | None:
-        """The partitions by their topics' names; None where a topic is not known, even after asking."""
+        """Return the partitions under their topics' names; None if a topic is unknown even after asking."""
         if any(topic.topic_id not in self._cluster.metadata.names for topic in topics):
             try:
                 await self._cluster.refresh()
             except KafkaError as failed:
-                logger.debug("share group %s: topics cannot be named: %s", self.group_id, failed)
+                logger.debug("share group %s: cannot resolve topic ids: %s", self.group_id, failed)
         names = self._cluster.metadata.names
         if any(topic.topic_id not in names for topic in topics):
             return None

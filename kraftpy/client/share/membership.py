@@ -1,16 +1,16 @@
-"""One member of a share group (KIP-932): its side of the heartbeats as a state machine, without I/O.
+"""One member of a share group (KIP-932): its heartbeats as a state machine, without I/O.
 
 ```
 UNJOINED --heartbeat, epoch 0--> JOINING --answered--> STABLE
-    ^                               ^                     |
-    |                               +-- fenced, unknown --+
-    +--- LEAVING <---------- Close, or nothing subscribed ----- from anywhere
+ ^                               ^                     |
+ |                               +-- fenced, unknown --+
+ +--- LEAVING <---------- Close, or nothing subscribed ----- from anywhere
 ```
 
-The coordinator assigns, to several members the same partition if it likes; nobody has to give anything up first, so an
-assignment holds as soon as it is told. After an answer that did not come the member says again what it reads.
+The coordinator assigns, and may assign a partition to several members. No member has to give anything up first, so an
+assignment is in force as soon as it arrives. If an answer is lost, the member repeats its subscription.
 
-Invariant: while a heartbeat is under way, or none may be sent, there is no deadline: nothing wakes up in vain.
+Invariant: while a heartbeat is outstanding, or none may be sent, there is no deadline: nothing wakes up needlessly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WITHOUT_COORDINATOR = frozenset(
 
 
 class State(Enum):
-    """Where a member stands."""
+    """The member's place in the protocol."""
 
     UNJOINED = "unjoined"
     JOINING = "joining"
@@ -56,7 +56,7 @@ FOLLOWS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribe:
-    """The topics to read; none leaves the group."""
+    """The topics to read; with none, leave the group."""
 
     topics: tuple[str, ...]
 
@@ -68,7 +68,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What came of the heartbeat of that number; no assignment where it has not changed."""
+    """The answer to the heartbeat with that number. No assignment means that it has not changed."""
 
     number: int
     error: ErrorCode = ErrorCode.NONE
@@ -79,7 +79,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Close:
-    """The consumer closes."""
+    """The consumer is being closed."""
 
 
 Event = Subscribe | Tick | Answered | Close
@@ -87,7 +87,7 @@ Event = Subscribe | Tick | Answered | Close
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendHeartbeat:
-    """Send ShareGroupHeartbeat; answer with `Answered`. No topics: nothing has changed."""
+    """Send ShareGroupHeartbeat; answer with `Answered`. Topics of None have not changed."""
 
     number: int
     member_epoch: int
@@ -101,19 +101,19 @@ class SendLeave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetCoordinator:
-    """Look it up again."""
+    """Look the coordinator up again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """Read exactly these."""
+    """Read exactly these partitions."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """No retry helps: tell the application."""
+    """Report an error that no retry fixes to the application."""
 
     error: KafkaError
 
@@ -123,7 +123,7 @@ Effect = SendHeartbeat | SendLeave | ForgetCoordinator | Assigned | Fail
 
 @dataclass(slots=True)
 class ShareMembership:
-    """The machine. Everything a test wants to see is an attribute."""
+    """The state machine. Everything a test wants to see is an attribute."""
 
     retry_backoff_ms: float = 100
     state: State = State.UNJOINED
@@ -131,13 +131,13 @@ class ShareMembership:
     member_epoch: int = JOINING_EPOCH
     assigned: tuple[TopicPartition, ...] = ()
     heartbeat_at_ms: float | None = None
-    is_waiting: bool = False  # a heartbeat is under way
+    is_waiting: bool = False  # a heartbeat is outstanding
     interval_ms: float = 0
-    _said: tuple[str, ...] | None = None  # what the coordinator knows of the subscription
+    _said: tuple[str, ...] | None = None  # the subscription that the coordinator knows
     _number: int = 0
 
     def step(self, event: Event, now: float) -> list[Effect]:
-        """What should happen now that `event` did."""
+        """Apply an event and return the effects to carry out."""
         match event:
             case Subscribe():
                 return self._subscribe(event.topics, now)
@@ -150,7 +150,7 @@ class ShareMembership:
 
     @property
     def deadline_ms(self) -> float | None:
-        """When the next `Tick` is needed."""
+        """The time at which the next `Tick` is needed."""
         return self.heartbeat_at_ms if self._may_send else None
 
     @property
@@ -201,7 +201,7 @@ class ShareMembership:
         return [Assigned(partitions=partitions)]
 
     def _refused(self, error: ErrorCode, now: float) -> list[Effect]:
-        self._said = None  # it may or may not have arrived: everything is said again
+        self._said = None  # it may or may not have arrived: the next heartbeat is a full one
         self.heartbeat_at_ms = now + self.retry_backoff_ms
         is_of_another_kind = error is ErrorCode.GROUP_ID_NOT_FOUND and self.member_epoch == JOINING_EPOCH
         if error in _LOST and not is_of_another_kind:

@@ -1,7 +1,7 @@
-"""The records a share group handed out, out of the batches they came in.
+"""Extracts the records that a share group handed out from the batches they came in.
 
-A broker sends whole batches of the log, and beside them which offsets were acquired. Those need not be contiguous, nor
-cover the batches: of a batch some may be another member's, or done. Nor need there be a record at each of them.
+A broker sends whole batches of the log, with the list of offsets that were acquired. Those need not be contiguous, nor
+cover the batches: other records of a batch may be another member's, or done. Nor does every offset have a record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_ACQUIRED_HEADERS: Final = 1 << 20
 
 
 def acquired_offsets(acquired: Sequence[AcquiredRecords]) -> list[int]:
-    """All offsets of the ranges, in order, each once. Raises `CorruptBatch` for more than batches can hold."""
+    """Return all offsets of the ranges, in order, each once. Raises `CorruptBatch` for more than batches can hold."""
     count = sum(each.last_offset - each.first_offset + 1 for each in acquired)
     if count > MAX_ACQUIRED or any(each.last_offset < each.first_offset for each in acquired):
         raise CorruptBatch(f"{count} records acquired at once")
@@ -32,7 +32,7 @@ def acquired_offsets(acquired: Sequence[AcquiredRecords]) -> list[int]:
 def acquired_records(
     name: TopicPartition, batches: Buffer, acquired: Sequence[AcquiredRecords], *, check_crcs: bool
 ) -> list[ShareRecord]:
-    """The records at acquired offsets, in the order of offsets. Raises `CorruptBatch`."""
+    """Return the records at acquired offsets, ordered by offset. Raises `CorruptBatch`."""
     ranges = sorted((each.first_offset, each.last_offset, each.delivery_count) for each in acquired)
     starts = [first for first, _, _ in ranges]
     topic, partition = name

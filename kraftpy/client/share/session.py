@@ -1,12 +1,11 @@
-"""One share session: a member's dealings with one broker, from opening it to its end. No I/O, no clock of its own.
+"""One share session between a member and a broker, from opening to end. No I/O, no clock of its own.
 
-A session has an epoch: 0 opens it by a ShareFetch, then it rises with every request, ShareFetch or ShareAcknowledge,
-and -1 closes it. So one request is under way at a time; acknowledgements given meanwhile go with the next. The broker
-gives back what a member has of a session that ends, so with the session everything acquired in it is lost: what is said
-of it afterwards fails.
+A session has an epoch: a ShareFetch opens it with 0, every request, ShareFetch or ShareAcknowledge, raises it, and -1
+closes it. So one request is outstanding at a time; acknowledgements made meanwhile go with the next. When a session
+ends, the broker releases what the member acquired in it: acknowledgements of these records fail from then on.
 
-Invariants: an offset is acknowledged for good once, RENEW aside; of every acknowledgement there is one `Outcome`; no
-acknowledgement goes with the request that opens a session.
+Invariants: an offset is finally acknowledged once, RENEW aside; every acknowledgement has one `Outcome`; the request
+that opens a session carries no acknowledgement.
 
 KIP-932; KIP-1222 (RENEW).
 """
@@ -24,12 +23,12 @@ from kraftpy.types import TopicPartition
 OPENING_EPOCH = 0
 CLOSING_EPOCH = -1
 GAP = 0
-"""The type of an acknowledgement that says that there is no record at the offset."""
+"""The acknowledgement type that says that there is no record at the offset."""
 _LAST_EPOCH = 2**31 - 1
 
 
 class AcknowledgementRun(NamedTuple):
-    """The same is said of the offsets from the first to the last."""
+    """The same acknowledgement for the offsets from first to last."""
 
     first_offset: int
     last_offset: int
@@ -37,7 +36,7 @@ class AcknowledgementRun(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of acknowledging these offsets."""
+    """The outcome of acknowledging these offsets."""
 
     partition: TopicPartition
     offsets: tuple[int, ...]
@@ -46,7 +45,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareRequest:
-    """What a ShareFetch or ShareAcknowledge says."""
+    """The contents of a ShareFetch or ShareAcknowledge."""
 
     session_epoch: int
     added: tuple[TopicPartition, ...] = ()
@@ -60,31 +59,31 @@ Acknowledgements = dict[TopicPartition, dict[int, int]]
 
 @dataclass(slots=True)
 class ShareSession:
-    """The machine. It is asked for a request, then told how that went."""
+    """The state machine. Ask it for a request, then report the result."""
 
     epoch: int = OPENING_EPOCH
     is_over: bool = False
-    is_busy: bool = False  # a request is under way
+    is_busy: bool = False  # a request is outstanding
     partitions: dict[TopicPartition, None] = field(default_factory=dict)  # as the broker knows them
-    held: dict[TopicPartition, set[int]] = field(default_factory=dict)  # acquired, nothing said for good yet
-    pending_since_ms: float | None = None  # since when acknowledgements wait
+    held: dict[TopicPartition, set[int]] = field(default_factory=dict)  # acquired and not finally acknowledged yet
+    pending_since_ms: float | None = None  # when the oldest pending acknowledgement was made
     _pending: Acknowledgements = field(default_factory=dict)
     _sent: Acknowledgements = field(default_factory=dict)
 
     # --- what is acquired, and what is said of it -----------------------------------------------------------------
 
     def acquired(self, partition: TopicPartition, offsets: Iterable[int]) -> None:
-        """These are the member's now."""
+        """Note that the member acquired these offsets."""
         self.held.setdefault(partition, set()).update(offsets)
 
     def holds(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether something may be said of the offset."""
+        """Return whether the offset may be acknowledged."""
         return offset in self.held.get(partition, ())
 
     def acknowledge(self, partition: TopicPartition, offset: int, kind: int, now: float) -> Outcome | None:
-        """Say what became of a record that is held; a later saying replaces a RENEW that was not sent yet.
+        """Acknowledge a record that is held; a later call replaces a RENEW that was not sent yet.
 
-        An outcome comes at once where the session is over.
+        Returns an outcome at once if the session is over.
         """
         offsets = self.held[partition]
         if kind != AcknowledgeType.RENEW:
@@ -97,30 +96,30 @@ class ShareSession:
         return None
 
     def release_held(self, now: float) -> None:
-        """Give back whatever nothing was said of."""
+        """Release every record that was not acknowledged."""
         for partition, offsets in self.held.items():
             for offset in sorted(offsets):
                 self.acknowledge(partition, offset, AcknowledgeType.RELEASE, now)
 
     @property
     def has_pending(self) -> bool:
-        """Whether acknowledgements wait to be sent."""
+        """True if acknowledgements wait to be sent."""
         return bool(self._pending)
 
     @property
-    def is_unsettled(self) -> bool:
-        """Whether there are acknowledgements whose outcome is not known."""
+    def awaits_outcomes(self) -> bool:
+        """True if the outcome of some acknowledgement is unknown."""
         return bool(self._pending or self._sent)
 
     @property
     def renews(self) -> bool:
-        """Whether locks are to be renewed, which no fetch can do."""
+        """True if locks have to be renewed, which no fetch can do."""
         return any(kind == AcknowledgeType.RENEW for kinds in self._pending.values() for kind in kinds.values())
 
     # --- requests -------------------------------------------------------------------------------------------------
 
     def fetch(self, wanted: Iterable[TopicPartition]) -> ShareRequest:
-        """Ask for records of these partitions, and say what is pending."""
+        """Build a fetch of these partitions, with the pending acknowledgements."""
         names = dict.fromkeys(wanted)
         added = tuple(name for name in names if name not in self.partitions)
         forgotten = tuple(name for name in self.partitions if name not in names)
@@ -130,12 +129,12 @@ class ShareSession:
         return self._request(added=added, forgotten=forgotten, says=True)
 
     def acknowledge_now(self) -> ShareRequest:
-        """Say what is pending without asking for records."""
+        """Build a request with the pending acknowledgements that asks for no records."""
         assert self.epoch != OPENING_EPOCH, "what is acknowledged was acquired in the session"
         return self._request(says=True)
 
     def close(self) -> ShareRequest | None:
-        """The last request of the session; None where there is nothing to end."""
+        """Build the last request of the session; None if there is no session to end."""
         if self.is_over or self.epoch == OPENING_EPOCH:
             return None
         self.epoch = CLOSING_EPOCH
@@ -161,7 +160,7 @@ class ShareSession:
     # --- answers --------------------------------------------------------------------------------------------------
 
     def answered(self, errors: Mapping[TopicPartition, ErrorCode]) -> list[Outcome]:
-        """The broker took the request; `errors` are those of partitions whose acknowledgements it refused."""
+        """Take in the answer to a request; `errors` are those of partitions whose acknowledgements were refused."""
         self.is_busy = False
         sent, self._sent = self._sent, {}
         outcomes = [
@@ -169,7 +168,7 @@ class ShareSession:
             for name, kinds in sorted(sent.items())
         ]
         for name, _, error in outcomes:
-            if error is not ErrorCode.NONE:  # a lock that was not renewed is lost
+            if error is not ErrorCode.NONE:  # if a lock was not renewed, the record is lost
                 for offset, kind in sent[name].items():
                     if kind == AcknowledgeType.RENEW and offset not in self._pending.get(name, {}):
                         self.held[name].discard(offset)
@@ -179,7 +178,7 @@ class ShareSession:
         return outcomes
 
     def ended(self, error: ErrorCode) -> list[Outcome]:
-        """The session is over: the broker refused it, or cannot be reached. Nothing it has acquired is ours."""
+        """End the session, refused or out of reach. The member no longer holds anything acquired in it."""
         self.is_over, self.is_busy = True, False
         outcomes = [
             Outcome(name, tuple(sorted(kinds)), error)
@@ -191,7 +190,7 @@ class ShareSession:
 
 
 def runs(kinds: Mapping[int, int]) -> tuple[AcknowledgementRun, ...]:
-    """Offsets and what is said of each, as runs of consecutive offsets of which the same is said."""
+    """Turn offsets and their acknowledgements into runs of consecutive offsets with the same one."""
     found: list[AcknowledgementRun] = []
     for offset, kind in sorted(kinds.items()):
         if found and found[-1].last_offset == offset - 1 and found[-1].type == kind:
