@@ -1,4 +1,4 @@
-"""The cluster's topics as groups see them: ids, names and partition counts, and a version that changes with them."""
+"""The cluster's topics as groups see them: ids, names, partition counts, and a version that changes with them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from kraftpy.types import TopicId
 
 NEVER = -1
-"""The topics' version as a group has it that has not been held against any."""
+"""The topics' version recorded in a group that has not been compared with any."""
 
 
 class TopicInfo(NamedTuple):
