@@ -1,4 +1,4 @@
-"""Imports among the package's modules, those of type checkers included: no large circles, and few know the Broker."""
+"""Import circles stay small, counting imports for type checkers, and only the server imports the Broker class."""
 
 import ast
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ def is_for_type_checkers(node: ast.AST) -> bool:
 
 
 def imports_of(module: str, path: Path, known: Iterable[str]) -> set[str]:
-    """Modules that a module imports, wherever in it; a package's own re-exports for type checkers aside."""
+    """Return the modules that a module imports anywhere; re-exports of a package for type checkers do not count."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     aside: set[ast.AST] = set()
     if path.name == "__init__.py":
@@ -54,7 +54,7 @@ def reachable(start: str, edges: dict[str, set[str]]) -> set[str]:
 
 
 def circles(edges: dict[str, set[str]]) -> set[frozenset[str]]:
-    """The strongly connected components of more than one module."""
+    """Return the strongly connected components of more than one module."""
     after = {module: reachable(module, edges) for module in edges}
     together = {frozenset(each for each in after[module] if module in after[each]) for module in edges}
     return {circle for circle in together if len(circle) > 1}
@@ -71,13 +71,13 @@ def test_no_circle_of_imports_has_more_than_three_modules() -> None:
 
 
 def test_only_the_server_imports_the_broker() -> None:
-    """Everybody else names in a protocol what they use of one."""
+    """Every other module declares a protocol of what it needs."""
     importers = {module for module, imported in graph().items() if "kraftpy.broker.broker" in imported}
     assert importers == {"kraftpy.broker.server"}
 
 
 def test_the_broker_is_checked_against_each_module_of_handlers() -> None:
-    """mypy does that at the end of `broker.broker`, for the modules that are named there."""
+    """mypy checks the modules named at the end of `broker.broker`."""
     declaring = {
         path.stem for path in (ROOT / "kraftpy/broker/handlers").glob("*.py") if "    class Broker(" in path.read_text()
     }

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasSlices
 
     class Broker(HasSlices, Protocol):
-        """What answering takes of a broker, besides what each handler uses (`Broker` in its module)."""
+        """The part of a broker needed here; each handler's module declares its own."""
 
         @property
         def tasks(self) -> Tasks:
-            """Where unexpected errors are counted and survived."""
+            """Counts unexpected errors as incidents."""
 
 
 MAX_REQUEST_ELEMENTS = 50_000
@@ -73,7 +73,7 @@ _FETCH = int(ApiKey.FETCH)  # a plain number: members of an enum are looked up s
 Handler = Callable[[Any, Any, RequestContext], Awaitable[Any]]
 """From a broker and a decoded request to the response message, or None where no response is due (acks=0).
 
-mypy verifies that the real broker has what each handler uses at the end of `broker.broker`.
+The broker is untyped here: mypy verifies at the end of `broker.broker` that it has what each handler needs.
 """
 
 

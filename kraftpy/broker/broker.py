@@ -567,7 +567,7 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-if TYPE_CHECKING:  # a broker has what each module of handlers uses, or mypy fails here
+if TYPE_CHECKING:  # mypy verifies that a broker satisfies the protocol of every handler module
     _cluster: type[cluster.Broker] = Broker
     _configs: type[configs.Broker] = Broker
     _fetch: type[fetch.Broker] = Broker

@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from kraftpy.broker.request import RequestContext
 
     class Metadata(Protocol):
-        """The changes of the metadata, as far as one can wait for them."""
+        """Metadata that one can wait for."""
 
         async def wait_for(self, condition: Callable[[], bool], timeout_ms: int) -> bool:
-            """Wait until a condition on the metadata holds; return False if it does not in time."""
+            """Wait until a condition on the metadata holds; return False on timeout."""
 
     class Broker(Protocol):
-        """What `who_asks` uses of a broker."""
+        """The part of a broker that `who_asks` needs."""
 
         @property
         def proof(self) -> BrokerProof:
-            """The proofs of those that connect to it."""
+            """Verifies that a connection belongs to a broker."""
 
         @property
         def metadata(self) -> Metadata:
-            """Its copy of the metadata, which may be a moment behind."""
+            """The broker's copy of the metadata, which may lag a moment behind."""
 
 
 SOFTWARE = "kraftpy-broker"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasConfig, HasImage, HasNodeId
 
     class Broker(HasConfig, HasImage, HasNodeId, Protocol):
-        """What a broker's health is read from."""
+        """The part of a broker that its health depends on."""
 
         @property
         def replicas(self) -> Replicas:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
         @property
         def incidents(self) -> Incidents:
-            """The unexpected errors that it survived."""
+            """The unexpected errors that the node survived."""
 
         @property
         def connections(self) -> Sequence[object]:

@@ -1,11 +1,11 @@
-"""Capabilities of a broker, one protocol each, for modules that are handed a broker and use little of it.
+"""Capabilities of a broker, one protocol each, for modules that take a broker and use only a little of it.
 
-A module declares, at its top and for type checkers only, a protocol `Broker` that combines what it uses of one:
+Such a module declares its own protocol `Broker` at the top, for type checkers only, as a combination of capabilities:
 
     class Broker(HasImage, HasSlices, Protocol): ...
 
-`broker.broker` asserts that the real broker satisfies every one of them. The capabilities here need no wing of the
-broker; those that do are in `handlers.services`.
+mypy verifies at the end of `broker.broker` that the real broker satisfies each of them. The capabilities here depend on
+no wing of the broker; those that do are in `handlers.services`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kraftpy.types import BrokerId
 
 
 class HasNodeId(Protocol):
-    """Knows which node of the cluster it is."""
+    """Has a node id."""
 
     @property
     def node_id(self) -> BrokerId:
@@ -28,7 +28,7 @@ class HasNodeId(Protocol):
 
 
 class HasConfig(Protocol):
-    """Has this node's settings."""
+    """Has settings."""
 
     @property
     def config(self) -> BrokerConfig:
@@ -36,15 +36,15 @@ class HasConfig(Protocol):
 
 
 class HasClock(Protocol):
-    """Tells the time."""
+    """Has a clock."""
 
     @property
     def clock(self) -> Clock:
-        """The node's clock, which tests replace."""
+        """The wall clock and the monotonic clock; tests replace them."""
 
 
 class HasImage(Protocol):
-    """Has the cluster's metadata."""
+    """Has a copy of the cluster's metadata."""
 
     @property
     def image(self) -> Image:
@@ -52,8 +52,8 @@ class HasImage(Protocol):
 
 
 class HasSlices(Protocol):
-    """Can do long work without holding up the event loop."""
+    """Runs long work in slices, without blocking the event loop."""
 
     @property
     def slices(self) -> Slices:
-        """Pauses between pieces of long work, and a thread for what cannot be cut."""
+        """Pauses for long work, and a thread for work that cannot be sliced."""

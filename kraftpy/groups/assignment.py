@@ -1,6 +1,6 @@
-"""Partitions by their topics' ids: what members of groups are assigned, and how that stands in records.
+"""Assignments: sets of partitions, identified by topic id, and their encoding in records.
 
-Shared by the consumer, share and streams protocols.
+The consumer and share protocols share them.
 """
 
 from __future__ import annotations

@@ -64,16 +64,7 @@ from kraftpy.groups.consumer.changes import ConsumerChangeQueue
 from kraftpy.groups.consumer.protocol import heartbeat_error
 from kraftpy.groups.deadlines import Deadlines, Key
 from kraftpy.groups.deletion import Deletions
-from kraftpy.groups.events import (
-    Appended,
-    Effect,
-    Event,
-    Request,
-    StateChanged,
-    Tick,
-    TopicsDeleted,
-    TransactionEnded,
-)
+from kraftpy.groups.events import Appended, Effect, Event, Request, StateChanged, Tick, TopicsDeleted, TransactionEnded
 from kraftpy.groups.expiry import EXPIRY_KEY, Expiry
 from kraftpy.groups.group import Group, State
 from kraftpy.groups.invariants import Invariants

@@ -1,4 +1,4 @@
-"""Epochs by which a heartbeat says that its member joins or leaves (KIP-848, 932, 1071)."""
+"""Special member epochs in heartbeats, which say that a member joins or leaves (KIP-848, KIP-932, KIP-1071)."""
 
 from __future__ import annotations
 

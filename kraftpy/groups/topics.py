@@ -1,4 +1,4 @@
-"""The cluster's topics as groups see them: ids, names and partition counts, and a version that changes with them."""
+"""The cluster's topics as groups see them: ids, names, partition counts, and a version that changes with them."""
 
 from __future__ import annotations
 

@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasConfig
 
     class Broker(apis.Broker, HasConfig, Protocol):
-        """What telling brokers from clients takes of a node, and answering."""
+        """The part of a broker needed to answer and to tell brokers from clients."""
 
         @property
         def links(self) -> object | None:
-            """The links to the other nodes; None if it is alone."""
+            """The links to the other nodes; None on a node that is alone."""
 
 
 Answer = Callable[["Broker", bytearray, str, str, "Connection | None"], Awaitable[Response | None]]

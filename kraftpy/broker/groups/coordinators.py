@@ -84,7 +84,7 @@ _MERGED_AT_ONCE = 20
 """Lists of up to this many pieces are merged on the event loop."""
 
 ChangeShareState = Callable[[str, Initialization | Deletion], Awaitable[dict[TopicIdPartition, ErrorCode]]]
-"""Asks share coordinators to keep or forget state of a group's partitions; returns what failed (`share`)."""
+"""Asks share coordinators to initialize or delete state of a group's partitions; returns the errors by partition."""
 
 
 class _TopicsNow:

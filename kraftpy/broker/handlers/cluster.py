@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasNodeId
 
     class Broker(HasClock, HasConfig, HasControllerId, HasImage, HasMetadata, HasNodeId, HasProof, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
         @property
         def connection_limits(self) -> ConnectionLimits:
-            """The bounds on connections."""
+            """The limits on connections."""
 
 
 _LEVEL_ZERO_VERSION = 4

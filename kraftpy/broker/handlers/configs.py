@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasNodeId, HasSlices
 
     class Broker(HasClock, HasConfig, HasConfigRoom, HasImage, HasMetadata, HasNodeId, HasSlices, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
 
 _CLIENT_METRICS = 16

@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasImage, HasNodeId, HasSlices
 
     class Broker(followers.Broker, HasImage, HasNodeId, HasSlices, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
         @property
         def request_memory(self) -> RequestMemory:
-            """The memory that requests and their answers share."""
+            """The memory budget of requests and answers."""
 
 
 READ_COMMITTED = 1

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from kraftpy.types import BrokerId
 
     class Broker(HasClock, HasConfig, HasCoordinators, HasImage, HasMetadata, HasSlices, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
         def endpoints(self, listener: str) -> list[tuple[BrokerId, str, int, str | None]]:
             """Return (id, host, port, rack) of every live broker that has this listener."""

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasClock, HasImage
 
     class Broker(HasClock, HasImage, HasMetadata, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
 
 _FIRST_TOP_LEVEL_ERROR_VERSION = 1

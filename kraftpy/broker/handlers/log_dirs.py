@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from kraftpy.broker.upkeep.log_moves import LogMoves
 
     class Broker(HasReplicas, HasSlices, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
         @property
         def log_moves(self) -> LogMoves:
-            """The moves of replicas between log directories."""
+            """Moves replicas between log directories."""
 
 
 async def alter_replica_log_dirs(

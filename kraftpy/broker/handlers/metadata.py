@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasNodeId, HasSlices
 
     class Broker(HasClock, HasConfig, HasControllerId, HasImage, HasMetadata, HasNodeId, HasSlices, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
         @property
         def metadata_answers(self) -> EncodedAnswers:
-            """Answers to Metadata that are kept encoded."""
+            """The cache of encoded Metadata answers."""
 
 
 _LISTENER_NOT_FOUND_VERSION = 6

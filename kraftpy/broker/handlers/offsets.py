@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasSlices
 
     class Broker(HasReplicas, HasSlices, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
 
 READ_COMMITTED = 1

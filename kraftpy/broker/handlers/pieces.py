@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasSlices
 
     class Broker(HasCoordinators, HasSlices, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
 
 B = TypeVar("B", bound="Broker")

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasSlices
 
     class Broker(HasClock, HasConfig, HasImage, HasReplicas, HasSlices, HasTransactions, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
 
 ALL_IN_SYNC = -1

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from kraftpy.broker.transactions.producer_ids import ProducerIds
 
     class Broker(HasReplicas, HasTransactions, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
         @property
         def producer_ids(self) -> ProducerIds:
-            """The source of new producer ids."""
+            """Allocates producer ids."""
 
 
 _FIRST_FENCED_VERSION = 4

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasConfig, HasImage
 
     class Broker(HasConfig, HasImage, HasMetadata, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
 
 _LOOK_SECONDS = 0.02

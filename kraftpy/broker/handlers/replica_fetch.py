@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasClock, HasConfig, HasImage
 
     class Broker(HasClock, HasConfig, HasFetchSessions, HasImage, HasMetadata, HasProof, HasReplicas, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
         @property
         def fetchers(self) -> Fetchers:
-            """The fetchers of the partitions that this node follows."""
+            """The fetchers for partitions this node follows."""
 
 
 _FIRST_VERSION = 15

@@ -16,7 +16,7 @@ from kraftpy.types import BrokerId
 
 
 class HasMetadata(Protocol):
-    """Changes the cluster's metadata."""
+    """Submits changes of the cluster's metadata."""
 
     @property
     def metadata(self) -> MetadataLog:
@@ -24,31 +24,31 @@ class HasMetadata(Protocol):
 
 
 class HasControllerId(Protocol):
-    """Knows where changes of the cluster are decided."""
+    """Knows a broker that accepts changes of the cluster."""
 
     @property
     def controller_id(self) -> BrokerId:
-        """The broker that clients send such changes to."""
+        """The broker that clients should send such changes to."""
 
 
 class HasConfigRoom(Protocol):
-    """Bounds the memory that stored settings take."""
+    """Bounds the memory taken by stored settings."""
 
     @property
     def config_room(self) -> ConfigRoom:
-        """The room that is left for settings of topics, brokers and groups."""
+        """The budget for the settings of topics, brokers and groups."""
 
 
 class HasProof(Protocol):
-    """Tells brokers from clients."""
+    """Can tell brokers from clients."""
 
     @property
     def proof(self) -> BrokerProof:
-        """The proofs of those that connect to this broker."""
+        """Verifies that a connection belongs to a broker."""
 
 
 class HasReplicas(Protocol):
-    """Has partitions."""
+    """Holds replicas of partitions."""
 
     @property
     def replicas(self) -> Replicas:
@@ -56,11 +56,11 @@ class HasReplicas(Protocol):
 
 
 class HasFetchSessions(Protocol):
-    """Remembers what fetchers have been told."""
+    """Keeps fetch sessions."""
 
     @property
     def fetch_sessions(self) -> FetchSessions:
-        """The incremental fetch sessions of this node (KIP-227)."""
+        """The incremental fetch sessions on this node (KIP-227)."""
 
 
 class HasCoordinators(Protocol):
@@ -76,11 +76,11 @@ class HasTransactions(Protocol):
 
     @property
     def transactions(self) -> TransactionCoordinators:
-        """The transaction coordinators on this node, and the way to those elsewhere."""
+        """The transaction coordinators on this node; requests for others are passed on."""
 
 
 class HasShareStates(Protocol):
-    """Reads and writes the states of share partitions."""
+    """Reads and writes the state of share partitions."""
 
     @property
     def share_states(self) -> ShareStates:

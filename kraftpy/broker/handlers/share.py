@@ -55,19 +55,19 @@ if TYPE_CHECKING:
     from kraftpy.broker.share.sessions import ShareSessions
 
     class Broker(HasClock, HasConfig, HasImage, HasReplicas, HasSlices, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
         @property
         def share_sessions(self) -> ShareSessions:
-            """The share sessions of this node."""
+            """The share sessions on this node."""
 
         @property
         def share_partitions(self) -> SharePartitions:
-            """The share partitions that are led here."""
+            """The share partitions led by this node."""
 
         @property
         def group_settings(self) -> GroupSettingsNow:
-            """The settings of each group as of now."""
+            """The current settings of each group."""
 
 
 _RECORD_LIMIT = 1

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasImage, HasSlices
 
     class Broker(HasCoordinators, HasImage, HasShareStates, HasSlices, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
         @property
         def peers(self) -> Peers:
-            """The other brokers."""
+            """Connections to the other brokers."""
 
 
 _LATEST = -1

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasSlices
 
     class Broker(HasMetadata, HasProof, HasShareStates, HasSlices, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
 
 async def answer(broker: Broker, request: Any, context: RequestContext) -> Any:

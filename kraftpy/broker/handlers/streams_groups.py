@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasImage, HasSlices
 
     class Broker(HasCoordinators, HasImage, HasSlices, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
 
 async def streams_group_heartbeat(

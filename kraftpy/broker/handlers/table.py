@@ -1,6 +1,6 @@
-"""Which APIs are served, and the handler of each, as `module:function` of this package.
+"""The APIs that the broker serves, each with its handler as `module:function` in this package.
 
-An API that is not in the table is not advertised.
+An API that is missing here is not advertised.
 """
 
 from __future__ import annotations
@@ -74,5 +74,5 @@ HANDLERS: dict[int, str] = {
 
 
 def served() -> list[ApiKey]:
-    """Every API this broker answers, by key."""
+    """Return every API that this broker serves, by key."""
     return [ApiKey(key) for key in sorted(HANDLERS)]

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasClock, HasConfig, HasImage, HasSlices
 
     class Broker(HasClock, HasConfig, HasConfigRoom, HasImage, HasMetadata, HasReplicas, HasSlices, Protocol):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
 
 _FIRST_TOPIC_ID_VERSION = 6

@@ -66,15 +66,15 @@ if TYPE_CHECKING:
     class Broker(
         HasClock, HasConfig, HasCoordinators, HasImage, HasMetadata, HasProof, HasSlices, HasTransactions, Protocol
     ):
-        """What these handlers use of a broker."""
+        """The part of a broker that these handlers need."""
 
         @property
         def marker_writer(self) -> MarkerWriter:
-            """Writes the markers of transactions that ended."""
+            """Writes the markers of completed transactions."""
 
         @property
         def complaints(self) -> Complaints:
-            """What is logged at most so often."""
+            """Logs complaints at a limited rate."""
 
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kraftpy.broker.services import HasImage, HasSlices
 
     class Broker(HasImage, HasSlices, Protocol):
-        """What these answers take of a broker."""
+        """The part of a broker that fetch responses need."""
 
 
 _LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)

@@ -34,10 +34,10 @@ _Key = tuple[TopicId, int]
 
 
 class Metadata(Protocol):
-    """Decides about in-sync replicas: the metadata log."""
+    """The metadata log, which decides about in-sync replicas."""
 
     async def submit(self, command: ChangePartitions, /) -> Decision[tuple[PartitionResult, ...]]:
-        """Return what the command comes to. Raises KafkaError."""
+        """Submit a command and return its decision. Raises KafkaError."""
 
 
 class IsrProposals:

@@ -52,10 +52,10 @@ _GIVEN_UP = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCE
 
 
 class GroupMarkers(Protocol):
-    """Writes markers to partitions of `__consumer_offsets`: the group coordinators."""
+    """The group coordinators, which write markers to partitions of `__consumer_offsets`."""
 
     async def write_marker(self, partition: int, marker: bytes, producer_id: int, *, is_commit: bool) -> ErrorCode:
-        """Append a transaction's marker, and have the groups act on it once it is committed."""
+        """Append a transaction's marker, and apply it to the groups once it is committed."""
 
 
 class MarkerWriter:

@@ -32,14 +32,14 @@ STREAMS_DELAY = "streams-delay"
 
 
 class ClassicGroups(Protocol):
-    """The classic protocol, as far as groups leave it to become streams groups."""
+    """The part of the classic protocol needed when a classic group becomes a streams group."""
 
     @property
     def deadlines(self) -> Deadlines:
         """The timers of all groups."""
 
     def dissolve(self, group: Group, step: Step) -> None:
-        """Empty the group's classic half; members that wait are told to join again."""
+        """Empty the group's classic half and tell its waiting members to join again."""
 
 
 class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
