@@ -96,13 +96,13 @@ class Sessions:
         self._deadline: int | None = None
 
     @property
-    def is_in_office(self) -> bool:
+    def is_active(self) -> bool:
         """Whether this node's controller is the active one."""
         return self._term is not None
 
     # -- inputs
 
-    def took_office(self, image: Image, term: int, now: int) -> None:
+    def activate(self, image: Image, term: int, now: int) -> None:
         """Start a term: this node now leads the quorum."""
         self._term = term
         self._sessions = {}
@@ -125,7 +125,7 @@ class Sessions:
         was_lost_just_now = gone_at is not None and gone_at > now - self._first_contact_ms
         self._gone_at[broker_id] = gone_at if gone_at and was_lost_just_now else now + self._first_contact_ms
 
-    def left_office(self) -> None:
+    def deactivate(self) -> None:
         """End the term: this node no longer leads the quorum."""
         self._term = None
         self._sessions = {}
