@@ -23,7 +23,7 @@ from kraftpy.groups.memory import (
     MEMBER_BYTES,
     Room,
     Usage,
-    weight_of_saying,
+    weight_of_member,
 )
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_heartbeat import (
@@ -45,7 +45,7 @@ _LOOKED_AT = (
     ShareGroupHeartbeatRequest,
     StreamsGroupHeartbeatRequest,
 )
-_A_NAME = 8
+_NAME_BYTES = 8
 """The bytes that a name or number in a list counts for in addition to its characters."""
 
 
@@ -95,8 +95,8 @@ class Admission:
         return join_error(event.api_version, message.member_id, ErrorCode.GROUP_MAX_SIZE_REACHED)
 
     def _heartbeat(self, message: _Heartbeat) -> GroupResponse | None:
-        said = _said(message)
-        if said is None or self.room.has(weight_of_saying(said)):
+        characters = _new_characters(message)
+        if characters is None or self.room.has(weight_of_member(characters)):
             return None
         self.room.refused(f"a member ({MAX_BYTES_SETTING}={self.room.max_bytes}) of group {message.group_id}")
         text = f"The broker has no memory left for this member: {MAX_BYTES_SETTING}={self.room.max_bytes}."
@@ -109,7 +109,7 @@ class Admission:
                 return StreamsGroupHeartbeatResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED, error_message=text)
 
 
-def _said(message: _Heartbeat) -> int | None:
+def _new_characters(message: _Heartbeat) -> int | None:
     """Estimate how many characters a heartbeat adds to its member; None if it says nothing new."""
     if message.member_epoch < 0:
         return None
@@ -117,8 +117,8 @@ def _said(message: _Heartbeat) -> int | None:
         if message.topology is None and message.member_epoch != 0:
             return None
         tags = message.client_tags or ()
-        told = 0 if message.topology is None else _topology(message.topology)
-        return told + _names(part for tag in tags for part in (tag.key, tag.value))
+        size = 0 if message.topology is None else _topology(message.topology)
+        return size + _names(part for tag in tags for part in (tag.key, tag.value))
     names = message.subscribed_topic_names
     regex = message.subscribed_topic_regex if isinstance(message, ConsumerGroupHeartbeatRequest) else None
     if names is None and regex is None and message.member_epoch != 0:
@@ -127,7 +127,7 @@ def _said(message: _Heartbeat) -> int | None:
 
 
 def _names(names: Iterable[str]) -> int:
-    return sum(_A_NAME + len(name) for name in names)
+    return sum(_NAME_BYTES + len(name) for name in names)
 
 
 def _topology(topology: Topology) -> int:

@@ -101,7 +101,7 @@ class ChangeQueue(ABC, Generic[D, P]):
         for request, response in answers:
             step.reply(request.request_id, response)
 
-    # ---- the line
+    # ---- the queue
 
     def submit(self, group: Group, item: Request | Key, step: Step) -> None:
         """Decide the item now, or once everything ahead of it is stored."""

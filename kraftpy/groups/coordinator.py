@@ -19,10 +19,8 @@ A group of the consumer protocol is a `Group` whose classic half stays empty and
 go through its queue (`change_queue`, `consumer.changes`), and so does anything else that must not overtake its records.
 
 A share group has `share` set and nothing else; `share.changes` does for it what `consumer.changes` does for consumer
-groups. The shell passes its requests on to the share coordinators (`ChangeState`).
-
-A streams group has `streams` set (`streams.changes`). The shell creates the internal topics that it lacks
-(`MakeTopics`).
+groups. The shell passes its requests on to the share coordinators (`ChangeState`). A streams group has `streams` set
+(`streams.changes`); the shell creates the internal topics that it lacks (`CreateInternalTopics`).
 
 Left out: authorization; quotas.
 
@@ -127,8 +125,7 @@ class GroupCoordinator:
         matches: TopicMatches | None = None,
         room: Room | None = None,
     ) -> None:
-        """`new_id` returns text for member ids that never repeats and cannot be guessed; `topics` are the cluster's
-        topics.
+        """`new_id` returns unique, unguessable text for member ids; `topics` are the cluster's topics.
 
         `settings` returns the settings of a single group; without it, every group uses those of `config`. `matches` and
         `room` are shared by all coordinators of a node and bound their work on regular expressions and their memory.
@@ -314,7 +311,7 @@ class GroupCoordinator:
 
     def _forget_if_vacant(self, group_id: str) -> None:
         group = self.groups.get(group_id)
-        if group is not None and group.vacant:
+        if group is not None and group.is_vacant:
             del self.groups[group_id]
             self._usage.bytes -= group.counted
         elif group is not None:
@@ -411,17 +408,14 @@ class GroupCoordinator:
         if not message.group_id:
             step.reply(event.request_id, refuse(message, event.api_version, ErrorCode.INVALID_REQUEST))
             return
-        if self._appends.stores(
-            message.group_id, StoreAssignment, StoreStaticMember
-        ):  # its members will be known in a moment
+        # If they are being stored, its members will be known in a moment.
+        if self._appends.stores(message.group_id, StoreAssignment, StoreStaticMember):
             step.reply(event.request_id, refuse(message, event.api_version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
         group = self._group(message.group_id)
         if group.share is not None or self._is_streams(group):
-            refusal = heartbeat_error(
-                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {message.group_id} is not a consumer group."
-            )
-            step.reply(event.request_id, refusal)
+            text = f"Group {message.group_id} is not a consumer group."
+            step.reply(event.request_id, heartbeat_error(ErrorCode.GROUP_ID_NOT_FOUND, text))
             return
         self._consumers.submit(group, event, step)
         self._forget_if_vacant(message.group_id)
@@ -450,8 +444,8 @@ class GroupCoordinator:
 
     def _of_streams_group(self, event: Request, group_id: str, step: Step) -> None:
         if self._appends.stores(group_id, StoreShareGroup):  # its kind will be known in a moment
-            told = refuse(event.message, event.api_version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            step.reply(event.request_id, told)
+            refusal = refuse(event.message, event.api_version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            step.reply(event.request_id, refusal)
             return
         self._streams.submit(self._group(group_id), event, step)
         self._forget_if_vacant(group_id)

@@ -45,9 +45,7 @@ class Deletions:
                 group.waiting.append(event)
                 return
             # Reconsider the whole request once the group's state is deleted, or once nothing of it is in flight.
-            if group.is_empty and (
-                self._shares.is_deferred(group, event) or self._shares.delete_state(group, event, step)
-            ):
+            if group.is_empty and (self._shares.defer(group, event) or self._shares.delete_state(group, event, step)):
                 return
         undeleted = self._shares.undeleted(event.request_id)
         results = []

@@ -63,7 +63,7 @@ class AnyDraft(ABC, Generic[G, K, V]):
         self.records: list[Record] = []
         self.changed: dict[str, None] = {}
         """Members that were changed or removed."""
-        self._said: list[tuple[K, V | None]] = []
+        self._written: list[tuple[K, V | None]] = []
         self.cost = 0
         """Work spent on targets for this draft: the members, partitions and topics examined."""
 
@@ -86,13 +86,13 @@ class AnyDraft(ABC, Generic[G, K, V]):
             self.group = self._before.copy()
         self.group.apply(key, value)
         self.records.append(self._record(key, value))
-        self._said.append((key, value))
+        self._written.append((key, value))
         if isinstance(key, self.current_key):
             self.changed[key.member_id] = None
 
     def take_back(self, count: int) -> None:
         """Keep only the first `count` records: the decision that added the rest failed halfway."""
-        kept, self._said = self._said[:count], []
+        kept, self._written = self._written[:count], []
         self.group, self.records, self.changed = self._before, [], {}
         for key, value in kept:
             self.put(key, value)

@@ -216,11 +216,11 @@ class ChangeState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MakeTopics:
+class CreateInternalTopics:
     """Create these internal topics of a streams group. Repeated until they exist."""
 
     group_id: str
     topics: tuple[InternalTopic, ...]
 
 
-Effect = Reply | Append | Note | Survived | ChangeState | MakeTopics
+Effect = Reply | Append | Note | Survived | ChangeState | CreateInternalTopics

@@ -138,7 +138,7 @@ class Group:
         self.current_state_timestamp = timestamp
 
     @property
-    def vacant(self) -> bool:
+    def is_vacant(self) -> bool:
         """True if nothing would be lost by dropping the group."""
         return (
             self.state in (State.EMPTY, State.DEAD)

@@ -105,7 +105,7 @@ class Invariants:
     @staticmethod
     def _check_group(group: Group) -> None:
         group.validate()
-        assert not group.vacant, group
+        assert not group.is_vacant, group
         if group.state is State.STABLE and not group.records_in_flight:
             assignments = {m.member_id: m.assignment or b"" for m in group.members.values()}
             assert group.persisted is not None

@@ -35,9 +35,9 @@ def weight_of_offset(value: OffsetCommitValue) -> int:
     return OFFSET_BYTES + len(value.metadata)
 
 
-def weight_of_saying(said: int) -> int:
-    """Return the weight of a member of the newer protocols whose heartbeat carries `said` characters, in bytes."""
-    return 3 * RECORD_BYTES + OBJECTS_PER_BYTE * said
+def weight_of_member(characters: int) -> int:
+    """Return the weight of a member of the newer protocols whose heartbeat carries this many `characters`, in bytes."""
+    return 3 * RECORD_BYTES + OBJECTS_PER_BYTE * characters
 
 
 class Room:

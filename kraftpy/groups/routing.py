@@ -159,8 +159,8 @@ def merge(responses: Sequence[GroupResponse]) -> GroupResponse:
             described = [each for r in responses if isinstance(r, DescribeGroupsResponse) for each in r.groups]
             return DescribeGroupsResponse(groups=described)
         case ConsumerGroupDescribeResponse():
-            told = [each for r in responses if isinstance(r, ConsumerGroupDescribeResponse) for each in r.groups]
-            return ConsumerGroupDescribeResponse(groups=told)
+            found = [each for r in responses if isinstance(r, ConsumerGroupDescribeResponse) for each in r.groups]
+            return ConsumerGroupDescribeResponse(groups=found)
         case ShareGroupDescribeResponse():
             shares = [each for r in responses if isinstance(r, ShareGroupDescribeResponse) for each in r.groups]
             return ShareGroupDescribeResponse(groups=shares)

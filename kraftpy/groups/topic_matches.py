@@ -128,14 +128,14 @@ class TopicMatches:
             entry = self._entries[regex] = _Entry()
             self._bytes += _ENTRY_BYTES + len(regex)
         self._entries.move_to_end(regex)
-        is_known = self._units > 0 and self._go_on(regex, entry)
+        is_known = self._units > 0 and self._continue(regex, entry)
         self._shrink()
         if not is_known:
             return None
         self._units -= 1 + len(entry.found) // _NAMES_PER_UNIT
         return tuple(sorted(name for number in entry.found if (name := self._names[number]) is not None))
 
-    def _go_on(self, regex: str, entry: _Entry) -> bool:
+    def _continue(self, regex: str, entry: _Entry) -> bool:
         """Continue with topics not examined yet; False if the budget runs out first."""
         names, end = self._names, len(self._names)
         if entry.is_broken or entry.position == end:

@@ -40,7 +40,7 @@ from kraftpy.protocol.messages.txn_offset_commit import (
 )
 from kraftpy.types import TopicPartition
 
-_Told = OffsetFetchResponsePartition | OffsetFetchResponsePartitions
+_FetchedPartition = OffsetFetchResponsePartition | OffsetFetchResponsePartitions
 
 
 class PendingOffsets:
@@ -202,12 +202,12 @@ def commit(
 
 def only_stable(message: OffsetFetchRequest, response: OffsetFetchResponse, groups: dict[str, Group]) -> None:
     """Replace unstable offsets in the response by an error (KIP-447)."""
-    told: list[tuple[Group | None, str, list[_Told]]] = []
+    fetched: list[tuple[Group | None, str, list[_FetchedPartition]]] = []
     for answered in response.groups:
         group = groups.get(answered.group_id)
-        told += [(group, topic.name, [*topic.partitions]) for topic in answered.topics]
-    told += [(groups.get(message.group_id), topic.name, [*topic.partitions]) for topic in response.topics]
-    for group, name, partitions in told:
+        fetched += [(group, topic.name, [*topic.partitions]) for topic in answered.topics]
+    fetched += [(groups.get(message.group_id), topic.name, [*topic.partitions]) for topic in response.topics]
+    for group, name, partitions in fetched:
         for each in partitions:
             if group is not None and TopicPartition(name, each.partition_index) in group.unstable:
                 each.committed_offset, each.committed_leader_epoch, each.metadata = -1, -1, ""

@@ -65,7 +65,7 @@ from streams_words import read_roles, read_topology, show_made
 from topics_now import once_called
 
 from kraftpy.groups.config import GroupConfig
-from kraftpy.groups.events import Append, ChangeState, Effect, MakeTopics, Note, Reply
+from kraftpy.groups.events import Append, ChangeState, CreateInternalTopics, Effect, Note, Reply
 from kraftpy.protocol.consumer_protocol import Subscription, encode_subscription
 from kraftpy.protocol.errors import ErrorCode
 from kraftpy.protocol.messages.consumer_group_describe import (
@@ -155,7 +155,7 @@ class Script(World):
                     self.lines.append(f"{head} {owner}{show_record(record)}")
             case ChangeState():
                 self.lines.append(show_change(effect))
-            case MakeTopics():
+            case CreateInternalTopics():
                 self.lines.append(show_made(effect))
             case Note():
                 self.lines.append(f"note {effect.group_id}: {effect.text}")
@@ -499,7 +499,7 @@ def void(_: object) -> None:
 
 
 def play(path: Path) -> None:
-    """Run a script and compare what happens with what it says, or rewrite it where the environment asks for that."""
+    """Run a script and compare the outcome with what it says, or rewrite it if the environment asks for that."""
     text = path.read_text()
     written = []
     script: Script | None = None
@@ -526,7 +526,7 @@ def play(path: Path) -> None:
 
 
 def difference(said: str, happened: str) -> str:
-    """Both side by side where they differ."""
+    """Return a diff of the two texts."""
     from difflib import unified_diff
 
     return "\n".join(unified_diff(said.splitlines(), happened.splitlines(), "the script says", "what happened", n=3))

@@ -1,4 +1,4 @@
-"""What a group coordinator answers and stores, in the words of scripts."""
+"""Formats the responses and records of a group coordinator as they appear in scripts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def word(data: bytes) -> str:
 
 
 def assigned_word(data: bytes) -> str:
-    """An assignment in one word: `t:0,1;u:2` where it is one of partitions, or the bytes as text."""
+    """Format an assignment as one word: `t:0,1;u:2` if it is one of partitions, or the bytes as text."""
     if data[:2] != b"\x00\x03":
         return word(data)
     by_topic: dict[str, list[str]] = {}

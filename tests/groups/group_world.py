@@ -72,7 +72,7 @@ class World:
         self.added: dict[int, tuple[Record, ...]] = {}  # what this coordinator's appends added to it, by token
         self.hold = False
         self.held: list[Append] = []
-        self.silent = False  # share coordinators answer when they are told to, not at once
+        self.silent = False  # share coordinators answer on request, not at once
         self.asked: list[ChangeState] = []
         self.share_coordinators = ShareCoordinators()
         self.requests: dict[int, Request] = {}
@@ -130,7 +130,7 @@ class World:
         return effects
 
     def go_on(self) -> None:
-        """Whatever waits for the log or for share coordinators is done, unless it shall wait."""
+        """Complete everything that waits for the log or for share coordinators, unless it is held back."""
         while True:
             if self.held and not self.hold:
                 self.appended(self.held[0].token)
@@ -155,7 +155,7 @@ class World:
         self.step(Appended(token=token, error_code=error_code))
 
     def told(self, token: int, failing: Mapping[TopicIdPartition, ErrorCode] | None = None) -> None:
-        """Share coordinators answer."""
+        """Let the share coordinators answer."""
         asked = next(each for each in self.asked if each.token == token)
         self.asked.remove(asked)
         gone = [each for each in partitions_asked(asked) if self.topics.name(each.topic_id) is None]
@@ -257,7 +257,7 @@ class World:
             known = self.generations.get(group_id, 0)
             now = group.generation_id
             assert group.consumer is not None or now >= known, f"{group_id} went from generation {known} to {now}"
-        self.generations = {  # a consumer group with members that becomes a classic one goes on from its epoch
+        self.generations = {  # a consumer group with members that becomes a classic one continues from its epoch
             group_id: group.generation_id if group.consumer is None else group.consumer.epoch
             for group_id, group in coordinator.groups.items()
             if group.consumer is None or group.consumer.members

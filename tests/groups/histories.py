@@ -1,8 +1,4 @@
-"""What random histories of groups that the coordinator itself assigns to have in common: their members.
-
-A history is a `Clients` of its own: how a member sends a heartbeat and takes in the answer, what happens to the group,
-and how it comes to rest.
-"""
+"""The common parts of random histories of groups that the coordinator assigns to: their members."""
 
 from __future__ import annotations
 
@@ -41,7 +37,7 @@ class Clients(World, Generic[C, R]):
     """The members of one group, and what happens to them."""
 
     beaten: type[R]
-    """What a heartbeat is answered by."""
+    """The type of the response to a heartbeat."""
 
     def __init__(self, chance: random.Random, config: GroupConfig | None = None) -> None:
         self.chance = chance
@@ -70,7 +66,7 @@ class Clients(World, Generic[C, R]):
         raise NotImplementedError
 
     def check_owners(self) -> None:
-        """What members do, held against each other."""
+        """Check the members' actions against each other."""
 
     # ---- what does not
 
@@ -94,17 +90,17 @@ class Clients(World, Generic[C, R]):
         self.check_owners()
 
     def end_append(self) -> None:
-        """What was to be written first is, or is not."""
+        """Complete the oldest append, with success or failure."""
         codes = (ErrorCode.NONE, ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS)
         self.appended(self.held[0].token, self.chance.choice(codes))
 
     def stop_holding(self) -> None:
-        """Appends go on."""
+        """Let appends proceed."""
         self.hold = False
         self.go_on()
 
     def come_to_rest(self, happenings: int) -> Group | None:
-        """The group after so much has happened and all have settled; None where no member is left."""
+        """Return the group after everything has settled; None if no members are left."""
         for _ in range(happenings):
             self.happen()
         self.settle()

@@ -51,7 +51,7 @@ def partitions_asked(asked: ChangeState) -> list[TopicIdPartition]:
 
 
 class ShareCoordinators:
-    """What all of them keep: of each partition of a group the epoch of its state, and its start offset."""
+    """The state that all share coordinators keep: the state epoch and start offset of each of a group's partitions."""
 
     def __init__(self) -> None:
         self.states: dict[tuple[str, TopicIdPartition], tuple[int, int]] = {}
@@ -59,7 +59,7 @@ class ShareCoordinators:
     def change(
         self, asked: ChangeState, failing: Mapping[TopicIdPartition, ErrorCode]
     ) -> dict[TopicIdPartition, ErrorCode]:
-        """Do as asked, but for what shall fail; what has failed."""
+        """Do as asked, except for what should fail. Returns what failed."""
         failed = dict(failing)
         match asked.change:
             case Initialization(state_epoch=epoch, start_offsets=offsets):
@@ -163,7 +163,7 @@ def _states(states: Mapping[TopicId, TopicState]) -> str:
 
 
 def show_partitions(value: ShareStateValue) -> str:
-    """What the group knows of its partitions' state."""
+    """Format what the group knows of its partitions' state."""
     shown = [
         f"{word}={_states(states)}"
         for word, states in (("wants", value.initializing), ("state", value.initialized))

@@ -9,7 +9,7 @@ Tasks are `0:0,1;1:2`, in the roles active/standby/warm-up with `/` between them
 
 from __future__ import annotations
 
-from kraftpy.groups.events import MakeTopics
+from kraftpy.groups.events import CreateInternalTopics
 from kraftpy.groups.streams.records import (
     StreamsCurrentKey,
     StreamsCurrentValue,
@@ -95,7 +95,7 @@ def tasks_of(ids: list[wire.TaskIds] | None) -> TaskSet:
 
 
 def told(answer: StreamsGroupHeartbeatResponse) -> Tasks | None:
-    """The tasks an answer carries."""
+    """Return the tasks in a response."""
     if answer.active_tasks is None:
         return None
     return Tasks(
@@ -173,7 +173,7 @@ def show_streams_described(r: StreamsGroupDescribeResponse) -> str:
     return "\n".join(lines)
 
 
-def show_made(effect: MakeTopics) -> str:
+def show_made(effect: CreateInternalTopics) -> str:
     topics = " ".join(
         f"{topic.name}={topic.partitions}{''.join(f'[{name}={value}]' for name, value in topic.configs)}"
         for topic in effect.topics

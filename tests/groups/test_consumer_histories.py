@@ -28,7 +28,7 @@ TOPICS = ("t", "u", "v")
 
 @dataclass(kw_only=True)
 class Reader(Client):
-    """A member as it sees itself: `owns` is what it reads from, `told` what it was told last that it may."""
+    """A member's own view: `owns` is what it reads from, `told` is what it was last told it may read."""
 
     instance_id: str | None
     topics: tuple[str, ...]
@@ -49,7 +49,7 @@ class Members(Clients[Reader, ConsumerGroupHeartbeatResponse]):
         if client.waiting:
             return
         joins = client.epoch == 0
-        client.owns &= client.told  # it has stopped reading what it shall no longer read, before it says so
+        client.owns &= client.told  # it stops reading partitions taken from it before it says so
         full = client.reports or joins
         message = ConsumerGroupHeartbeatRequest(
             group_id="g",
@@ -149,7 +149,7 @@ class Members(Clients[Reader, ConsumerGroupHeartbeatResponse]):
         self.hear(losing=0.1)
 
     def expect_sessions(self) -> None:
-        """A client that has sent nothing for as long as its session has given up by itself, as the KIP says."""
+        """A client that has sent nothing for a whole session gives up on its own, as the KIP says."""
         for client in self.alive():
             if self.now - client.heard_at >= SESSION_MS:
                 client.owns = client.told = NOTHING

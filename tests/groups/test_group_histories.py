@@ -170,7 +170,7 @@ class Clients(World):
         self.request(message, dice.pick((9, 5, 8)) if instance_id else dice.pick((3, 9, 4, 2)), dice.pick(("a", "b")))
 
     def all_join(self, dice: Dice) -> None:
-        """Everybody who is asked to joins again."""
+        """Let every member that is asked to rejoin do so."""
         group = self.coordinator.groups.get(dice.pick(GROUPS))
         if group is None or group.state is not State.PREPARING_REBALANCE:
             return
@@ -189,7 +189,7 @@ class Clients(World):
                 self.request(message, 9)
 
     def all_sync(self, dice: Dice) -> None:
-        """Everybody who is asked to asks for its assignment."""
+        """Let every member that is asked to send SyncGroup do so."""
         group = self.coordinator.groups.get(dice.pick(GROUPS))
         if group is None or group.state is not State.COMPLETING_REBALANCE:
             return
@@ -197,7 +197,7 @@ class Clients(World):
             self._sync(dice, group.group_id, member_id, None, group.generation_id)
 
     def settle(self, dice: Dice) -> None:
-        """Ids that were given out are claimed, everybody joins and asks for its assignment."""
+        """Claim the ids that were handed out, and let every member join and ask for its assignment."""
         number = dice.below(2)
         group = self.coordinator.groups.get(GROUPS[number])
         if group is None:
@@ -299,7 +299,7 @@ class Clients(World):
         self.reload()
 
     def finish(self) -> None:
-        """Let everything come to rest: what is held is stored, silence ends every session, all are answered."""
+        """Let everything settle: held appends are stored, all sessions expire, all requests are answered."""
         self.hold = False
         while self.held:
             self.appended(self.held[0].token)

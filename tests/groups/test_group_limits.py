@@ -1,4 +1,4 @@
-"""Groups and offsets have bounds in bytes: what would add to them is refused, what is there goes on, and is loaded."""
+"""Groups and offsets have limits in bytes: additions are refused, existing state keeps working and is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The smaller parts: deadlines, subscriptions, routing, transitions, and what the coordinator refuses to be told."""
+"""The smaller parts: deadlines, subscriptions, routing, transitions, and events that the coordinator rejects."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Mixed(Members):
     # ---- what a classic client does
 
     def turn_of(self, client: ClassicClient) -> None:
-        """Its next request: JoinGroup where it has to join, else a heartbeat."""
+        """Send its next request: JoinGroup if it has to join, else a heartbeat."""
         if client.asked:
             return
         client.heard_at = self.now
@@ -175,7 +175,7 @@ class Mixed(Members):
         self.ask(client, message, 5)
 
     def assign(self, joined: JoinGroupResponse, *, is_eager: bool) -> dict[str, list[TopicPartition]]:
-        """In turn among those who read a topic. Of cooperative members nobody is given what another still has."""
+        """Assign partitions round-robin among subscribers. Cooperative members get none that another still holds."""
         said = {member.member_id: decode_subscription(member.metadata) for member in joined.members}
         owner = {each: member_id for member_id, one in said.items() if not is_eager for each in one.owned}
         given: dict[str, list[TopicPartition]] = {member_id: [] for member_id in said}

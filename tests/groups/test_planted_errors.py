@@ -1,9 +1,4 @@
-"""Unexpected errors in group coordinators cost a request, or at worst a reload, and nobody is stuck afterwards.
-
-The same random histories as elsewhere, with errors planted at every step of a decision. `World` checks after each step
-that the group contradicts itself nowhere and that nobody waits for nothing; when no more errors come up, the group
-comes to rest as if there had been none.
-"""
+"""Unexpected errors in group coordinators cost a request, or at worst a reload, and no client gets stuck afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests about groups in pieces: nothing is lost, nothing is told twice, and none is too large."""
+"""Requests about groups in pieces: nothing is lost, nothing is duplicated, and no piece is too large."""
 
 from __future__ import annotations
 

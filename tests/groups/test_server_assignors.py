@@ -19,7 +19,7 @@ def questions(draw: st.DrawFn, *, alike: bool = False) -> tuple[dict[str, Subscr
     common = draw(subscriptions)
     names = draw(st.lists(st.sampled_from("abcdefgh"), min_size=1, unique=True))
     members = {name: Subscriber(topics=common if alike else draw(subscriptions)) for name in names}
-    if draw(st.booleans()):  # as it was before somebody came or went
+    if draw(st.booleans()):  # as it was before a member joined or left
         before = draw(st.lists(st.sampled_from([*names, "y", "z"]), min_size=1, unique=True))
         old = {name: members.get(name, Subscriber(topics=common)) for name in before}
         for name, target in assign_uniform(old, counts).items():

@@ -1,4 +1,4 @@
-"""The assignor of share groups: everything is read, evenly, and whoever stays keeps what he can (KIP-932)."""
+"""The assignor of share groups: everything is read, evenly, and remaining members keep what they can (KIP-932)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The assignor of streams groups: everything is given out once, evenly, and moves only where it must."""
+"""The assignor of streams groups: every task is assigned once, evenly, and moves only if it must."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from histories import REVOCATION_MS, SESSION_MS, Client, Clients
 from streams_words import read_topology, told
 
 from kraftpy.groups.config import GroupConfig
-from kraftpy.groups.events import Effect, MakeTopics
+from kraftpy.groups.events import CreateInternalTopics, Effect
 from kraftpy.groups.streams.protocol import task_ids
 from kraftpy.groups.streams.records import NO_TASKS, Tasks
 from kraftpy.protocol.errors import ErrorCode
@@ -31,7 +31,7 @@ TASKS = 15
 
 @dataclass(kw_only=True)
 class Member(Client):
-    """A member as it sees itself: `owns` is what it works on or keeps ready, `told` what it was told last."""
+    """A member's own view: `owns` is what it works on or keeps ready, `told` is what it was last told."""
 
     process_id: str
     owns: Tasks = NO_TASKS
@@ -51,11 +51,11 @@ class Workers(Clients[Member, StreamsGroupHeartbeatResponse]):
         super().__init__(chance, config)
 
     def happened(self, effect: Effect) -> None:
-        if isinstance(effect, MakeTopics):
+        if isinstance(effect, CreateInternalTopics):
             self.wanted = {topic.name: topic.partitions for topic in effect.topics}
 
     def make_topics(self) -> None:
-        """What the group asked for is there, a while later."""
+        """Create the topics that the group asked for, a while later."""
         if self.wanted:
             self.topics.become({**self.wanted, **self.topics.counts()})
             self.wanted = {}

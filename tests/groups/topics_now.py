@@ -7,7 +7,7 @@ from kraftpy.types import TopicId
 
 
 class TopicsNow:
-    """What `Topics` asks for. A topic made again after it was deleted has another id."""
+    """An implementation of `Topics`. A topic recreated after deletion has another id."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -16,13 +16,13 @@ class TopicsNow:
         self._last_ids: dict[str, TopicId] = {}
 
     def become(self, counts: dict[str, int]) -> None:
-        """These are the topics from now on, with so many partitions."""
+        """Replace the topics by these, with these numbers of partitions."""
         self.version += 1
         self._topics = {name: TopicInfo(self._id(name), count) for name, count in counts.items()}
         self._last_ids.update({name: info.topic_id for name, info in self._topics.items()})
 
     def has_been(self, name: str) -> bool:
-        """Whether there was ever one of that name."""
+        """Return True if there ever was a topic of that name."""
         return name in self._last_ids
 
     def last_id(self, name: str) -> TopicId:

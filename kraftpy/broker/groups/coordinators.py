@@ -24,7 +24,7 @@ from typing import assert_never
 from kraftpy.broker.containment import Tasks
 from kraftpy.broker.coordinator_shards import Shard, Shards
 from kraftpy.broker.groups.settings import GroupSettingsNow
-from kraftpy.broker.groups.streams_topics import make_internal_topics
+from kraftpy.broker.groups.streams_topics import create_internal_topics
 from kraftpy.broker.internal_topics import CONSUMER_OFFSETS
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.replication.replica import Replica
@@ -39,12 +39,12 @@ from kraftpy.groups.events import (
     Append,
     Appended,
     ChangeState,
+    CreateInternalTopics,
     Deletion,
     Effect,
     GroupRequest,
     GroupResponse,
     Initialization,
-    MakeTopics,
     Note,
     Reply,
     Request,
@@ -330,8 +330,8 @@ class Coordinators(Shards[GroupCoordinator]):
                 task = self._tasks.create_task(self._change_state(shard, effect), name="share group state")
                 self._asking.add(task)
                 task.add_done_callback(self._asking.discard)
-            case MakeTopics():
-                self._make_topics(effect)
+            case CreateInternalTopics():
+                self._create_topics(effect)
             case Survived():
                 name = f" of group {effect.group_id[:_SHOWN_CHARACTERS]!r}" if effect.group_id else ""
                 self._tasks.survive(f"{effect.kind}{name}", effect.error, kind=effect.kind)
@@ -341,16 +341,16 @@ class Coordinators(Shards[GroupCoordinator]):
                 assert_never(effect)
         return ()
 
-    def _make_topics(self, effect: MakeTopics) -> None:
+    def _create_topics(self, effect: CreateInternalTopics) -> None:
         """Start creating internal topics, unless already in progress; the group repeats this while they are missing."""
         if effect.group_id in self._making:
             return
-        task = self._tasks.create_task(self._topics_made(effect), name="streams group topics")
+        task = self._tasks.create_task(self._create_topics_task(effect), name="streams group topics")
         self._making[effect.group_id] = task
         task.add_done_callback(lambda _: self._making.pop(effect.group_id, None))
 
-    async def _topics_made(self, effect: MakeTopics) -> None:
-        failed = await make_internal_topics(effect.topics, self._metadata, self._config, self._clock)
+    async def _create_topics_task(self, effect: CreateInternalTopics) -> None:
+        failed = await create_internal_topics(effect.topics, self._metadata, self._config, self._clock)
         for name, why in failed.items():
             text = "group %s: cannot create its internal topic %s: %s"
             self._complaints.write(logger, logging.WARNING, "internal topics", "", text, effect.group_id, name, why)

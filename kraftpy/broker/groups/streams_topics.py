@@ -16,7 +16,7 @@ from kraftpy.protocol.errors import ErrorCode
 _DEFAULT = -1
 
 
-async def make_internal_topics(
+async def create_internal_topics(
     topics: Sequence[InternalTopic], metadata: MetadataLog, config: BrokerConfig, clock: Clock
 ) -> dict[str, str]:
     """Create topics with the partitions and settings the group chose. Returns an error text per failure."""

@@ -184,7 +184,7 @@ class Rebalance:
             self.prepare(group, step, reason)
 
     def complete_if_joined(self, group: Group, step: Step) -> None:
-        """Lift the join barrier if all members have joined. An initial delay always runs its course."""
+        """Lift the join barrier if all members have joined. An initial delay lasts while there are members."""
         if group.state is not State.PREPARING_REBALANCE or not group.all_joined:
             return
         if group.previous_state is not State.EMPTY or not group.members:

@@ -112,19 +112,19 @@ class ConsumerChangeQueue(ChangeQueue[Draft, StoreConsumerGroup]):
                 return joined
             case SyncGroupRequest():
                 synced = self._classic.sync(draft, message)
-                self._heard(group, draft, message, synced.error_code, step)
+                self._renew_classic_session(group, draft, message, synced.error_code, step)
                 if not synced.error_code:
                     self._deadlines.cancel(Key(group.group_id, CLASSIC_REBALANCE, message.member_id))
                 return synced
             case HeartbeatRequest():
                 beat = self._classic.heartbeat(draft, message, step.timestamp)
-                self._heard(group, draft, message, beat.error_code, step)
+                self._renew_classic_session(group, draft, message, beat.error_code, step)
                 return beat
             case LeaveGroupRequest():
                 return self._classic.leave(draft, event, message)
         return None
 
-    def _heard(
+    def _renew_classic_session(
         self, group: Group, draft: Draft, message: SyncGroupRequest | HeartbeatRequest, error_code: int, step: Step
     ) -> None:
         """Restart a classic member's session. If it is told to rejoin, its rebalance timeout starts."""

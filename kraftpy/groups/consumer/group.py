@@ -56,9 +56,7 @@ class ConsumerGroup:
     static_members: dict[str, str] = field(default_factory=dict)  # instance id -> member id
     holders: dict[TopicIdPartition, str] = field(default_factory=dict)
     topics_version: int = NEVER  # volatile: the version of the topics its hash was last compared with
-    looked_up: Mapping[str, int] = field(
-        default_factory=dict, compare=False
-    )  # volatile: by regex, the version of the topics it was resolved for
+    looked_up: Mapping[str, int] = field(default_factory=dict, compare=False)  # volatile: topics' version by regex
     is_resolving: bool = field(default=False, compare=False)  # volatile: a regex is not resolved for this version yet
 
     # ---- what records say
@@ -209,7 +207,7 @@ class Draft(AnyDraft[ConsumerGroup, ConsumerKey, ConsumerValue]):
         """Take over the contents of another draft of the same group. This one must still be empty."""
         assert not self.records, self.records
         self.group, self.records, self.changed = other.group, other.records, other.changed
-        self._said = other._said
+        self._written = other._written
         self.cost += other.cost
 
     def _keys_of(self, member_id: str) -> tuple[ConsumerKey, ...]:

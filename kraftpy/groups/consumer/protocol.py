@@ -138,7 +138,7 @@ class ConsumerProtocol:
             self._check_regex(message.subscribed_topic_regex)
         owned = None if message.topic_partitions is None else _assignment(message.topic_partitions)
         before, after = self.take_in(draft, member_id, updated, owned, timestamp, predecessor)
-        whole = message.member_epoch == JOINING or _says_everything(message)
+        whole = message.member_epoch == JOINING or _is_complete(message)
         return ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=after.member_epoch,
@@ -265,9 +265,7 @@ class ConsumerProtocol:
         for regex in sorted(group.regexes.keys() - needed):
             draft.put(RegexKey(group.group_id, regex), None)
         looked_up = {regex: at for regex, at in group.looked_up.items() if regex in needed}
-        for regex in sorted(
-            needed, key=lambda each: (looked_up.get(each, NEVER), each)
-        ):  # the longest unresolved first
+        for regex in sorted(needed, key=lambda each: (looked_up.get(each, NEVER), each)):  # oldest results first
             known = draft.group.regexes.get(regex)
             if known is not None and looked_up.get(regex) == version:
                 continue
@@ -322,7 +320,7 @@ def _reads(member: MemberValue) -> tuple[tuple[str, ...], str | None]:
     return member.subscribed_topic_names, member.subscribed_topic_regex
 
 
-def _says_everything(message: ConsumerGroupHeartbeatRequest) -> bool:
+def _is_complete(message: ConsumerGroupHeartbeatRequest) -> bool:
     """Return True if the heartbeat is complete, as after a lost response: then the response must be complete too."""
     subscribes = message.subscribed_topic_names is not None or message.subscribed_topic_regex is not None
     return message.rebalance_timeout_ms >= 0 and subscribes and message.topic_partitions is not None

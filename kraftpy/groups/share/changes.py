@@ -72,9 +72,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         self._next_token = 1
         self._asked: dict[int, _Asked | Operation] = {}  # in flight to the share coordinators, by token
         self._answered: dict[int, _Asked] = {}  # answered, and waiting in the group's queue
-        self._deferred: dict[
-            str, list[Request]
-        ] = {}  # administrators' requests, until nothing of the group is in flight
+        self._deferred: dict[str, list[Request]] = {}  # from administrators, until nothing of the group is in flight
         self._gone: dict[str, set[TopicId]] = {}
         self._undeleted: dict[int, dict[str, ErrorCode]] = {}  # by request, groups that could not be deleted
         self.protocol = ShareProtocol(config, settings, topics)
@@ -112,7 +110,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         """Take the groups that this request cannot delete because their state could not be deleted."""
         return self._undeleted.pop(request_id, {})
 
-    def is_deferred(self, group: Group, event: Request) -> bool:
+    def defer(self, group: Group, event: Request) -> bool:
         """Defer an administrator's request while something of the group is in flight. True if deferred."""
         if group.share is None or not self._is_asking(group.group_id):
             return False
@@ -170,9 +168,9 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         if error is not ErrorCode.NONE:
             step.reply(event.request_id, refuse(message, event.api_version, error))
         elif isinstance(message, AlterShareGroupOffsetsRequest):
-            if not self.is_deferred(group, event):
+            if not self.defer(group, event):
                 self._begin(group, Alteration(event, message), step)
-        elif not self.is_deferred(group, event):
+        elif not self.defer(group, event):
             self._begin(group, OffsetDeletion(event, message), step)
 
     def _check(self, group: Group, event: Request) -> ErrorCode:
@@ -196,7 +194,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         if draft.records:
             step.append(draft.records, StoreShareGroup(group_id=group.group_id, operation=operation, change=change))
         else:
-            self._go_on(group, operation, change, step)
+            self._proceed(group, operation, change, step)
 
     def _abandon(self, group: Group, operation: Operation, error: Exception, step: Step) -> None:
         """End an operation after an unexpected error: its request fails, and the group continues."""
@@ -207,7 +205,9 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         step.reply(event.request_id, refuse(event.message, event.api_version, ErrorCode.UNKNOWN_SERVER_ERROR))
         self._work(group, step)
 
-    def _go_on(self, group: Group, operation: Operation, change: Initialization | Deletion | None, step: Step) -> None:
+    def _proceed(
+        self, group: Group, operation: Operation, change: Initialization | Deletion | None, step: Step
+    ) -> None:
         """Ask the share coordinators, now that the operation's intent is stored."""
         if change is None:
             self._finish(group, operation, step)
@@ -251,7 +251,7 @@ class ShareChangeQueue(ChangeQueue[ShareDraft, StoreShareGroup]):
         if operation is None:
             super().stored(group, purpose, error_code, step)
         elif error_code is ErrorCode.NONE:
-            self._go_on(group, operation, purpose.change, step)
+            self._proceed(group, operation, purpose.change, step)
         else:
             group.waiting.appendleft(operation.event)  # it is refused first
             super().stored(group, purpose, error_code, step)

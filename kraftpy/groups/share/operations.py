@@ -85,16 +85,16 @@ class Alteration(Operation):
             if info is not None:
                 answer.topic_id = info.topic_id
             for each in topic.partitions:
-                told = AlterShareGroupOffsetsResponsePartition(partition_index=each.partition_index)
-                answer.partitions.append(told)
+                result = AlterShareGroupOffsetsResponsePartition(partition_index=each.partition_index)
+                answer.partitions.append(result)
                 if info is None or not 0 <= each.partition_index < info.partition_count:
-                    _refuse(told, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    _refuse(result, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 elif each.start_offset < LOWEST_START_OFFSET:
-                    _refuse(told, ErrorCode.INVALID_REQUEST, f"{each.start_offset} is not a valid offset.")
+                    _refuse(result, ErrorCode.INVALID_REQUEST, f"{each.start_offset} is not a valid offset.")
                 else:
                     partition = TopicIdPartition(info.topic_id, each.partition_index)
                     self._start_offsets[partition] = each.start_offset
-                    self._partitions[partition] = told
+                    self._partitions[partition] = result
             self._response.responses.append(answer)
         if not self._start_offsets:
             return None

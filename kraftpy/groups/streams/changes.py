@@ -14,7 +14,7 @@ from kraftpy.groups.appends import Answers, StoreStreamsGroup
 from kraftpy.groups.change_queue import ChangeQueue, Reconsider
 from kraftpy.groups.config import GroupConfig, Settings
 from kraftpy.groups.deadlines import Deadlines, Key
-from kraftpy.groups.events import GroupResponse, MakeTopics, Request
+from kraftpy.groups.events import CreateInternalTopics, GroupResponse, Request
 from kraftpy.groups.group import Group, State
 from kraftpy.groups.member_timers import MemberClocks
 from kraftpy.groups.step import Step
@@ -124,7 +124,7 @@ class StreamsChangeQueue(ChangeQueue[StreamsDraft, StoreStreamsGroup]):
             step.note(group, text)
         configured = None if group.streams is None else group.streams.volatile.configured
         if answers and configured is not None and configured.missing:
-            step.effects.append(MakeTopics(group_id=group.group_id, topics=configured.missing))
+            step.effects.append(CreateInternalTopics(group_id=group.group_id, topics=configured.missing))
 
     def _give_up(self, group: Group, waited: deque[Request | Key], step: Step) -> None:
         if group.streams is not None:

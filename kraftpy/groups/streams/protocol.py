@@ -170,9 +170,12 @@ class StreamsProtocol:
         moved = before.assigned != after.assigned and updated.user_endpoint is not None
         if moved or (known is not None and known.user_endpoint != updated.user_endpoint):
             volatile.endpoint_epoch += 1
-        for told, place in ((message.task_offsets, volatile.offsets), (message.task_end_offsets, volatile.end_offsets)):
-            if told is not None:
-                place[message.member_id] = _offsets(told)
+        for offsets, place in (
+            (message.task_offsets, volatile.offsets),
+            (message.task_end_offsets, volatile.end_offsets),
+        ):
+            if offsets is not None:
+                place[message.member_id] = _offsets(offsets)
 
     def _answer(
         self,
@@ -416,8 +419,8 @@ def task_ids(tasks: TaskSet) -> list[wire.TaskIds]:
     return [wire.TaskIds(subtopology_id=name, partitions=numbers) for name, numbers in by_subtopology(tasks)]
 
 
-def _offsets(told: list[wire.TaskOffset]) -> TaskOffsets:
-    return {Task(each.subtopology_id, each.partition): each.offset for each in told}
+def _offsets(offsets: list[wire.TaskOffset]) -> TaskOffsets:
+    return {Task(each.subtopology_id, each.partition): each.offset for each in offsets}
 
 
 def _internal_topic(topic: wire.TopicInfo) -> InternalTopic:
