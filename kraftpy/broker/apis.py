@@ -1,17 +1,17 @@
-"""The way from a request's frame to its response, by the handler that `handlers.table` names for its API.
+"""The path from a request frame to its response, through the handler that `handlers.table` names for its API.
 
-What is not in the table is not advertised. An API that is not served, or a version outside its range, closes the
-connection (as in Kafka: there is no response to encode), except ApiVersions itself, whose unsupported version is
-answered in version 0 so that a newer client can step down (KIP-511).
+An API that is not in the table is not advertised. A request for one, or for a version outside its range, closes the
+connection, as in Kafka: there is no response to encode. ApiVersions is the exception: an unsupported version of it is
+answered in version 0, so that a newer client can step down (KIP-511).
 
-An unexpected error in a handler costs its request: it is an incident, and the client is told UNKNOWN_SERVER_ERROR if
-the response has an error of its own; else the connection is closed.
+An unexpected error in a handler costs its request. It is recorded as an incident, and the client receives
+UNKNOWN_SERVER_ERROR if the response has an error code of its own; otherwise the connection is closed.
 
-Handlers are imported when the first request for them arrives, which keeps them off the way to a started server.
+Handlers are imported when the first request for them arrives, which keeps them out of the startup time.
 
 Limit: a request may have at most `MAX_REQUEST_ELEMENTS` array elements, all levels together (`_MOST_ELEMENTS` for some
 APIs). A request beyond it closes its connection. One with more than `LONG_ELEMENTS` is decoded in a thread, and its
-handler works in slices (`slicing`), so that nobody else waits for it; an answer with more is encoded in a thread.
+handler works in slices (`slicing`), so that no other client waits for it; a response with more is encoded in a thread.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 MAX_REQUEST_ELEMENTS = 50_000
 """Five times the partitions that one request may create. The costliest requests take some 20 us for each."""
 LONG_ELEMENTS = 1_000
-"""The most elements decoded, handled or encoded in one go on the loop: some 10 ms, 20 ms for the costliest."""
+"""The most elements decoded, handled or encoded in one go on the loop: about 10 ms, 20 ms for the costliest."""
 _LONG_FRAME_BYTES = 4 << 20
-"""A request of another kind than Produce that is longer is decoded in a thread, however few elements it has."""
+"""A request other than Produce that is longer than this is decoded in a thread, however few elements it has."""
 _MOST_ELEMENTS: dict[int, int] = {
     ApiKey.DESCRIBE_GROUPS: 10_000,
     ApiKey.DELETE_GROUPS: 10_000,
@@ -62,36 +62,36 @@ _MOST_ELEMENTS: dict[int, int] = {
     ApiKey.STREAMS_GROUP_DESCRIBE: 10_000,
     ApiKey.FIND_COORDINATOR: 10_000,
 }
-"""Where no client needs `MAX_REQUEST_ELEMENTS`, and one coordinator does all of it at once."""
+"""Lower limits for APIs that one coordinator handles all at once; no client needs `MAX_REQUEST_ELEMENTS` for these."""
 
 _LONG_FETCH = 32
-"""Topics of a Fetch answer from which on its elements are counted."""
+"""Fetch responses with more topics than this have their elements counted."""
 _PRODUCE = int(ApiKey.PRODUCE)
-_FETCH = int(ApiKey.FETCH)  # a plain number: members of an enum are looked up slowly
+_FETCH = int(ApiKey.FETCH)  # a plain int: looking up enum members is slow
 
 
 Handler = Callable[[Any, Any, RequestContext], Awaitable[Any]]
-"""From a broker and a decoded request to the response message, or None where no response is due (acks=0).
+"""Turns a broker and a decoded request into the response message, or None if no response is due (acks=0).
 
 The broker is untyped here: mypy verifies at the end of `broker.broker` that it has what each handler needs.
 """
 
 
 class _Route(NamedTuple):
-    """What answering an API takes, looked up once."""
+    """Everything needed to answer one API, looked up once."""
 
     api: Api
     request: type[Any]
     handler: Handler
     may_be_long: bool
-    """Its answer is a list of structs: it may be too long to be encoded at once."""
+    """The response is a list of structs, so it may be too long to encode in one go."""
 
 
 _routes: dict[int, _Route] = {}
 
 
 def _route(key: int) -> _Route:
-    """Import what an API needs. Raises ProtocolError where it is not served."""
+    """Import the handler of an API. Raises ProtocolError if the API is not served."""
     if key not in HANDLERS:
         raise ProtocolError(f"API {key} is not served")
     module, _, name = HANDLERS[key].partition(":")
@@ -107,7 +107,7 @@ def _route(key: int) -> _Route:
 async def answer(
     broker: Broker, frame: bytearray, client_host: str, listener: str, connection: Connection | None = None
 ) -> Response | None:
-    """The whole response to one request frame. Raises ProtocolError where the connection has to be closed."""
+    """Return the whole response to one request frame. Raises ProtocolError if the connection must be closed."""
     header, body = decode_request_header(frame)
     api_key, version, correlation_id, client_id = header
     api, request_class, handler, may_be_long = _routes.get(api_key) or _route(api_key)
@@ -118,7 +118,7 @@ async def answer(
     is_long = len(frame) > _LONG_FRAME_BYTES and api_key != _PRODUCE
     request: Any = None
     if not is_long:
-        # librdkafka sends three bytes more than its Metadata request for all topics has, which Kafka allows too.
+        # librdkafka's Metadata request for all topics has three trailing bytes, which Kafka accepts too.
         try:
             request = decode(request_class, body, version, max_elements=LONG_ELEMENTS, exact=False)
         except TooManyElements:
@@ -136,7 +136,7 @@ async def answer(
     )
     try:
         response = await handler(broker, request, context)
-    except KafkaError as error:  # what the response has no place for
+    except KafkaError as error:  # an error that the response has no field for
         raise ProtocolError(f"{api.key.name}: {error}") from error
     except ProtocolError:
         raise
@@ -160,7 +160,7 @@ async def answer(
 
 
 def _refusal(api: Api, header: RequestHeader) -> bytes | None:
-    """UNKNOWN_SERVER_ERROR, if a response of that version has an error of its own; else None."""
+    """Return UNKNOWN_SERVER_ERROR as a response, or None if this version of it has no error code of its own."""
 
     def encoded(error_code: ErrorCode) -> bytes:
         response = api.response(error_code=error_code)
@@ -169,7 +169,7 @@ def _refusal(api: Api, header: RequestHeader) -> bytes | None:
     try:
         refusal = encoded(ErrorCode.UNKNOWN_SERVER_ERROR)
         return None if refusal == encoded(ErrorCode.NONE) else refusal
-    except Exception:  # there is no such field, or none in this version
+    except Exception:  # there is no such field, or not in this version
         return None
 
 
@@ -183,7 +183,7 @@ def _encode_fetch(api_key: int, version: int, correlation_id: int, response: Any
 
 
 def _elements(message: Struct, enough: int) -> int:
-    """How many list elements a message has, all levels together, as far as that is less than `enough`."""
+    """Count a message's list elements, all levels together, and stop counting at `enough`."""
     count = 0
     for name, has_lists in _lists(cast("type", type(message))):
         value: list[Any] | None = getattr(message, name)
@@ -201,13 +201,13 @@ def _elements(message: Struct, enough: int) -> int:
 
 @cache
 def _lists(kind: type) -> tuple[tuple[str, bool], ...]:
-    """The fields of a message that are lists, and whether their elements have lists in turn."""
+    """Return the list fields of a message, each with whether its elements contain lists themselves."""
     lists = [field for field in fields(kind) if isinstance(field.wire, Array)]
     return tuple((field.name, field.struct is not None and bool(_lists(field.struct))) for field in lists)
 
 
 async def _step_down(header: RequestHeader) -> bytes:
-    """What a client that is newer than we are gets: our versions and error 35, readable by anybody."""
+    """Answer a client newer than this broker: our versions and error 35, in a version that every client can read."""
     from kraftpy.broker.handlers.cluster import api_versions_response
 
     response = api_versions_response(ErrorCode.UNSUPPORTED_VERSION)

@@ -1,9 +1,9 @@
-"""A node's health: the errors it has survived and the work it cannot do, as plain values, fit for JSON.
+"""A node's health as plain values fit for JSON: the errors it has survived and the work it cannot do.
 
 A healthy node has no log directory and no partition offline, and has met no unexpected error. Lists are cut, so that
-the answer is small however much is wrong; the counts beside them are not.
+the result stays small however much is wrong; the counts beside them are exact.
 
-Left out: whether clients are served, which only a client can find out (`kraftpy ping`).
+Left out: whether clients are served. Only a client can find that out (`kraftpy ping`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MOST_NAMED = 20
 
 
 def health_of(broker: Broker) -> dict[str, Any]:
-    """`is_healthy`, and why it is not: `offline_log_directories` (path -> reason), offline partitions, incidents.
+    """Return `is_healthy` and the reasons why not: offline log directories (path -> reason) and partitions, incidents.
 
     `limits` holds the bounds on what clients can take of the node, and how much of each is taken.
     """

@@ -1,4 +1,4 @@
-"""The answer to a Fetch, whoever asked: what the session has to be told, and who leads what is not led here."""
+"""Builds responses to Fetch for consumers and followers: what the session must be told, and current leaders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Answers = list[tuple[FetchedPartition, PartitionData]]
 
 
 def name_leaders(broker: HasImage, answers: Answers, context: RequestContext) -> list[NodeEndpoint]:
-    """Say who leads the partitions that are not led here (KIP-951)."""
+    """Name the leaders of partitions that are not led here (KIP-951)."""
     hints: LeaderHints | None = None
     for partition, answer in answers:
         if answer.error_code in _LED_ELSEWHERE:
@@ -38,7 +38,7 @@ def name_leaders(broker: HasImage, answers: Answers, context: RequestContext) ->
 async def respond_long(
     broker: Broker, fetched: FetchContext, answers: Answers, context: RequestContext
 ) -> FetchResponse:
-    """`respond` for many partitions, in slices."""
+    """Do what `respond` does for many partitions, in slices."""
     response = FetchResponse(session_id=fetched.session_id, responses=[], node_endpoints=[])
     endpoints: dict[int, NodeEndpoint] = {}
     for start in range(0, len(answers), PIECE):
@@ -57,7 +57,7 @@ async def respond_long(
 
 
 def respond(fetched: FetchContext, answers: Answers, endpoints: list[NodeEndpoint]) -> FetchResponse:
-    """The response with whatever its session has to be told."""
+    """Build the response from the partitions that its session must be told about."""
     topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
     for partition, answer in answers:
         if not fetched.include(partition, answer):
