@@ -58,7 +58,7 @@ def status(bootstrap: str, form: str) -> None:
 
     summary, brokers = run(bootstrap, work())
     if form == "table" or (form == "auto" and at_terminal()):
-        _tell_summary(summary)
+        _print_summary(summary)
         print_rows(brokers, "table")
         return
     print_rows([{"kind": "cluster", **summary}], form)
@@ -338,7 +338,7 @@ def _summary(described: ClusterDescription, quorum: QuorumDescription | None, he
     }
 
 
-def _tell_summary(summary: dict[str, Any]) -> None:
+def _print_summary(summary: dict[str, Any]) -> None:
     fenced = f", fenced {_list(summary['fenced'])}" if summary["fenced"] else ""
     tell(f"cluster {summary['cluster']}: {summary['brokers']} brokers{fenced}")
     if summary["voters"] is not None:

@@ -74,25 +74,25 @@ class Interceptors:
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         """Return the record to send."""
-        return self._passed_through("on_send", record)
+        return self._pass_through("on_send", record)
 
     def on_consume(self, records: Records) -> Records:
         """Return the records to hand out."""
-        return self._passed_through("on_consume", records)
+        return self._pass_through("on_consume", records)
 
     def on_acknowledgement(self, metadata: RecordMetadata, error: KafkaError | None) -> None:
         """Notify the interceptors of a delivery or failure."""
-        self._tell("on_acknowledgement", metadata, error)
+        self._notify("on_acknowledgement", metadata, error)
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Notify the interceptors of committed offsets."""
-        self._tell("on_commit", offsets)
+        self._notify("on_commit", offsets)
 
     def close(self) -> None:
         """Notify the interceptors of the client's end."""
-        self._tell("close")
+        self._notify("close")
 
-    def _passed_through(self, name: str, value: T) -> T:
+    def _pass_through(self, name: str, value: T) -> T:
         for method in self._methods(name):
             try:
                 changed = method(value)
@@ -102,7 +102,7 @@ class Interceptors:
                 value = value if changed is None else changed
         return value
 
-    def _tell(self, name: str, *args: Any) -> None:
+    def _notify(self, name: str, *args: Any) -> None:
         for method in self._methods(name):
             try:
                 method(*args)

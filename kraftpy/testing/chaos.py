@@ -126,7 +126,7 @@ def schedule(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happened:
+class LogEntry:
     """An entry of the log: something that was done."""
 
     at: float
@@ -162,7 +162,7 @@ class Chaos:
         possible = [kind for kind in KINDS if cluster.can_partition or kind != "partition"]
         self.seed = random.SystemRandom().randrange(_MANY_SEEDS) if seed is None else seed
         """The seed that repeats this run."""
-        self.log: list[Happened] = []
+        self.log: list[LogEntry] = []
         """The log of what was done, in order."""
         minority = (min(len(cluster.brokers), len(cluster.controllers)) - 1) // 2
         self._steps = itertools.islice(
@@ -325,7 +325,7 @@ class Chaos:
             raise BrokerDied(f"chaos({self.seed}): the cluster did not recover; last was {last}: {error}") from error
 
     def _note(self, what: str) -> None:
-        self.log.append(Happened(at=time.monotonic() - self._began, what=what))
+        self.log.append(LogEntry(at=time.monotonic() - self._began, what=what))
 
 
 class AsyncChaos:
@@ -353,7 +353,7 @@ class AsyncChaos:
         return self.blocking.seed
 
     @property
-    def log(self) -> list[Happened]:
+    def log(self) -> list[LogEntry]:
         """The log of what was done, in order."""
         return self.blocking.log
 

@@ -95,7 +95,7 @@ class EmbeddedBroker(Faulty):
             environment={PREFIX + name.upper().replace(".", "_"): value for name, value in secrets.items()},
             own_session=False,
             node=self._node,
-            rules=self._faults.of(self._node),
+            rules=self._faults.rules_of(self._node),
         )
         self._processes[self._node] = process
         try:
@@ -141,7 +141,7 @@ class EmbeddedBroker(Faulty):
         assert process is not None, "the broker is not running"
         return process
 
-    def _hit(self, broker: Nodes) -> tuple[int, ...]:
+    def _targets(self, broker: Nodes) -> tuple[int, ...]:
         if broker is not None and set(several(broker, ())) != {self._node}:
             raise ValueError(f"the only broker is {self._node}, not {broker}")
         return (self._node,)

@@ -119,10 +119,10 @@ class Faults:
             fault = self._faults[number] = Fault(
                 f"{what}{where}", lambda: self._end(number), lambda: read_hits(str(hits))
             )
-            self._tell(hit)
+            self._send_rules(hit)
         return fault
 
-    def of(self, node: int) -> list[Rule]:
+    def rules_of(self, node: int) -> list[Rule]:
         """Return the rules of a node."""
         with self._lock:
             return [rule for nodes, rule in self._rules.values() if node in nodes]
@@ -136,12 +136,12 @@ class Faults:
         with self._lock:
             nodes, _ = self._rules.pop(number)
             del self._faults[number]
-            self._tell(nodes)
+            self._send_rules(nodes)
 
-    def _tell(self, nodes: Iterable[int]) -> None:
+    def _send_rules(self, nodes: Iterable[int]) -> None:
         for node in sorted(nodes):
             if (process := self._processes.get(node)) is not None:
-                process.obey(node, self.of(node), wait=node not in self._paused)
+                process.obey(node, self.rules_of(node), wait=node not in self._paused)
 
 
 class Faulty(ABC):
@@ -150,7 +150,7 @@ class Faulty(ABC):
     _faults: Faults
 
     @abstractmethod
-    def _hit(self, broker: Nodes) -> tuple[int, ...]:
+    def _targets(self, broker: Nodes) -> tuple[int, ...]:
         """Return the node ids that `broker` stands for."""
 
     # --- requests -------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class Faulty(ABC):
             raise ValueError(f"sender must be clients, brokers or all, not {sender!r}")
         requests = "requests" if number is None else f"{_api_name(number)} {'answers' if response else 'requests'}"
         return self._faults.begin(
-            self._hit(broker),
+            self._targets(broker),
             f"{what} {requests}",
             kind,
             api=number,
@@ -273,28 +273,28 @@ class Faulty(ABC):
     ) -> Fault:
         """Make every fsync take that much longer; with `topic`, only those of its partitions' files."""
         what = f"fsync slower by {seconds:g} s"
-        return self._faults.begin(self._hit(broker), what, "sync", seconds=seconds, topic=topic, count=count)
+        return self._faults.begin(self._targets(broker), what, "sync", seconds=seconds, topic=topic, count=count)
 
     def hold_fsync(self, broker: Nodes = None, *, topic: str | None = None, count: int | None = None) -> Fault:
         """Make every fsync wait until the fault is healed; with `topic`, only those of its partitions' files.
 
         A node cannot stop cleanly meanwhile. Without a `topic`, a voter of the quorum makes no progress.
         """
-        return self._faults.begin(self._hit(broker), "hold fsync", "sync", topic=topic, count=count)
+        return self._faults.begin(self._targets(broker), "hold fsync", "sync", topic=topic, count=count)
 
     def fail_fsync(self, broker: Nodes = None, *, topic: str | None = None, count: int | None = None) -> Fault:
         """Make fsyncs fail with EIO. The broker takes the log directory offline, and stops if it has no other.
 
         Every fsync fails until the fault is healed, or the first `count` of them.
         """
-        return self._faults.begin(self._hit(broker), "fail fsync", "eio", topic=topic, count=count)
+        return self._faults.begin(self._targets(broker), "fail fsync", "eio", topic=topic, count=count)
 
     def disk_full(self, broker: Nodes = None, *, topic: str | None = None) -> Fault:
         """Fill the disk: creating or extending a file fails with ENOSPC; with `topic`, only files of its partitions.
 
         A voter stops if it cannot write the metadata; a `topic` spares that.
         """
-        return self._faults.begin(self._hit(broker), "disk full", "full", topic=topic)
+        return self._faults.begin(self._targets(broker), "disk full", "full", topic=topic)
 
 
 def _number(api: Api) -> int | None:

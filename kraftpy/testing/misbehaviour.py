@@ -43,9 +43,9 @@ class InForce:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
                 loop.call_soon_threadsafe(_resolve, future)
         kinds = {rule.kind for rule in rules}
-        self._have("requests", is_wanted=bool(kinds & REQUESTS))
-        self._have("syncs", is_wanted=bool(kinds - REQUESTS))
-        self._have("room", is_wanted="full" in kinds)
+        self._set_replaced("requests", is_wanted=bool(kinds & REQUESTS))
+        self._set_replaced("syncs", is_wanted=bool(kinds - REQUESTS))
+        self._set_replaced("room", is_wanted="full" in kinds)
 
     async def until_gone(self, rule: Rule, seconds: float | None = None) -> None:
         """Wait until the rule is withdrawn, and no longer than `seconds`."""
@@ -72,7 +72,7 @@ class InForce:
                     return
                 self._changed.wait(left)
 
-    def _have(self, what: str, *, is_wanted: bool) -> None:
+    def _set_replaced(self, what: str, *, is_wanted: bool) -> None:
         """Install or remove the replacements for one subject. Others are not touched, so that nothing slips through."""
         if is_wanted and what not in self._replaced:
             if what == "requests":

@@ -315,7 +315,7 @@ class Cluster(Faulty, Questions):
         assert node in self.nodes, f"unknown node {node}"
         return node
 
-    def _hit(self, broker: Nodes) -> tuple[int, ...]:
+    def _targets(self, broker: Nodes) -> tuple[int, ...]:
         nodes = several(broker, self.brokers)
         if unknown := sorted(set(nodes) - set(self.nodes)):
             raise ValueError(f"unknown node {unknown[0]}")
@@ -346,7 +346,7 @@ class Cluster(Faulty, Questions):
         return self._partitioned(Fault(what, lambda: self._wiring.mend(number)))
 
     def _cut_clients(self, some: Nodes | str, others: Nodes | str, what: str, *, one_way: bool) -> Fault:
-        nodes = self._hit(_nodes(others if some == CLIENTS else some))
+        nodes = self._targets(_nodes(others if some == CLIENTS else some))
         if unserved := sorted(set(nodes) - set(self.brokers)):
             raise ValueError(f"node {unserved[0]} serves no clients")
         directions = {some != CLIENTS} if one_way else {False, True}
@@ -518,7 +518,7 @@ class Cluster(Faulty, Questions):
             environment={TOKEN: self._wiring.token},
             own_session=True,
             node=node,
-            rules=self._faults.of(node),
+            rules=self._faults.rules_of(node),
         )
 
 

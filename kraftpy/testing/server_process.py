@@ -62,7 +62,7 @@ class ServerProcess:
         self._control.settimeout(_OBEY_SECONDS)
         self._unanswered = 0
         self._telling = threading.Lock()
-        self._control.sendall(_told(node, rules))
+        self._control.sendall(_encoded(node, rules))
         descriptor = inherited_end.fileno()
         with inherited_end, open(log, "ab", opener=_for_this_user) as errors:
             self._process = subprocess.Popen(
@@ -92,7 +92,7 @@ class ServerProcess:
         """
         with self._telling:
             try:
-                self._control.sendall(_told(node, rules))
+                self._control.sendall(_encoded(node, rules))
                 self._unanswered += 1
                 while wait and self._unanswered:
                     answered = self._control.recv(4096).count(b"\n")
@@ -159,5 +159,5 @@ def _for_this_user(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _told(node: int, rules: Sequence[Rule]) -> bytes:
+def _encoded(node: int, rules: Sequence[Rule]) -> bytes:
     return json.dumps([node, [rule.as_value() for rule in rules]]).encode() + b"\n"

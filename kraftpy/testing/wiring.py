@@ -109,16 +109,16 @@ class Wiring:
         with self._lock:
             self._cuts_made += 1
             self._cuts[self._cuts_made] = frozenset(cuts)
-            self._tell()
+            self._send_cuts()
             return self._cuts_made
 
     def mend(self, number: int) -> None:
         """Undo some cuts, except those that others made, too."""
         with self._lock:
             if self._cuts.pop(number, None) is not None:
-                self._tell()
+                self._send_cuts()
 
-    def _tell(self) -> None:
+    def _send_cuts(self) -> None:
         companion = self._companion
         if companion is None:
             return

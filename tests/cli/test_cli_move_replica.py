@@ -43,7 +43,7 @@ def test_a_replica_is_moved_and_a_failed_directory_shown(
 
     status, output = run(broker, "topic", "move-replica", "t:0", "--broker", "1", "--to", "/nowhere")
     assert status == 1
-    assert "LOG_DIR_NOT_FOUND: that is none of the broker's log.dirs" in output
+    assert "LOG_DIR_NOT_FOUND: the directory is not among the broker's log.dirs" in output
     status, output = run(broker, "topic", "move-replica", "t:0", "--broker", "7", "--to", str(second))
     assert status == 1
     assert "broker 7 has no replica of these partitions" in output

@@ -358,7 +358,7 @@ async def test_as_coroutines() -> None:
 
 
 def test_what_makes_no_sense_is_refused(broker: EmbeddedBroker) -> None:
-    with pytest.raises(ValueError, match=r"no API 'Produced'; there are Produce, Fetch, ListOffsets"):
+    with pytest.raises(ValueError, match=r"unknown API 'Produced'; expected one of Produce, Fetch, ListOffsets"):
         broker.drop("Produced")
     with pytest.raises(ValueError, match="the only broker is 1, not 2"):
         broker.drop("Produce", 2)

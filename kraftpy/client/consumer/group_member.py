@@ -499,8 +499,8 @@ class GroupMember:
                 if self._auto_commits and not effect.lost:
                     await self._commit_finished(partitions)
                 if self.listener is not None:
-                    told = self.listener.on_partitions_lost if effect.lost else self.listener.on_partitions_revoked
-                    await self._tell(told, partitions)
+                    callback = self.listener.on_partitions_lost if effect.lost else self.listener.on_partitions_revoked
+                    await self._notify(callback, partitions)
                 self._application.revoked(partitions)
                 for name in partitions:
                     self._committed.pop(name, None)
@@ -515,16 +515,16 @@ class GroupMember:
             try:
                 self._application.assigned(effect.added)
                 if self.listener is not None:
-                    await self._tell(self.listener.on_partitions_assigned, list(effect.added))
+                    await self._notify(self.listener.on_partitions_assigned, list(effect.added))
             finally:
                 self._application.release()
 
-    async def _tell(
-        self, told: Callable[[list[TopicPartition]], Awaitable[None] | None], partitions: list[TopicPartition]
+    async def _notify(
+        self, callback: Callable[[list[TopicPartition]], Awaitable[None] | None], partitions: list[TopicPartition]
     ) -> None:
         """Call the application's listener. An exception it raises is raised again when records are next asked for."""
         try:
-            outcome = told(partitions)
+            outcome = callback(partitions)
             if inspect.isawaitable(outcome):
                 await outcome
         except KafkaError as failed:

@@ -209,10 +209,10 @@ class Producer:
             delivery = self._append(found, value, key, partition, timestamp_ms, headers)
         except KafkaError as failed:
             if record is not None:
-                self._tell_refused(record, failed)
+                self._notify_refused(record, failed)
             raise
         if record is not None:
-            self._tell_outcome_of(delivery)
+            self._notify_outcome(delivery)
         return delivery
 
     def send_nowait(
@@ -240,18 +240,18 @@ class Producer:
             delivery = self._append(found, value, key, partition, timestamp_ms, headers)
         except KafkaError as failed:
             if record is not None:
-                self._tell_refused(record, failed)
+                self._notify_refused(record, failed)
             raise
         if record is not None:
-            self._tell_outcome_of(delivery)
+            self._notify_outcome(delivery)
         return delivery
 
-    def _tell_refused(self, record: ProducerRecord, error: KafkaError) -> None:
+    def _notify_refused(self, record: ProducerRecord, error: KafkaError) -> None:
         """Notify the interceptors of a record that was not accepted."""
         partition = -1 if record.partition is None else record.partition
         self._interceptors.on_acknowledgement(RecordMetadata(record.topic, partition, -1, -1), error)
 
-    def _tell_outcome_of(self, delivery: Delivery) -> None:
+    def _notify_outcome(self, delivery: Delivery) -> None:
         """Notify the interceptors of a record's outcome, once it is known."""
         delivery.tell(lambda delivery: self._interceptors.on_acknowledgement(*delivery.outcome()))
 

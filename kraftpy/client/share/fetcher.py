@@ -115,7 +115,7 @@ class ShareFetcher:
     def acknowledge(self, held: Held, kind: int) -> None:
         """Acknowledge a record."""
         record, session = held
-        self._tell(
+        self._report(
             [session.acknowledge(TopicPartition(record.topic, record.partition), record.offset, kind, self._now())]
         )
 
@@ -156,7 +156,7 @@ class ShareFetcher:
             answer = await connection.request(ApiKey.SHARE_ACKNOWLEDGE, self._acknowledge_request(request))
         except KafkaError as failed:
             logger.debug("share session with %d: %s", node_id, failed)
-            self._tell(session.ended(failed.code))
+            self._report(session.ended(failed.code))
         else:
             self._acknowledge_answer(session, answer)
 
@@ -323,7 +323,7 @@ class ShareFetcher:
         logger.debug("share session with %d: %s", node_id, error)
         session = self._sessions.pop(node_id, None)
         if session is not None:
-            self._tell(session.ended(error.code))
+            self._report(session.ended(error.code))
             self.records = deque(held for held in self.records if held[1] is not session)  # these go to others now
         self._later(self._brokers.setdefault(node_id, _Backoff()))
         if error.code in STALE_METADATA:
@@ -337,7 +337,7 @@ class ShareFetcher:
             self.failures.append(error)
         self._on_change()
 
-    def _tell(self, outcomes: Iterable[Outcome | None]) -> None:
+    def _report(self, outcomes: Iterable[Outcome | None]) -> None:
         for outcome in outcomes:
             if outcome is not None:
                 self._on_outcome(outcome)
@@ -408,7 +408,7 @@ class ShareFetcher:
         if answer.acquisition_lock_timeout_ms:
             self.lock_timeout_ms = answer.acquisition_lock_timeout_ms
         errors = {name: ErrorCode.of(part.error_code) for name, part in self._named(answer.responses)}
-        self._tell(session.answered(errors))
+        self._report(session.answered(errors))
         if any(error in STALE_METADATA for error in errors.values()):
             self._cluster.request_refresh()
 
@@ -416,7 +416,7 @@ class ShareFetcher:
         self.wants_records = False  # a caller that still waits asks again
         self.lock_timeout_ms = answer.acquisition_lock_timeout_ms or self.lock_timeout_ms
         parts = list(self._named(answer.responses))
-        self._tell(session.answered({name: ErrorCode.of(part.acknowledge_error_code) for name, part in parts}))
+        self._report(session.answered({name: ErrorCode.of(part.acknowledge_error_code) for name, part in parts}))
         for name, part in parts:
             code = ErrorCode.of(part.error_code)
             if code is ErrorCode.NONE:
