@@ -39,11 +39,6 @@ class Tally:
     count: int
     counted_at_ms: int
 
-    @property
-    def end_ms(self) -> int:
-        """The end of the window, exclusive."""
-        return self.start_ms + self.window_ms
-
     def key(self) -> bytes:
         """The key of its record; a later tally with the same key replaces this one."""
         return json.dumps([self.tier, self.source, self.topic, self.window_ms, self.start_ms]).encode()

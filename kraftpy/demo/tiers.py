@@ -45,10 +45,10 @@ def books(bootstrap: str, topic: str, bronze: Path) -> Books:
     from kraftpy.audit.topic import DEFAULT_TOPIC
 
     now_ms = time.time_ns() // 1_000_000
-    told, _ = read(bootstrap, DEFAULT_TOPIC)
+    reported, _ = read(bootstrap, DEFAULT_TOPIC)
     with RangeReader(bootstrap) as broker:
         log = count_log(broker, [topic], tier="log", window_ms=DAY_MS, now_ms=now_ms)
-    tallies = [*told, *log, *_bronze_tallies(topic, bronze, now_ms)]
+    tallies = [*reported, *log, *_bronze_tallies(topic, bronze, now_ms)]
     return keep_books(tallies, now_ms=now_ms, window_ms=DAY_MS, tiers=TIERS, topics=[topic], grace_ms=0)
 
 

@@ -111,7 +111,7 @@ def abort_all(messages: Sequence[WriterCommitMessage | None], options: WriteOpti
                 transaction.abort()
 
 
-def tell_audit(messages: Sequence[WriterCommitMessage | None], audit: AuditSettings, servers: str, about: str) -> None:
+def audit_rows(messages: Sequence[WriterCommitMessage | None], audit: AuditSettings, servers: str, about: str) -> None:
     """Report to the audit how many rows a batch had. Every replay has the same `about`, so that rows count once."""
     from kraftpy.audit.counts import tallies_of
     from kraftpy.audit.topic import create_topic, publish
@@ -180,10 +180,10 @@ class _Sink:
         if self._columns.ignored:
             logger.warning("ignoring columns that are no part of a record: %s", ", ".join(self._columns.ignored))
 
-    def _tell_audit(self, messages: Sequence[WriterCommitMessage | None], about: str) -> None:
+    def _audit_rows(self, messages: Sequence[WriterCommitMessage | None], about: str) -> None:
         audit = self._options.audit
         if audit is not None:
-            tell_audit(messages, audit, self._options.producer.bootstrap_servers, about)
+            audit_rows(messages, audit, self._options.producer.bootstrap_servers, about)
 
     @staticmethod
     def _log(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
@@ -209,7 +209,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit: all tasks have succeeded. Raises KafkaError."""
         commit_all(messages, self._options, 0)
-        self._tell_audit(messages, self._job)
+        self._audit_rows(messages, self._job)
         self._log(messages, "write")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -237,7 +237,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         """Commit: all tasks of the batch have succeeded. Raises ReplayError, KafkaError."""
         commit_all(messages, self._options, batchId)
         query_id = next((each.query_id for each in messages if isinstance(each, Written)), "")
-        self._tell_audit(messages, f"{query_id}/{batchId}")
+        self._audit_rows(messages, f"{query_id}/{batchId}")
         self._log(messages, f"batch {batchId}")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

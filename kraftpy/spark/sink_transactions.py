@@ -143,13 +143,13 @@ class Transaction(BlockingCluster):
     def begin(self) -> Prepared:
         """Get a producer epoch, which fences earlier attempts, once their transaction has ended. Raises KafkaError."""
         try:
-            told = self._ask(SendInitProducerId(producer_id=-1, producer_epoch=-1))
+            granted = self._ask(SendInitProducerId(producer_id=-1, producer_epoch=-1))
         except KafkaError as failed:
             if failed.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
                 text = f"kafka.transaction.timeout.ms: the broker does not allow {self._timeout_ms} ms"
                 raise KafkaError(failed.code, text) from None
             raise
-        self.producer_id, self.producer_epoch = told.producer_id, told.producer_epoch
+        self.producer_id, self.producer_epoch = granted.producer_id, granted.producer_epoch
         return Prepared(self.transactional_id, self.producer_id, self.producer_epoch)
 
     def mark(self) -> Mark | None:
@@ -172,8 +172,8 @@ class Transaction(BlockingCluster):
         for topic in answer.topics:
             for each in topic.partitions:
                 if each.committed_offset >= 0:
-                    told = json.loads(each.metadata or "")  # `store` gave some
-                    return Mark(each.committed_offset, told["rows"], tuple(map(tuple, told.get("counts", ()))))
+                    stored = json.loads(each.metadata or "")  # written by `store`
+                    return Mark(each.committed_offset, stored["rows"], tuple(map(tuple, stored.get("counts", ()))))
         return None
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
@@ -233,9 +233,9 @@ class Transaction(BlockingCluster):
         asked = question(request, self.transactional_id, self._timeout_ms)
 
         def read(answer: Any) -> Answered:
-            told = answered(request, answer)
-            _raise_for(told.error, f"{asked.key.name} of {self.transactional_id}{about}")
-            return told
+            outcome = answered(request, answer)
+            _raise_for(outcome.error, f"{asked.key.name} of {self.transactional_id}{about}")
+            return outcome
 
         return self._answer(asked, read)
 

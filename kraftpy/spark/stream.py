@@ -90,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_seen: Seen | None = None
         self._broker: RangeReader | None = None
         self._group: GroupProgress | None = None
-        self._told_losses: tuple[str, ...] = ()
+        self._reported_losses: tuple[str, ...] = ()
 
     # --- called by Spark ------------------------------------------------------------------------------------------
 
@@ -190,8 +190,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._require_topics(at, seen)
             if stands.losses:
                 raise DataLossError(f"{'; '.join(stands.losses)}. Set failOnDataLoss=false to read what there is")
-        if stands.losses != self._told_losses:
-            self._told_losses = stands.losses
+        if stands.losses != self._reported_losses:
+            self._reported_losses = stands.losses
             for loss in stands.losses:
                 logger.warning("%s", loss)
         return seen, stands

@@ -92,7 +92,7 @@ class TypedBatches:
             values = value_array(rows)
             decoded: Decoded = self._decoder()(values)
             if decoded.errors:
-                self._tell_of(decoded.errors, rows, where)
+                self._report_malformed(decoded.errors, rows, where)
             batch = pa.RecordBatch.from_arrays(self._columns(rows, values, decoded, where), schema=self._schema)
             if decoded.errors and self._values.mode == "dropmalformed":
                 batch = batch.filter(pa.array([row not in decoded.errors for row in range(len(rows))]))
@@ -112,7 +112,7 @@ class TypedBatches:
                 columns.append(column_builder(own.removeprefix("_"), field.type, where)(rows))
         return columns
 
-    def _tell_of(self, errors: dict[int, str], rows: Columns, where: TopicPartition) -> None:
+    def _report_malformed(self, errors: dict[int, str], rows: Columns, where: TopicPartition) -> None:
         first = min(errors)
         example = f"{where}, offset {rows.offsets[first]}: {errors[first]}"
         if self._values.mode == "failfast":
@@ -170,8 +170,8 @@ async def _send(options: ReadOptions, topic: str, rows: Columns, errors: dict[in
 
     async with Producer(**admin_options(options.client)) as producer:
         for row, error in errors.items():
-            told = {"topic": where.topic, "partition": where.partition, "offset": rows.offsets[row], "error": error}
-            headers = [*rows.headers(row), *((f"kraftpy.{name}", str(what).encode()) for name, what in told.items())]
+            details = {"topic": where.topic, "partition": where.partition, "offset": rows.offsets[row], "error": error}
+            headers = [*rows.headers(row), *((f"kraftpy.{name}", str(what).encode()) for name, what in details.items())]
             timestamp_ms = int(rows.timestamps[row])
             await producer.send(
                 topic,

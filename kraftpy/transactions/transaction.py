@@ -80,11 +80,6 @@ class TransactionValue:
         """Whether its transaction has been open for longer than its producer allowed."""
         return self.state is State.ONGOING and timestamp - self.started_at >= self.timeout_ms
 
-    @property
-    def raises_epoch(self) -> bool:
-        """Whether every end of a transaction raises the epoch."""
-        return self.client_version >= EPOCH_BUMPS
-
 
 def follow(value: TransactionValue, state: State, **changes: Any) -> TransactionValue:
     """Return the value in its next state. Asserts that the table allows it."""

@@ -80,7 +80,7 @@ def test_a_record_too_large_for_its_topic_is_an_error(kraftpy_server: EmbeddedBr
     with pytest.raises(KafkaError, match=rf"{topic}-0") as raised:
         write(kraftpy_server.bootstrap, [frame(value=["x", "y" * 3000])], topic=topic)
     assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
-    with pytest.raises(KafkaError, match=r"kafka.max.request.size is 1000"):
+    with pytest.raises(KafkaError, match=r"exceeds kafka.max.request.size=1000"):
         write(kraftpy_server.bootstrap, [frame(value=["y" * 3000])], topic=topic, kafka__max__request__size="1000")
 
 

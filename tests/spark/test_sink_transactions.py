@@ -14,7 +14,7 @@ from kraftpy.audit import topic as audit_topic
 from kraftpy.audit.counting import count_log
 from kraftpy.client.ranges.reader import RangeReader
 from kraftpy.protocol.errors import ErrorCode, KafkaError
-from kraftpy.spark.sink import abort_all, commit_all, prepare, tell_audit, write_rows
+from kraftpy.spark.sink import abort_all, audit_rows, commit_all, prepare, write_rows
 from kraftpy.spark.sink_options import WriteOptions, parse_write_options
 from kraftpy.spark.sink_transactions import Mark, ReplayError, TaskKey, Transaction
 from kraftpy.testing.cluster import EmbeddedBroker
@@ -269,7 +269,7 @@ def test_the_audit_is_told_once_of_a_replayed_batch(
         written = [prepare(rows(5 + n), COLUMNS, options, task(query, 0, n)) for n in range(2)]
         assert [sum(count for _, _, count in each.counts) for each in written] == [5, 6]
         commit_all(written, options, 0)
-        tell_audit(written, options.audit, server, f"{query}/0")
+        audit_rows(written, options.audit, server, f"{query}/0")
     told, bad = audit_topic.read(server, audit)
     assert (sum(tally.count for tally in told), bad) == (11, 0)
     assert {(tally.tier, tally.topic, tally.window_ms) for tally in told} == {("sink", topic, 600_000)}
