@@ -465,7 +465,7 @@ class Raft(library.SyncObj):  # type: ignore[misc]
         return {**body, "prevLogIdx": agree, "prevLogTerm": log.term_at(agree), "entries": entries[same:]}
 
     def _back_off_to(self, previous: int) -> int:
-        """Tell the leader where to try next, in one answer that fits however many messages it sent (D13, D25)."""
+        """Return where the leader should try next: an answer that fits however many messages it sent (D13, D25)."""
         log = self.log
         if previous > log.last_index:
             return log.last_index + 1
