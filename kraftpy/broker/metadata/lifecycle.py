@@ -68,7 +68,7 @@ class Lifecycle:
         self._links = links
         self._tasks = tasks
         self.incarnation_id = uuid.uuid4().bytes
-        """This process's id; sent only to the cluster's nodes, because it authenticates this broker (`broker_proof`)."""
+        """This process's id; sent only to the cluster's nodes, as it authenticates this broker (`broker_proof`)."""
         self._endpoints: tuple[Endpoint, ...] = ()
         self._directories: LogDirectories | None = None
         self._synced_replicas: tuple[SyncedReplicas, ...] = ()
