@@ -11,7 +11,7 @@ only v1 has an expiry), a group as v3. Every version is read. A null value delet
 The records of the consumer protocol (KIP-848) are in `consumer.records`, those of share groups (KIP-932) in
 `share.records`, and those of streams groups (KIP-1071) in `streams.records`; `read_key` returns None for them.
 
-Left out: streams groups, whose records replay passes over. Tagged fields are skipped.
+Left out: tagged fields, which are skipped.
 """
 
 from __future__ import annotations

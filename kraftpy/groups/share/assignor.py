@@ -133,8 +133,7 @@ def _exchange(
     held: dict[str, set[TopicIdPartition]],
     holders: dict[TopicIdPartition, list[str]],
 ) -> TopicIdPartition:
-    """Swap partitions when every member that lacks one already has `given`: another member takes it in exchange for one
-    of its own.
+    """Exchange `given`, which every member that lacks a partition already has, for another member's partition.
 
     Returns the partition that the member gets instead. There always is one: a member that does not have `given` has all
     it should have, so at least as many as this member, which in addition has `given`.
