@@ -144,7 +144,7 @@ async def answer(
         broker.tasks.survive(f"{api.key.name} of {client_host}", error, kind=api.key.name)
         refusal = _refusal(api, header)
         if refusal is None:
-            raise ProtocolError(f"{api.key.name}: an unexpected error, which the response has no place for") from error
+            raise ProtocolError(f"{api.key.name}: an unexpected error, which the response cannot carry") from error
         return refusal
     if response is None:
         return None

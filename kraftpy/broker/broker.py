@@ -426,7 +426,7 @@ class Broker:
 
     def _why_no_quorum(self) -> str:
         if self.links is None:
-            return f"{self.directories.paths[0]}: the metadata could not be begun"
+            return f"{self.directories.paths[0]}: the metadata log could not be started"
         if self.links.refused_cluster is not None:
             return (
                 f"log.dirs: {self.directories.paths[0]} belongs to cluster {self.directories.cluster_id}, "
@@ -499,7 +499,7 @@ class Broker:
             response = await apis.answer(self, frame, connection.client_host, listener, connection)
             if not self.connection_limits.must_prove(connection):
                 return response
-        raise ProtocolError("max.connections is reached, and this is not a broker's")
+        raise ProtocolError("max.connections is reached, and this connection has not proved to be a broker's")
 
     def _connection_opened(self, connection: Connection) -> bool:
         if self._is_stopping:

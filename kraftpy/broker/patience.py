@@ -34,6 +34,6 @@ async def patiently(
             if failure_of(error, is_sync=is_sync) is not Failure.RESOURCES:
                 raise
             kind = f"again: {what.partition(' ')[0]}"
-            complaints.write(logger, logging.ERROR, kind, "", "cannot %s for now, and try again: %s", what, error)
+            complaints.write(logger, logging.ERROR, kind, "", "cannot %s for now, retrying: %s", what, error)
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

@@ -194,7 +194,7 @@ async def test_an_error_in_a_decision_costs_its_request_and_the_group_goes_on(
         assert (await beat(broker, "other", epoch=1)).error_code == ErrorCode.NONE
         assert (await beat(broker, "hostile")).error_code == ErrorCode.NONE
         assert (await beat(broker, "elsewhere", group_id="h")).error_code == ErrorCode.NONE
-        assert "loaded again" not in caplog.text
+        assert "reloading" not in caplog.text
         assert "Traceback" not in caplog.text
 
 

@@ -200,7 +200,7 @@ class Replicas:
         raise self._not_here(topic, partition, replica)
 
     def leader_by_id(self, topic_id: TopicId, partition: int) -> Replica:
-        """Like `leader`, by topic id. Raises KafkaError as `leader` does, with UNKNOWN_TOPIC_ID if there is no topic."""
+        """Like `leader`, by topic id. Raises KafkaError (UNKNOWN_TOPIC_ID instead of UNKNOWN_TOPIC_OR_PARTITION)."""
         replica = self._by_id.get((topic_id, partition))
         if replica is not None and replica.leading is not None:
             return replica
@@ -429,7 +429,7 @@ class Replicas:
             self._fetchers.assign(assigned)
 
     def _take_role(self, replica: Replica, partition: Partition) -> list[tuple[Replica, BrokerId]]:
-        """Make the replica a leader or follower; return the assignments that the fetchers are to be given."""
+        """Make the replica a leader or follower; return the assignments for the fetchers."""
         if partition.leader == self.broker_id:
             state = PartitionState(
                 leader_epoch=partition.leader_epoch,
@@ -507,11 +507,11 @@ class Replicas:
                     logger.error("%s is offline: %s", wanted.key, text)
                 return False
             if disk.failure is not None:
-                self.offline.failed(wanted, f"its log directory is: {disk.failure}", may_retry=False)
+                self.offline.failed(wanted, f"its log directory is offline: {disk.failure}", may_retry=False)
             return disk.failure is None
         if self.offline.may_begin(wanted):
             return True
-        text, state = "what it held is gone with its log directory", ReplicaState.LOST
+        text, state = "its records are gone with its log directory", ReplicaState.LOST
         if failed := next(iter(self._directories.failures), None):
             text, state = f"it may be in {failed}, which is offline", ReplicaState.OFFLINE
         if self.offline.failed(wanted, text, state, may_retry=False):
@@ -658,7 +658,7 @@ class Replicas:
                     self._by_name[opened.topic_partition] = opened
                     self._by_id[(opened.topic_id, opened.topic_partition.partition)] = opened
                     if opened.lacks_records:
-                        self.offline.cut((opened.topic_id, opened.topic_partition.partition))
+                        self.offline.mark_shortened((opened.topic_id, opened.topic_partition.partition))
                     self.offline.gone(opened.topic_partition)
                     for disk in self.disks:
                         disk.new.discard(opened.topic_partition)
@@ -783,7 +783,7 @@ class Replicas:
                 directory.rename(str(key), aside)
             except OSError as error:
                 if not self.storage_failed(directory, "rename in", error):
-                    logger.error("%s: its files stay: %s", key, error)
+                    logger.error("%s: cannot delete its files: %s", key, error)
                 continue
             for disk in self.disks:
                 disk.partitions.discard(key)
@@ -813,7 +813,7 @@ class Replicas:
             disk.directory.rename(str(key), aside)
         except OSError as error:
             if not self.storage_failed(disk.directory, "rename in", error):
-                logger.error("%s: its files stay: %s", key, error)
+                logger.error("%s: cannot delete its files: %s", key, error)
             return
         disk.partitions.discard(key)
         disk.forget(key)
@@ -1019,7 +1019,7 @@ class Replicas:
             del self._by_id[(replica.topic_id, key.partition)]
             if topic is not None:
                 wanted = Wanted(topic, key.partition, replica.log.config)
-                self.offline.failed(wanted, f"its log directory is: {disk.failure}", may_retry=False)
+                self.offline.failed(wanted, f"its log directory is offline: {disk.failure}", may_retry=False)
             replica.go_offline()
             self._release_later(replica)
         self._fetchers.assign([(replica, NO_LEADER) for replica in lost])
@@ -1119,5 +1119,5 @@ def _delete_quietly(delete: Callable[[], None]) -> bool:
     except OSError as error:
         if failure_of(error) is Failure.RESOURCES:
             return False
-        logger.error("files that are no longer needed stay: %s", error)
+        logger.error("cannot delete files that are no longer needed: %s", error)
     return True

@@ -61,7 +61,7 @@ class Offline:
         self._reasons: dict[TopicPartition, _Reason] = {}
         self._marked: dict[Number, None] = {}
         self._in_doubt: set[TopicPartition] = set()
-        self._cut: dict[Number, None] = {}
+        self._shortened: dict[Number, None] = {}
 
     def __contains__(self, key: TopicPartition) -> bool:
         return key in self._wanted
@@ -110,9 +110,9 @@ class Offline:
         """Whether a partition that has no directory here may be created, empty."""
         return wanted.key not in self._in_doubt and self.broker_id not in wanted.partition.offline_replicas
 
-    def cut(self, number: Number) -> None:
+    def mark_shortened(self, number: Number) -> None:
         """Mark a usable replica that lacks records it once had."""
-        self._cut[number] = None
+        self._shortened[number] = None
 
     # --- reports to the cluster --------------------------------------------------------------
 
@@ -142,17 +142,17 @@ class Offline:
                 del self._marked[number]
             elif is_open(number):
                 found[number] = ReplicaState.ONLINE
-        for number in list(self._cut):
+        for number in list(self._shortened):
             topic = image.topic_by_id(number[0])
             if topic is None or not _counts_on(self.broker_id, topic.partitions[number[1]]):
-                del self._cut[number]
+                del self._shortened[number]
             else:
                 found[number] = ReplicaState.TRUNCATED
         return found
 
     def reported(self, number: Number, image: Image) -> None:
         """Handle the cluster's decision on a reported partition, which ends the doubt about it."""
-        self._cut.pop(number, None)
+        self._shortened.pop(number, None)
         topic = image.topic_by_id(number[0])
         if topic is None:
             return

@@ -165,7 +165,7 @@ class LogMoves:
 
     def _begin(self, replica: Replica, disk: Disk, name: str) -> None:
         key = replica.topic_partition
-        logger.info("%s: is copied from %s to %s", key, replica.log_directory.path, disk.directory.path)
+        logger.info("%s: copying from %s to %s", key, replica.log_directory.path, disk.directory.path)
         self._moves[key] = _Move(replica, disk, name)
         self._awake.set()
 
@@ -227,7 +227,10 @@ class LogMoves:
             elif not move.has_complained:
                 move.has_complained = True
                 logger.error(
-                    "%s: is not copied to %s for now: %s", move.replica.topic_partition, move.disk.directory.path, error
+                    "%s: cannot be copied to %s for now: %s",
+                    move.replica.topic_partition,
+                    move.disk.directory.path,
+                    error,
                 )
         except Exception as error:
             self._incidents.note(f"{move.replica.topic_partition}: {_MOVE}", error, kind=_MOVE)
@@ -409,7 +412,7 @@ class LogMoves:
             await asyncio.to_thread(_set_aside, source, key, aside)
         except OSError as error:  # the next start finds both, and the note tells which one counts
             if not self._replicas.storage_failed(source.directory, "rename in", error):
-                logger.error("%s: its old files stay in %s: %s", key, source.directory.path, error)
+                logger.error("%s: cannot delete its old files in %s: %s", key, source.directory.path, error)
         else:
             await asyncio.to_thread(new.directory.delete, layout.MOVED_FROM)
             self._replicas.delete_later(move.replica, source, aside)
@@ -443,4 +446,4 @@ def _delete_quietly(disk: Disk, name: str) -> None:
     try:
         disk.directory.delete(name)
     except OSError as error:
-        logger.error("%s/%s, which is no longer needed, stays: %s", disk.directory.path, name, error)
+        logger.error("cannot delete %s/%s, which is no longer needed: %s", disk.directory.path, name, error)
