@@ -72,7 +72,7 @@ class Node:
             tasks = Tasks(group, Incidents(Complaints()))
             self.links = Links(self.config.node_id, is_voter=self.config.is_controller, tasks=tasks, silence_ms=600)
             self.metadata = MetadataLog(self.config, SystemClock(), self._changed, tasks, self.links)
-            self.metadata.on_office(lambda is_leader, term: self.offices.append((is_leader, term)))
+            self.metadata.on_leadership(lambda is_leader, term: self.offices.append((is_leader, term)))
             if self.config.is_controller:
                 await self.links.listen(Listener("CONTROLLER", "127.0.0.1", port))
             await self.metadata.start(self.directory)
