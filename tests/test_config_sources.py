@@ -164,7 +164,13 @@ QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
         ({"listeners": "A://:1,B://h:1"}, "listeners: A://:1 and B://h:1 have the same port"),
         ({"listeners": "A://h:1"}, "listeners: no protocol for A in listener.security.protocol.map"),
         ({"listeners": "SSL://h:1"}, "listeners: SSL://h:1 is SSL, but this broker speaks PLAINTEXT only"),
-        ({"listeners": "CONTROLLER://h:1"}, "listeners: there is no listener for clients; all are in controller.listener.names"),
+        (
+            {"listeners": "CONTROLLER://h:1"},
+            "listeners: there is no listener for clients; all are in controller.listener.names",
+        ),
+            {"listeners": "CONTROLLER://h:1"},
+            "listeners: there is no listener for clients; all are in controller.listener.names",
+        ),
         (
             {"listener.security.protocol.map": "A"},
             "listener.security.protocol.map='A' is not allowed: "
@@ -172,8 +178,7 @@ QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
         ),
         (
             {"listeners": "PLAINTEXT://0.0.0.0:1"},
-            "advertised.listeners: PLAINTEXT://0.0.0.0:1 cannot be advertised; "
-            "set an address that clients can reach",
+            "advertised.listeners: PLAINTEXT://0.0.0.0:1 cannot be advertised; set an address that clients can reach",
         ),
         (
             {"advertised.listeners": "PLAINTEXT://0.0.0.0:1"},

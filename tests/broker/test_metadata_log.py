@@ -14,7 +14,6 @@ from kraftpy.broker.metadata import log as metadata
 from kraftpy.broker.metadata.log import MetadataLog
 from kraftpy.broker.metadata.transport import Links
 from kraftpy.broker.runtime import OsDirectory, SystemClock
-from kraftpy.broker.storage.directories import DirectoryFailed
 from kraftpy.config import Address, BrokerConfig, Listener
 from kraftpy.metadata.codec import pack
 from kraftpy.metadata.commands import (
@@ -306,7 +305,7 @@ async def test_who_waits_behind_many_others_waits_no_longer_than_they_do(
 
 async def lone_log(directory: Path, group: asyncio.TaskGroup) -> tuple[MetadataLog, Incidents]:
     incidents = Incidents(Complaints())
-    tasks = Tasks(group, incidents, (DirectoryFailed,))
+    tasks = Tasks(group, incidents)
 
     async def changed(records: Sequence[Record] | None) -> None:
         pass
