@@ -168,9 +168,6 @@ QUORUM = {"listeners": "PLAINTEXT://h:1,CONTROLLER://h:2"}
             {"listeners": "CONTROLLER://h:1"},
             "listeners: there is no listener for clients; all are in controller.listener.names",
         ),
-            {"listeners": "CONTROLLER://h:1"},
-            "listeners: there is no listener for clients; all are in controller.listener.names",
-        ),
         (
             {"listener.security.protocol.map": "A"},
             "listener.security.protocol.map='A' is not allowed: "
